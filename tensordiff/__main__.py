@@ -1,0 +1,6 @@
+"""``python -m tensordiff``."""
+
+from tensordiff.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,97 @@
+"""Rules: how a layer's name is written so that two engines spell it alike.
+
+A rule is one regular expression and its replacement, for one side or both. They are tried in
+order, each on what the one before it left. The built-in ones cover what Hugging Face and MAX do to
+the same model; a user's file adds to them and goes first.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from tensordiff.errors import AlignError, printable
+
+Side = Literal["reference", "candidate"]
+RuleSide = Literal["reference", "candidate", "both"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of name normalization."""
+
+    side: RuleSide
+    match: str
+    replace: str
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The compiled expression."""
+        return re.compile(self.match)
+
+
+BUILT_IN = (
+    Rule("both", r"^(?:model\.)+(?=.)", ""),
+    Rule("both", r"^language_model\.", ""),  # MAX's second module system
+    Rule("both", r"(^|\.)(layers?|blocks?|h)\.layers\.(?=\d)", r"\1\2."),  # a list inside a list module
+    Rule("both", r"_shards\.0(?=\.|$)", ""),  # one device of a distributed layer
+    Rule("both", r"(?<=\.)LayerNorm(?=\.|$)", "layer_norm"),
+)
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Rules in the order they are tried."""
+
+    rules: tuple[Rule, ...] = BUILT_IN
+
+    def canonical(self, layer: str, side: Side) -> str:
+        """A layer's name as both sides would spell it."""
+        return _rewrite(self._for_side(side), layer)
+
+    def _for_side(self, side: Side) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.side in (side, "both"))
+
+    def with_file(self, path: Path) -> RuleSet:
+        """These rules with a user's before them."""
+        return RuleSet(read_rules(path) + self.rules)
+
+
+@lru_cache(maxsize=1 << 16)
+def _rewrite(rules: tuple[Rule, ...], layer: str) -> str:
+    for rule in rules:
+        layer = rule.pattern.sub(rule.replace, layer)
+    return layer
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """Read the ``[[rule]]`` tables of a rules file."""
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignError(f"{printable(path)}: the rules file cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise AlignError(f"{printable(path)}: not valid TOML: {error}") from error
+    tables = content.get("rule", [])
+    if not isinstance(tables, list):
+        raise AlignError(f"{printable(path)}: 'rule' must be a list of tables: write [[rule]], not [rule]")
+    return tuple(_rule(path, number, table) for number, table in enumerate(tables, 1))
+
+
+def _rule(path: Path, number: int, table: object) -> Rule:
+    where = f"{printable(path)}: rule {number}"
+    if not isinstance(table, dict) or not {"match", "replace"} <= table.keys():
+        raise AlignError(f"{where} needs 'match' and 'replace'")
+    side, match, replace = table.get("side", "both"), table["match"], table["replace"]
+    if side not in get_args(RuleSide):
+        raise AlignError(f"{where}: side is {side!r}; it is one of {', '.join(get_args(RuleSide))}")
+    try:
+        rule = Rule(side, str(match), str(replace))
+        rule.pattern.sub(rule.replace, "")
+    except (re.error, IndexError) as error:
+        raise AlignError(f"{where}: {match!r} is not a regular expression: {error}") from error
+    return rule

@@ -1,0 +1,91 @@
+"""Views reconcile shape: two tensors that hold the same numbers laid out with other dimensions.
+
+Only what needs no thought is done here by itself: dimensions of size 1, and a batch and a sequence
+merged into one. Every view applied is named, so that it can be shown; whatever else differs in
+shape is for a rule or a person.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tensordiff.dump.dtypes import Array
+
+Shape = tuple[int, ...]
+
+
+class Views(NamedTuple):
+    """What was done to each side, and the shape both have then."""
+
+    shape: Shape
+    reference: tuple[str, ...] = ()
+    candidate: tuple[str, ...] = ()
+
+    def named(self) -> list[str]:
+        """For reports: the reference's views plainly, the candidate's marked."""
+        return [*self.reference, *(f"candidate {view}" for view in self.candidate)]
+
+    def apply(self, array: Array) -> Array:
+        """See one side's tensor in the common shape: a view, never a copy of more than it must."""
+        return array if array.shape == self.shape else array.reshape(self.shape)
+
+
+def reconcile(reference: Shape, candidate: Shape) -> Views | None:
+    """The one obvious reading under which two shapes are the same, or None."""
+    if reference == candidate:
+        return Views(reference)
+    if _core(reference) == _core(candidate):
+        return _squeeze_both(reference, candidate)
+    return _merge_batch(reference, candidate)
+
+
+def _core(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+def _squeeze_both(reference: Shape, candidate: Shape) -> Views:
+    """Drop size-1 dimensions: from the side with more of them, or from both where they stand elsewhere."""
+    target = min(reference, candidate, key=len)
+    views = _squeezes(reference, target), _squeezes(candidate, target)
+    if None in views:
+        target = _core(reference)
+        views = _squeezes(reference, target), _squeezes(candidate, target)
+    return Views(target, views[0] or (), views[1] or ())
+
+
+def _squeezes(shape: Shape, target: Shape) -> tuple[str, ...] | None:
+    """The size-1 dimensions to drop, from the left, to get from a shape to a target."""
+    dropped, kept = [], 0
+    for axis, size in enumerate(shape):
+        surplus = len(shape) - axis > len(target) - kept
+        if size == 1 and surplus and (kept == len(target) or target[kept] != 1 or _spare(shape[axis:], target[kept:])):
+            dropped.append(f"squeeze {axis}")
+        elif kept < len(target) and size == target[kept]:
+            kept += 1
+        else:
+            return None
+    return tuple(dropped) if kept == len(target) else None
+
+
+def _spare(rest: Shape, target: Shape) -> bool:
+    """Whether more leading ones stand here than the target wants."""
+    return _leading_ones(rest) > _leading_ones(target)
+
+
+def _leading_ones(shape: Shape) -> int:
+    return next((k for k, size in enumerate(shape) if size != 1), len(shape))
+
+
+def _merge_batch(reference: Shape, candidate: Shape) -> Views | None:
+    """[B, S, …] against [B*S, …]."""
+    merged_r, merged_c = _merged(_core(reference)), _merged(_core(candidate))
+    if merged_r is not None and merged_r == _core(candidate):
+        return Views(merged_r, reference=("flatten 0 1",))
+    if merged_c is not None and merged_c == _core(reference):
+        return Views(merged_c, candidate=("flatten 0 1",))
+    return None
+
+
+def _merged(shape: Shape) -> Shape | None:
+    return (math.prod(shape[:2]), *shape[2:]) if len(shape) >= 3 else None

@@ -1,0 +1,1 @@
+"""Face one: the command line."""

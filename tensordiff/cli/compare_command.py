@@ -1,0 +1,42 @@
+"""``tensordiff compare``: rows as they are measured, then what they come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensordiff.cli.options import comparison, json_option
+
+
+@click.command("compare", short_help="Pair two dumps, measure every pair, name the culprit.")
+@comparison
+@json_option
+@click.option("--faults", is_flag=True, help="Print only rows that do not agree.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
+def command(reference: Path, candidate: Path, as_json: bool, faults: bool, quiet: bool, **options: Any) -> int:
+    """Pair the tensors of two dumps, measure every pair, and name the first layer that is wrong.
+
+    REFERENCE is the dump you trust, CANDIDATE the one under test. Rows come in execution order.
+
+    \b
+    ✓ agrees    the difference is rounding
+    ~ drifts    it differs, as what came in explains
+    ✗ diverges  inputs agree and the output does not
+    ? unknown   it could not be compared; the reason is given
+    """
+    from tensordiff.cli.comparing import Talk, compare
+
+    return compare(request(reference, candidate, **options), Talk(as_json, faults, quiet))
+
+
+def request(reference: Path, candidate: Path, **options: Any) -> Any:
+    """What the options say, as the session takes it."""
+    from tensordiff.compare.plan import Tolerance
+    from tensordiff.compare.verdict import Limits
+    from tensordiff.session import Request
+
+    atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
+    tolerance = None if atol is None and rtol is None else Tolerance(atol or 0.0, rtol or 0.0)
+    return Request(reference, candidate, limits=Limits(tolerance, threshold), **options)

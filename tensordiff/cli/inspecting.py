@@ -1,0 +1,109 @@
+"""Listing a dump: one line an entry, or one JSON object."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensordiff.cli.progress import Progress
+from tensordiff.cli.table import echo, number
+from tensordiff.compare.statistics import statistics
+from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump.lint import lint_headers
+from tensordiff.errors import DumpError, TensordiffError, printable
+from tensordiff.report.compare_json import dumps
+
+SCHEMA = "tensordiff.inspect/1"
+
+
+def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
+    """Show a dump; status 2 if any entry cannot be read."""
+    dump = open_dump(path)
+    entries = _chosen(dump, only, step)
+    with Progress("reading", len(entries)) as progress:
+        records = (_record(entry, stats) for entry in progress.over(entries))
+        if as_json:
+            return _print_json(dump, list(records))
+        return _print_text(dump, entries, records, progress)
+
+
+def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
+    try:
+        pattern = re.compile(only or "")
+    except re.error as error:
+        raise TensordiffError(f"--only {only!r} is not a regular expression: {error}") from error
+    return [e for e in dump.entries if pattern.search(e.name) and (step is None or e.step == step)]
+
+
+def _record(entry: Entry, stats: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "name": entry.name, "layer": entry.layer, "port": entry.port, "call": entry.call, "step": entry.step,
+    }  # fmt: skip
+    try:
+        spec = entry.spec
+        record |= {"shape": list(spec.shape), "dtype": spec.dtype.name, "bytes": spec.nbytes, "problem": None}
+        if stats:
+            record["stats"] = statistics(entry.read()).as_json()
+    except DumpError as error:
+        record |= {"shape": None, "dtype": None, "bytes": None, "problem": str(error)}
+    return record
+
+
+def _print_json(dump: Dump, records: list[dict[str, Any]]) -> int:
+    whole = {
+        "schema": SCHEMA, "path": str(dump.path), "format": dump.format, "ordered": dump.ordered,
+        "interrupted": dump.interrupted, "facts": dict(dump.facts), "entries": records,
+        "problems": [problem._asdict() for problem in dump.problems],
+    }  # fmt: skip
+    echo(dumps(whole))
+    return _status(records)
+
+
+def _status(records: list[dict[str, Any]]) -> int:
+    return 2 if any(record["problem"] for record in records) else 0
+
+
+def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, Any]], progress: Progress) -> int:
+    order = "in execution order" if dump.ordered else "order unknown"
+    echo(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries, {order}")
+    for finding in lint_headers(dump):
+        echo(f"  {finding.level}: {printable(finding.where)} {printable(finding.what)}")
+    width = max((len(printable(entry.name)) for entry in entries), default=0)
+    total, status = 0, 0
+    for record in records:
+        progress.clear()
+        echo(_line(record, min(width, 72), dump_has_steps=any(entry.step for entry in entries)))
+        total += record["bytes"] or 0
+        status = status or _status([record])
+    echo(f"{len(entries)} entries, {size(total)}")
+    return status
+
+
+def _line(record: dict[str, Any], width: int, *, dump_has_steps: bool) -> str:
+    step = f"{record['step']:>3} " if dump_has_steps else ""
+    head = f"{step}{printable(record['name']):<{width}}"
+    if record["problem"]:
+        return f"{head} ? {printable(record['problem'])}"
+    shape = "×".join(map(str, record["shape"])) or "scalar"
+    line = f"{head} {record['dtype']:<10} {shape:>14} {size(record['bytes']):>9}"
+    return line + _stats_cells(record["stats"]) if "stats" in record else line
+
+
+def _stats_cells(stats: dict[str, Any]) -> str:
+    values = (
+        f"{key[:4]} {'-' if stats[key] is None else number(stats[key]):>9}"
+        for key in ("minimum", "maximum", "mean", "rms")
+    )
+    odd = f"  nan {stats['nan']} inf {stats['inf']}" if stats["nan"] or stats["inf"] else ""
+    return "  " + "  ".join(values) + odd
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,61 @@
+"""Running every check and printing what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensordiff.align import RuleSet, align
+from tensordiff.cli.progress import Progress
+from tensordiff.cli.table import LEVELS, echo
+from tensordiff.compare.lint import lint_pair
+from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
+from tensordiff.errors import printable
+from tensordiff.report.compare_json import dumps
+
+SCHEMA = "tensordiff.lint/1"
+_STATUS = {"note": 0, "warning": 1, "error": 2}
+
+
+def lint(first: Path, second: Path | None, rules: Path | None, *, as_json: bool) -> int:
+    """Check one dump or a pair; the exit status."""
+    dumps_open = [open_dump(path) for path in (first, second) if path is not None]
+    findings = list(_findings(dumps_open, RuleSet().with_file(rules) if rules else RuleSet()))
+    if as_json:
+        paths = [str(dump.path) for dump in dumps_open]
+        echo(dumps({"schema": SCHEMA, "dumps": paths, "findings": [finding._asdict() for finding in findings]}))
+    else:
+        _print(findings)
+    return max((_STATUS[finding.level] for finding in findings), default=0)
+
+
+def _findings(opened: list[Dump], rules: RuleSet) -> Iterator[Finding]:
+    if len(opened) == 2:
+        yield from lint_pair(opened[0], opened[1], align(opened[0], opened[1], rules))
+    else:
+        yield from lint_headers(opened[0])
+    sides = ("reference: ", "candidate: ") if len(opened) == 2 else ("",)
+    for side, dump in zip(sides, opened, strict=True):
+        for finding in _value_findings(dump):
+            yield finding._replace(where=side + finding.where)
+
+
+def _value_findings(dump: Dump) -> Iterator[Finding]:
+    facts: list[Facts] = []
+    with Progress("reading", len(dump)) as progress:
+        for item in progress.over(read_facts(dump)):
+            if isinstance(item, Finding):
+                yield item
+            else:
+                facts.append(item)
+    yield from lint_values(facts)
+
+
+def _print(findings: list[Finding]) -> None:
+    for finding in findings:
+        where = f"{printable(finding.where)}: " if finding.where else ""
+        echo(f"{LEVELS[finding.level][0]} {finding.level}: {where}{printable(finding.what)}")
+        echo(f"    why it matters: {finding.why}")
+        echo(f"    what to do:     {finding.do}")
+    echo("nothing found" if not findings else f"{len(findings)} found")

@@ -1,0 +1,37 @@
+"""Options that several commands share, spelled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+DUMP = click.Path(path_type=Path)
+
+
+def comparison(function: Command) -> Command:
+    """What to compare and how: the contract's common options."""
+    for option in reversed(_COMPARISON):
+        function = option(function)
+    return function
+
+
+_SIZE = click.FloatRange(min=0)
+_COMPARISON = (
+    click.argument("reference", type=DUMP),
+    click.argument("candidate", type=DUMP),
+    click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike."),
+    click.option("--golden", type=DUMP, metavar="DUMP", help="The run in higher precision: shows each side's own error."),
+    click.option("--injected", type=DUMP, metavar="DUMP", help="The candidate given right inputs: tells culprits from victims."),
+    click.option("--atol", type=_SIZE, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),
+    click.option("--rtol", type=_SIZE, metavar="X", help="Tolerance relative to |reference|."),
+    click.option("--threshold", type=_SIZE, metavar="X", help="Largest rel_l2 that still agrees."),
+    click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run."),
+    click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
+)  # fmt: skip
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")

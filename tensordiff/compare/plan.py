@@ -1,0 +1,89 @@
+"""How a pair of element types is measured: decided once per pair of types, then remembered.
+
+The compiled pass reads float32, float64, bfloat16 and float16 where they lie; everything else is
+converted, part by part, to the narrowest float that holds it exactly. 64-bit integers have none:
+their differences are only exact in ``plain``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tensordiff.dump.dtypes import Array, DType
+
+# bfloat16 and float16 enter under integer types of their own, since the compiler knows neither.
+_ENTERS_AS = {"float32": "float32", "float64": "float64", "bfloat16": "uint16", "float16": "int16"}
+_IN_PLACE = {
+    ("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float64", "float64"),
+    ("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float16"), ("float16", "float32"),
+}  # fmt: skip
+_INTEGERS_IN_FLOAT32 = {"uint8", "int8", "uint16", "int16"}
+
+
+class Tolerance(NamedTuple):
+    """An element is outside when |cand - ref| > atol + rtol * |ref|."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+
+
+# torch.testing's defaults, coarsest type first.
+_USUAL = {
+    "bfloat16": Tolerance(1e-5, 1.6e-2),
+    "float16": Tolerance(1e-5, 1e-3),
+    "float32": Tolerance(1e-5, 1.3e-6),
+    "float64": Tolerance(1e-7, 1e-7),
+}
+_USUAL_FLOAT8 = Tolerance(1e-5, 0.125)
+
+
+class Plan(NamedTuple):
+    """How a pair of types is measured."""
+
+    usual: Tolerance
+    """What ``outside`` counts by when the user gave no tolerance."""
+    may_compile: bool
+    in_place: bool
+    enter: tuple[DType, DType]
+    """The array types under which the pair enters the compiled pass."""
+
+    def convert(self, ref: Array, cand: Array) -> tuple[Array, Array]:
+        """Flat parts of the pair as the compiled pass takes them."""
+        return _enter(ref, self.enter[0]), _enter(cand, self.enter[1])
+
+
+def _enter(part: Array, dtype: DType) -> Array:
+    if part.dtype.isnative and _ENTERS_AS.get(part.dtype.name) == dtype.name:
+        return np.require(part, requirements=["C", "A"]).view(dtype)
+    return part.astype(dtype)
+
+
+@lru_cache(maxsize=512)
+def plan_for(ref: DType, cand: DType) -> Plan:
+    """Decide how two types are measured."""
+    names = ref.name, cand.name
+    in_place = names in _IN_PLACE and ref.isnative and cand.isnative
+    if in_place:
+        enter = np.dtype(_ENTERS_AS[names[0]]), np.dtype(_ENTERS_AS[names[1]])
+    else:
+        enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
+    return Plan(usual_tolerance(*names), not needs_integers(ref, cand), in_place, enter)
+
+
+def usual_tolerance(ref: str, cand: str) -> Tolerance:
+    """torch.testing's tolerance for the coarser of two types; integers must be equal."""
+    if any(name.startswith(("float8", "float6", "float4")) for name in (ref, cand)):
+        return _USUAL_FLOAT8
+    return next((how for name, how in _USUAL.items() if name in (ref, cand)), Tolerance())
+
+
+def _fits_float32(dtype: DType) -> bool:
+    return dtype.name in _INTEGERS_IN_FLOAT32 or (dtype.itemsize <= 4 and dtype.kind not in "iu")
+
+
+def needs_integers(ref: DType, cand: DType) -> bool:
+    """Whether float64 would lose what tells two values of these types apart."""
+    return ref.kind in "iub" and cand.kind in "iub" and max(ref.itemsize, cand.itemsize) == 8

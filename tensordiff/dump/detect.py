@@ -1,0 +1,117 @@
+"""Finding out what lies at a path, by looking and never by asking.
+
+A reader is one module with one function: it is shown what was ``Found`` at the path and either
+answers with a ``Dump`` or says ``None``, not mine. ``READERS`` lists them, most particular first; a
+new format is one module and one line here. A folder of folders ``0``, ``1``, … is one dump a step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tensordiff.dump.files import list_files, map_file
+from tensordiff.dump.model import Dump, Problem
+from tensordiff.dump.names import natural_key
+from tensordiff.errors import NotADump, printable
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a path: one look, shared by all readers."""
+
+    path: Path
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether the path is a folder."""
+        return self.path.is_dir()
+
+    @cached_property
+    def _listing(self) -> tuple[list[str], list[Problem]]:
+        return list_files(self.path) if self.is_folder else ([], [])
+
+    @property
+    def files(self) -> list[str]:
+        """Names of a folder's files in natural order; none where the path is a file."""
+        return self._listing[0]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What a folder holds that was left out."""
+        return tuple(self._listing[1])
+
+    def named(self, *suffixes: str) -> list[str]:
+        """The folder's files with one of these suffixes, in natural order."""
+        return [name for name in self.files if name.lower().endswith(suffixes)]
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first bytes of a file, by which formats are told apart."""
+        return b"" if self.is_folder else map_file(self.path)[:64]
+
+
+Reader = Callable[[Found], Dump | None]
+
+
+def readers() -> tuple[Reader, ...]:
+    """Every format, most particular first."""
+    from tensordiff.dump import max_files, native, numpy_files, safetensors_files, torch_files, verify_layers
+
+    return (
+        native.look,
+        verify_layers.look,
+        safetensors_files.look,
+        torch_files.look,
+        max_files.look,
+        numpy_files.look,
+    )
+
+
+def open_dump(path: str | os.PathLike[str]) -> Dump:
+    """Open whatever dump lies at a path. Touches headers at most."""
+    found = Found(Path(path))
+    if not found.path.exists():
+        raise NotADump(f"{printable(path)}: no such file or folder; check the path")
+    dump = _ask_readers(found)
+    if dump is None and (dump := _steps(found)) is None:
+        raise NotADump(f"{printable(path)}: {_why_not(found)}")
+    return dump
+
+
+def _ask_readers(found: Found) -> Dump | None:
+    return next((dump for reader in readers() if (dump := reader(found)) is not None), None)
+
+
+def _steps(found: Found) -> Dump | None:
+    """Folders named by number, each a dump of one format, are the steps of one run."""
+    if not found.is_folder:
+        return None
+    names = sorted((p.name for p in found.path.iterdir() if p.name.isdecimal() and p.is_dir()), key=natural_key)
+    dumps = {int(name): _ask_readers(Found(found.path / name)) for name in names}
+    parts = {step: dump for step, dump in dumps.items() if dump is not None}
+    if not parts:
+        return None
+    first = next(iter(parts.values()))
+    return replace(
+        first,
+        path=found.path,
+        entries=tuple(e._replace(step=step) for step, dump in parts.items() for e in dump.entries),
+        ordered=all(dump.ordered for dump in parts.values()),
+        interrupted=any(dump.interrupted for dump in parts.values()),
+        problems=found.problems
+        + tuple(Problem(f"{step}/{p.file}", p.sentence) for step, dump in parts.items() for p in dump.problems),
+    )
+
+
+def _why_not(found: Found) -> str:
+    if not found.is_folder:
+        return "is not a tensor file we know (.safetensors, .pt, .max, .npy, .npz)"
+    inside = sorted(p.name for p in found.path.iterdir() if p.is_dir())[:3]
+    if not found.files and not inside:
+        return "is an empty folder; was the dump written somewhere else?"
+    hint = f"; did you mean {printable(found.path / inside[0])}?" if inside else ""
+    return f"holds no tensors we know (.safetensors, .pt, .max, .npy, .npz){hint}"

@@ -1,0 +1,35 @@
+"""The element types we read, by one name each.
+
+numpy has no bfloat16 and no 8-bit floats; ml_dtypes registers them as real numpy dtypes, so a
+tensor is an ordinary ``ndarray`` everywhere in tensordiff, whatever its type. Every reader maps
+its own codes to the names used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+DType = np.dtype[Any]
+
+_ML = (
+    "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
+)  # fmt: skip
+_NUMPY = (
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+DTYPES: dict[str, DType] = {name: np.dtype(name) for name in _NUMPY} | {
+    name: np.dtype(getattr(ml_dtypes, name)) for name in _ML
+}
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether rounding is to be expected: floats of any width, complex included."""
+    return dtype.kind in "fc" or dtype.name in _ML

@@ -1,0 +1,150 @@
+"""What tensordiff's own dump says of itself: the schema that its writer and its reader share.
+
+``manifest.json`` holds the facts of the run and one record an entry, in execution order. The
+journal ``entries.jsonl`` holds the same, a line each, while a capture runs: line one is the schema
+and the facts, then ``{"facts": …}`` or a record. Bytes are counted from the start of the shard's file,
+and lie there in the order of the records.
+
+A shard is a plain safetensors file. A tensor's key in it is its name; where that would not tell two
+apart (another step, a call the name does not say, a ``#`` in the name) ``#step=S#call=C`` follows.
+Spelling records, keys and shard names is done here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+from tensordiff.dump.dtypes import DTYPES
+from tensordiff.dump.files import MAX_RANK, MappedFile, Slab
+from tensordiff.dump.model import Entry, Origin, Spec
+from tensordiff.dump.names import parse_name
+
+SCHEMA = "tensordiff.dump/1"
+MANIFEST = "manifest.json"
+JOURNAL = "entries.jsonl"
+PARTIAL_MANIFEST = "manifest.json.partial"
+
+FACTS = (
+    "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "config_overrides",
+    "flags", "weights_hash", "notes",
+)  # fmt: skip
+
+_SHARD = re.compile(r"tensors-[0-9]{5,9}\.safetensors")
+_SMALL = 1 << 31  # calls, steps and source lines count below this
+_BIG = 1 << 63  # bytes count below this, as they do in numpy
+
+_PLACE = itemgetter("name", "layer", "port", "call", "step", "shape", "dtype", "shard", "bytes")
+_ORIGIN = itemgetter("module_class", "source_file", "source_line", "injected")
+
+
+class RecordError(ValueError):
+    """A record is not what a writer would have written; the message completes a sentence about it."""
+
+
+def shard_name(number: int) -> str:
+    """File name of a shard."""
+    return f"tensors-{number:05d}.safetensors"
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file is called as shards are."""
+    return _SHARD.fullmatch(name) is not None
+
+
+def shard_key(name: str, step: int, call: int) -> str:
+    """A tensor's key in its shard: no two of (name, step, call) share one."""
+    plain = step == 0 and call == parse_name(name).call and "#" not in name and name != "__metadata__"
+    key = name if plain else f"{name}#step={step}#call={call}"
+    # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
+    return key.encode("utf-8", "backslashreplace").decode()
+
+
+def are_counts(step: int, call: int) -> bool:
+    """Whether these can be a step, which counts from 0, and a call, which counts from 1."""
+    return 0 <= step < _SMALL and 1 <= call < _SMALL
+
+
+def encode(value: object) -> str:
+    """Spell a value as strict JSON on one line."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def record(entry: Entry, shard: str, begin: int) -> dict[str, object]:
+    """Spell an entry whose bytes begin there in a shard."""
+    spec, origin = entry.spec, entry.origin or Origin()
+    return {
+        "name": entry.name,
+        "layer": entry.layer,
+        "port": entry.port,
+        "call": entry.call,
+        "step": entry.step,
+        **origin._asdict(),
+        "shape": spec.shape,
+        "dtype": spec.dtype.name,
+        "shard": shard,
+        "bytes": (begin, begin + spec.nbytes),
+    }
+
+
+def parse_record(found: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, str, int, int]:
+    """Read a record back, believing nothing: the entry, its shard, where its bytes begin and end there.
+
+    ``file`` turns the name of a shard into a file of the dump, or refuses.
+    """
+    try:
+        name, layer, port, call, step, shape, dtype, shard, (begin, end) = _PLACE(found)
+        *where, injected = _ORIGIN(found)
+        spec, nbytes, origin = *_spec(dtype, *shape), _origin(*where)
+    except RecordError:
+        raise
+    except KeyError as error:
+        raise RecordError(f"does not say its {error}") from error
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"is no record of a tensor ({error!s:.200})") from error
+    if not (type(name) is type(layer) is type(port) is type(shard) is str):
+        raise RecordError("has a name that is not text")
+    if not (type(call) is type(step) is int and are_counts(step, call)):
+        raise RecordError(f"has an impossible call ({call!s:.40}) or step ({step!s:.40})")
+    if not (type(begin) is type(end) is int and 8 <= begin <= end < _BIG and end - begin == nbytes):
+        raise RecordError(f"lies about its bytes: shape {shape!s:.120}, bytes {begin!s:.40} to {end!s:.40}")
+    if injected is not None:
+        origin = (origin or Origin())._replace(injected=_names(injected))
+    stored = Slab(file(shard), begin, spec)
+    return Entry(name, layer, port, call, step, stored, origin), shard, begin, end
+
+
+# Cached, because a model's layers are much alike; typed, because true must not pass for 1.
+@lru_cache(1024, typed=True)
+def _spec(dtype: object, *shape: object) -> tuple[Spec, int]:
+    """What a tensor claims to be, and how many bytes that takes."""
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise RecordError(f"is of a type we do not know ({dtype!s:.40})")
+    lengths = tuple(n for n in shape if type(n) is int and 0 <= n < _BIG)
+    itemsize = DTYPES[dtype].itemsize
+    # numpy multiplies the other lengths of an empty tensor too.
+    if len(lengths) != len(shape) or len(shape) > MAX_RANK or math.prod(n or 1 for n in lengths) * itemsize >= _BIG:
+        raise RecordError(f"has an impossible shape {shape!s:.120}")
+    return Spec(lengths, DTYPES[dtype]), math.prod(lengths) * itemsize
+
+
+@lru_cache(1024, typed=True)
+def _origin(module_class: object, source_file: object, source_line: object) -> Origin | None:
+    if module_class is None and source_file is None and source_line is None:
+        return None
+    if not isinstance(module_class, str | None) or not isinstance(source_file, str | None):
+        raise RecordError("has a module class or a source file that is not text")
+    if source_line is not None and not (type(source_line) is int and 0 <= source_line < _SMALL):
+        raise RecordError(f"has an impossible source line ({source_line!s:.40})")
+    return Origin(module_class, source_file, source_line)
+
+
+def _names(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise RecordError("lists what was injected as something other than names")
+    return tuple(found)

@@ -1,0 +1,122 @@
+"""Reading ``.max``: one file, or a folder of them, as MAX writes when told to print tensors as checkpoints.
+
+One file holds one tensor, named by the file; the name inside is the same one. The folder says
+nothing of execution order, not even by its times, so the dump is not ``ordered``. Opening lists the
+folder and no more: a file's header is read when its entry is first asked.
+
+Little endian: 8 bytes of magic, u32 major and minor version, u64 size of what follows up to the
+data; then u32 length and bytes of the name, u8 dtype, u8 rank, u32 for each dimension, u64 offset of
+the data, which run to the end of the file. Every length is told twice, and both must agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tensordiff.dump.detect import Found
+from tensordiff.dump.dtypes import DTYPES, Array, DType
+from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
+from tensordiff.dump.model import Dump, Spec, entry
+from tensordiff.errors import BadFile
+
+SUFFIX = ".max"
+MAGIC = b"\x93\xf0\x9f\x94\xa5\x2b\x2b\x93"
+_VERSION = (0, 1)
+_FRONT = struct.Struct("<8sIIQI")  # magic, version, metadata size, length of the name
+_METADATA_START = 24
+
+_NAMES = {
+    1: "bool", 134: "uint8", 135: "int8", 136: "uint16", 137: "int16", 138: "uint32", 139: "int32",
+    140: "uint64", 141: "int64", 79: "float16", 80: "bfloat16", 81: "float32", 82: "float64",
+    73: "float8_e8m0fnu", 75: "float8_e4m3fn", 76: "float8_e4m3fnuz", 77: "float8_e5m2",
+    78: "float8_e5m2fnuz",
+}  # fmt: skip
+_CODES: dict[int, DType] = {code: DTYPES[name] for code, name in _NAMES.items()}
+_PACKED = {64: "float4_e2m1fn", 65: "float6_e2m3fn", 66: "float6_e3m2fn"}
+
+
+@dataclass(frozen=True)
+class MaxFile:
+    """The tensor of one ``.max`` file."""
+
+    path: Path
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Shape and dtype, from the header."""
+        return _header(map_file(self.path), self.path)[0]
+
+    def read(self) -> Array:
+        """Map the values. The mapping lives as long as the array: a dump of thousands holds no file open."""
+        buffer = map_file(self.path)
+        spec, offset = _header(buffer, self.path)
+        return view_buffer(buffer, self.path, offset, spec)
+
+
+def look(found: Found) -> Dump | None:
+    """Open a ``.max`` file or a folder that holds some."""
+    if not found.is_folder:
+        return _dump(found, [found.path.name]) if _is_ours(found) else None
+    names = found.named(SUFFIX)
+    return _dump(found, names) if names else None
+
+
+def _is_ours(found: Found) -> bool:
+    if found.head.startswith(MAGIC):
+        return True
+    if found.path.name.lower().endswith(SUFFIX):
+        raise BadFile(found.path, "does not begin as a .max file does; MAX writes those as BINARY_MAX_CHECKPOINT")
+    return False
+
+
+def _dump(found: Found, names: list[str]) -> Dump:
+    folder = found.path if found.is_folder else found.path.parent
+    entries = tuple(entry(stem(name), MaxFile(folder / name)) for name in names)
+    return Dump(found.path, "max", entries, ordered=False, problems=found.problems)
+
+
+def stem(name: str) -> str:
+    """A tensor's name from its file's: dots belong to the name, one suffix does not."""
+    return name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
+
+
+def _header(buffer: Buffer, path: Path) -> tuple[Spec, int]:
+    """What a file says of its tensor, and where the values begin."""
+    if buffer[:8] != MAGIC:
+        raise BadFile(path, "does not begin as a .max file does; was it written by something else?")
+    try:
+        return _checked(buffer, path)
+    except struct.error as error:
+        raise BadFile(path, f"is truncated: its header does not fit in {len(buffer)} bytes; dump it again") from error
+
+
+def _checked(buffer: Buffer, path: Path) -> tuple[Spec, int]:
+    _, major, minor, metadata_size, key_length = _FRONT.unpack_from(buffer)
+    if (major, minor) != _VERSION:
+        raise BadFile(path, f"is a .max file of version {major}.{minor}; only 0.1 is known")
+    code, rank = struct.unpack_from("<BB", buffer, _FRONT.size + key_length)
+    *shape, offset = struct.unpack_from(f"<{rank}IQ", buffer, _FRONT.size + key_length + 2)
+    true_size = 4 + key_length + 2 + 4 * rank + 8
+    if rank > MAX_RANK or (metadata_size, offset) != (true_size, _METADATA_START + true_size):
+        raise BadFile(path, f"its header contradicts itself ({rank} dimensions, data at {offset}); dump it again")
+    spec = Spec(tuple(shape), _dtype(path, code))
+    if len(buffer) - offset != spec.nbytes:
+        raise BadFile(
+            path,
+            f"is truncated or its header lies: {spec.dtype.name} of shape {shape} takes {spec.nbytes} bytes, "
+            f"and {len(buffer) - offset} are there; dump it again",
+        )
+    return spec, offset
+
+
+def _dtype(path: Path, code: int) -> DType:
+    if code in _PACKED:
+        raise BadFile(
+            path, f"holds {_PACKED[code]}, whose packing in .max files is not known; dump it in another dtype"
+        )
+    if code not in _CODES:
+        raise BadFile(path, f"holds dtype code {code}, which is not known; dump it in another dtype")
+    return _CODES[code]

@@ -1,0 +1,113 @@
+"""What a run left on disk, as the rest of tensordiff sees it.
+
+A ``Dump`` is an ordered collection of entries. An ``Entry`` is one named tensor, not yet loaded:
+asking for its ``spec`` reads a header at most, ``read`` maps the bytes. Readers build these and
+keep nothing else; what the bytes mean is never decided outside this package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tensordiff.dump.dtypes import Array, DType
+from tensordiff.dump.names import parse_name
+
+
+class Spec(NamedTuple):
+    """What a header says of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the elements take when contiguous."""
+        return self.size * self.dtype.itemsize
+
+
+class Stored(Protocol):
+    """A tensor that lies in a file. Both members raise ``BadFile`` when the file does not hold it."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype; touches a header at most."""
+
+    def read(self) -> Array:
+        """The values, read-only, mapped without a copy where the layout allows."""
+
+
+class Origin(NamedTuple):
+    """Where in a model a tensor arose, where the dump says so."""
+
+    module_class: str | None = None
+    source_file: str | None = None
+    source_line: int | None = None
+    injected: tuple[str, ...] | None = None
+    """Reference entries whose values were put in: in an input's place, or into an output's layer."""
+
+
+class Entry(NamedTuple):
+    """One named tensor of a dump, not yet loaded."""
+
+    name: str
+    layer: str
+    port: str
+    call: int
+    step: int
+    stored: Stored
+    origin: Origin | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype; touches a header at most."""
+        return self.stored.spec
+
+    def read(self) -> Array:
+        """The values, read-only."""
+        return self.stored.read()
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is what a layer was given rather than what it gave."""
+        return self.port.startswith("input")
+
+
+def entry(name: str, stored: Stored, step: int = 0) -> Entry:
+    """Make an entry from a name as it stands in a dump."""
+    layer, port, call = parse_name(name)
+    return Entry(name, layer, port, call, step, stored)
+
+
+class Problem(NamedTuple):
+    """A file of the dump that was left out, and why."""
+
+    file: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """All that one run left on disk."""
+
+    path: Path
+    format: str
+    entries: tuple[Entry, ...]
+    ordered: bool
+    """Whether the entries stand as they were executed. If not, as a file has them or in natural order."""
+    problems: tuple[Problem, ...] = ()
+    interrupted: bool = False
+    """Whether the capture ended before it finished."""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """What the dump says of its run: source, framework, versions, device, token ids."""
+
+    def __len__(self) -> int:
+        return len(self.entries)

@@ -1,0 +1,55 @@
+"""What an entry's name says: which layer, which port, which call.
+
+Two spellings are known. MAX's print hooks and ours write ``layer(2)-output_1``; MAX's
+``verify_layers`` writes ``layer_output_1``. A name that says neither is the output of a layer of
+that name. Nothing here changes a name: rules that do live in ``align``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
+_UNDERSCORE = re.compile(r"^(.+)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
+_DIGITS = re.compile(r"(\d+)")
+
+
+class NameParts(NamedTuple):
+    """A name taken apart. ``call`` counts from 1."""
+
+    layer: str
+    port: str
+    call: int
+
+
+def parse_name(name: str) -> NameParts:
+    """Take an entry's name apart: ``a.b(2)-output_1`` is layer ``a.b``, port ``output_1``, call 2."""
+    layer, dash, port = name.rpartition("-")
+    if not (dash and layer and _is_port(port)):
+        layer, port = _split_underscore(name)
+    if layer.endswith(")") and (found := _CALL.match(layer)) and found[1]:
+        return NameParts(found[1], port, int(found[2]))
+    return NameParts(layer, port, 1)
+
+
+def _is_port(text: str) -> bool:
+    return text in ("output", "input") or text.startswith(("output_", "input_"))
+
+
+def _split_underscore(name: str) -> tuple[str, str]:
+    if (name.endswith(("_output", "_injected")) or "_input" in name or "_output_" in name) and (
+        found := _UNDERSCORE.match(name)
+    ):
+        return found[1], found[2]
+    return name, "output"
+
+
+def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key under which ``layer10`` follows ``layer9``."""
+    return tuple((0, int(part)) if _is_number(part) else (1, part) for part in _DIGITS.split(name))
+
+
+def _is_number(part: str) -> bool:
+    """Python refuses to make an int of thousands of digits, and a stranger's name may have them."""
+    return part.isdigit() and part.isascii() and len(part) < 1000

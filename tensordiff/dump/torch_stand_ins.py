@@ -1,0 +1,149 @@
+"""What stands for torch's own objects while a torch file is read without torch.
+
+A storage, a view of it, and a tensor that is refused: plain records, made from what a pickle says
+and never from torch. Everything a pickle claims of a tensor's shape is checked here, before anyone
+looks for its bytes. Which names a pickle may use is decided in ``torch_globals``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tensordiff.dump.dtypes import DType
+from tensordiff.dump.files import MAX_RANK
+from tensordiff.dump.model import Spec
+
+_MAX_BYTES = 1 << 62
+_MAX_REPEATED = 1 << 32
+
+
+class BadPickle(Exception):
+    """A pickle is damaged, lies, or asks for what we will not run. The sentence names no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDType:
+    """An element type of torch; ``dtype`` is None where numpy has none like it."""
+
+    name: str
+    itemsize: int
+    dtype: DType | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageType:
+    """A class such as ``torch.FloatStorage``."""
+
+    of: TorchDType
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A run of bytes that tensors share."""
+
+    key: str
+    of: TorchDType
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes in the file."""
+        return self.count * self.of.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A view of a storage. ``offset`` and ``strides`` count elements; no strides means contiguous."""
+
+    storage: Storage
+    offset: int
+    spec: Spec
+    strides: tuple[int, ...] | None
+    conjugate: bool
+    negative: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A tensor that is there but cannot be read as numbers, and why."""
+
+    sentence: str
+
+
+def find_storage(saved: object) -> Storage:
+    """The stand-in for a storage that a pickle points to by ("storage", class, key, location, count)."""
+    if type(saved) is not tuple or saved[:1] != ("storage",) or saved[5:] not in ((), (None,)):
+        raise BadPickle("points to something other than a storage")
+    _, kind, key, _, count = saved[:5]
+    if type(kind) is not StorageType or type(key) is not str:
+        raise BadPickle("describes a storage in a way we do not know")
+    return Storage(key, kind.of, *_counts((count,)))
+
+
+def shorten(text: str) -> str:
+    """Text from a file, short enough for a sentence."""
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+def view_storage(
+    storage: object, offset: object, size: object, stride: object, flags: object = None, of: object = None
+) -> Tensor | Refused:
+    """A view of a storage, of the storage's own dtype unless told."""
+    if type(storage) is not Storage:
+        raise BadPickle("builds a tensor on something other than a storage")
+    of = of or storage.of
+    if type(of) is not TorchDType:
+        raise BadPickle("gives a tensor something other than a dtype")
+    shape, strides, (start,) = _counts(size), _counts(stride), _counts((offset,))
+    reach = _check_inside(storage, of, start, shape, strides)
+    if of.dtype is None:
+        return Refused(f"has dtype torch.{of.name}, which only torch has; save it .to(torch.float32)")
+    if math.prod(shape) > max(reach, _MAX_REPEATED):
+        return Refused(f"repeats {reach} stored elements to {math.prod(shape)}; save a smaller view of it")
+    conjugate, negative = _flags(flags, of.dtype)
+    if (conjugate or negative) and math.prod(shape) > reach:
+        return Refused("is conjugated and repeated; save its .resolve_conj().resolve_neg() instead")
+    return Tensor(storage, start, Spec(shape, of.dtype), _strides(shape, strides), conjugate, negative)
+
+
+def _counts(values: object) -> tuple[int, ...]:
+    """Sizes, strides or offsets, none of which torch writes negative."""
+    if type(values) is not tuple or not all(type(n) is int and 0 <= n < _MAX_BYTES for n in values):
+        raise BadPickle("claims an impossible shape, stride or offset")
+    return values
+
+
+def _check_inside(
+    storage: Storage, of: TorchDType, start: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> int:
+    """How many elements a view reaches over, which must all lie in its storage."""
+    if len(shape) > MAX_RANK or len(shape) != len(strides):
+        raise BadPickle(f"claims a tensor of {len(shape)} dimensions with {len(strides)} strides")
+    if math.prod(n for n in shape if n) * of.itemsize >= _MAX_BYTES:
+        raise BadPickle("claims an impossible shape")
+    reach = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    if reach and (start + reach) * of.itemsize > storage.nbytes:
+        raise BadPickle(f"claims a tensor that reaches outside its storage of {storage.nbytes} bytes")
+    return reach
+
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides that mean something, or None for a contiguous tensor: along one element, torch writes any."""
+    dense = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        dense[axis - 1] = dense[axis] * shape[axis]
+    cleaned = tuple(s if n > 1 else d for n, s, d in zip(shape, strides, dense, strict=True))
+    return None if cleaned == tuple(dense) or 0 in shape else cleaned
+
+
+def _flags(flags: object, dtype: DType) -> tuple[bool, bool]:
+    """Whether a view conjugates, whether it negates: torch notes both instead of doing them."""
+    if flags is None:
+        return False, False
+    if type(flags) is not dict or not flags.keys() <= {"conj", "neg"}:
+        raise BadPickle("gives a tensor flags that we do not know")
+    conjugate, negative = bool(flags.get("conj")), bool(flags.get("neg"))
+    if (conjugate and dtype.kind != "c") or (negative and dtype.kind not in "cfi"):
+        raise BadPickle(f"conjugates or negates a {dtype.name} tensor")
+    return conjugate, negative

@@ -1,0 +1,51 @@
+"""Every way tensordiff fails on purpose.
+
+TensordiffError            a sentence for a person; the faces print it, nothing else catches it
+  DumpError                a dump, or one file of it, cannot be read
+    NotADump               nothing we know lies at that path
+    BadFile                a file is truncated, lies about itself or holds what we will not run
+  AlignError               a rules file or an expression is wrong, or nothing could be paired
+  WriteError               a dump or report could not be written
+
+One sentence each: what was being done, to which file and tensor, what to try. The command line
+turns all of them into exit status 2; a traceback is shown only with ``--debug``.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+__all__ = ["AlignError", "BadFile", "DumpError", "NotADump", "TensordiffError", "WriteError", "printable"]
+
+
+def printable(text: object) -> str:
+    """Show text from outside on one line: control characters are escaped, never sent to a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+class TensordiffError(Exception):
+    """A failure that a person can act on."""
+
+
+class DumpError(TensordiffError):
+    """A dump, or one file of it, cannot be read."""
+
+
+class NotADump(DumpError):
+    """Nothing we know lies at that path."""
+
+
+class BadFile(DumpError):
+    """A file is truncated, lies about itself, or holds what we will not run."""
+
+    def __init__(self, path: str | PathLike[str], problem: str) -> None:
+        super().__init__(f"{printable(path)}: {printable(problem)}")
+        self.path, self.problem = str(path), problem
+
+
+class AlignError(TensordiffError):
+    """A rules file or an expression is wrong, or nothing could be paired."""
+
+
+class WriteError(TensordiffError):
+    """A dump or a report could not be written."""

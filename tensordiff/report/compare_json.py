@@ -1,0 +1,111 @@
+"""The JSON of ``compare``: the contract's shape, strict JSON, nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tensordiff.align.match import Alignment
+from tensordiff.compare.engine import Row
+from tensordiff.compare.lint import Finding
+from tensordiff.dump.model import Dump
+from tensordiff.report.component import component
+from tensordiff.search.outcome import Outcome
+
+SCHEMA = "tensordiff.compare/1"
+
+
+def strict(value: Any) -> Any:
+    """JSON has no NaN: non-finite numbers become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON text. Names from outside keep no control characters and no lone surrogates."""
+    return json.dumps(strict(value), allow_nan=False, ensure_ascii=True)
+
+
+def compare_json(
+    reference: Dump, candidate: Dump, alignment: Alignment, outcome: Outcome, findings: Iterable[Finding]
+) -> dict[str, Any]:
+    """The whole comparison as one object."""
+    return {
+        "schema": SCHEMA,
+        "reference": _dump(reference),
+        "candidate": _dump(candidate),
+        "alignment": {
+            "pairs": len(alignment.pairs),
+            "coverage": round(alignment.coverage, 4),
+            "order": alignment.order,
+            "orphans": {
+                "reference": [entry.name for entry in alignment.reference_orphans],
+                "candidate": [entry.name for entry in alignment.candidate_orphans],
+            },
+        },
+        "lint": [finding._asdict() for finding in findings],
+        "pairs": [_row(row) for row in outcome.rows],
+        "culprit": _culprit(outcome.culprit),
+        "verdict": outcome.verdict,
+        "summary": summary(outcome.rows),
+    }
+
+
+def _dump(dump: Dump) -> dict[str, Any]:
+    return {
+        "path": str(dump.path),
+        "format": dump.format,
+        "entries": len(dump),
+        "source": dump.facts.get("source"),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    reference, candidate = row.pair.reference, row.pair.candidate
+    return {
+        "index": row.pair.index, "name": row.pair.name, "port": reference.port,
+        "step": reference.step, "call": reference.call,
+        "reference": reference.name, "candidate": candidate.name, "by": row.pair.by,
+        "views": list(row.views), "dtype": list(row.dtypes), "shape": list(row.shape),
+        "diff": row.diff and row.diff.as_json(), "injected": row.injected and row.injected.as_json(),
+        "golden_ratio": row.golden_ratio, "hint": None,
+        "verdict": row.verdict.name, "why": row.verdict.why,
+    }  # fmt: skip
+
+
+def _culprit(row: Row | None) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    whole = _row(row)
+    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Statistics of the MSE over outputs, in all and by component."""
+    measured = [(component(row.pair.name), row.diff.mse) for row in rows if row.diff and not row.is_input]
+    groups: dict[str, list[float]] = {}
+    for name, mse in measured:
+        groups.setdefault(name, []).append(mse)
+    return {
+        "mse": statistics_of([mse for _, mse in measured]),
+        "components": {name: {"pairs": len(some), "mse": statistics_of(some)} for name, some in sorted(groups.items())},
+    }
+
+
+def statistics_of(values: Sequence[float]) -> dict[str, float | int]:
+    """Min, max, mean and median of the finite values, and how many are finite; nothing where none is."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return {"finite": 0}
+    return {
+        "min": min(finite), "max": max(finite), "mean": statistics.fmean(finite),
+        "median": statistics.median(finite), "finite": len(finite),
+    }  # fmt: skip

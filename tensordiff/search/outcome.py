@@ -1,0 +1,37 @@
+"""What a whole comparison came to: one verdict, the first culprit, an exit status."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tensordiff.compare.engine import Row
+from tensordiff.compare.verdict import VerdictName
+from tensordiff.search.culprit import first_culprit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a whole comparison came to."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def culprit(self) -> Row | None:
+        """The first place that is wrong by itself."""
+        return first_culprit(self.rows)
+
+    @cached_property
+    def verdict(self) -> VerdictName:
+        """Of the whole: one culprit is enough to diverge, one pair nobody could judge to be unsure."""
+        if self.culprit is not None:
+            return "diverges"
+        names = {row.verdict.name for row in self.rows}
+        if not names or "unknown" in names:
+            return "unknown"
+        return "drifts" if "drifts" in names else "agrees"
+
+    @property
+    def exit_status(self) -> int:
+        """0 agrees, 1 diverges, 2 could not tell."""
+        return {"agrees": 0, "drifts": 0, "diverges": 1, "unknown": 2}[self.verdict]

@@ -1,0 +1,114 @@
+"""Torch files that torch would not write: pickles put together opcode by opcode, in a zip of any members."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from tensordiff.dump import Dump, open_dump
+
+Zip = dict[str, bytes]
+
+
+class Raw(NamedTuple):
+    """Opcodes as they are."""
+
+    opcodes: bytes
+
+
+class Global(NamedTuple):
+    """A name to look up."""
+
+    module: str
+    name: str
+
+
+class Call(NamedTuple):
+    """A name to look up and call."""
+
+    function: Global
+    args: tuple[object, ...]
+
+
+class Saved(NamedTuple):
+    """A reference to a storage."""
+
+    kind: Global
+    key: object
+    elements: object
+
+
+FLOATS = Global("torch", "FloatStorage")
+UNTYPED = Global("torch.storage", "UntypedStorage")
+REBUILD = Global("torch._utils", "_rebuild_tensor_v2")
+ORDERED = Global("collections", "OrderedDict")
+
+
+def opcodes(value: object) -> bytes:
+    """The opcodes that push a value."""
+    match value:
+        case Raw(code):
+            return code
+        case Global(module, name):
+            return f"c{module}\n{name}\n".encode()
+        case Call(function, args):
+            return opcodes(function) + opcodes(args) + b"R"
+        case Saved(kind, key, count):
+            return opcodes(("storage", kind, key, "cpu", count)) + b"Q"
+        case bool() | None:
+            return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+        case int():
+            data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+            return b"\x8a" + bytes([len(data)]) + data
+        case str():
+            return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+        case tuple():
+            return b"(" + b"".join(map(opcodes, value)) + b"t"
+        case list():
+            return b"](" + b"".join(map(opcodes, value)) + b"e"
+        case dict():
+            return b"}(" + b"".join(opcodes(k) + opcodes(v) for k, v in value.items()) + b"u"
+    raise TypeError(value)
+
+
+def pickled(value: object) -> bytes:
+    """A whole pickle."""
+    return b"\x80\x02" + opcodes(value) + b"."
+
+
+def tensor(
+    size: object = (4,),
+    stride: object = (1,),
+    offset: object = 0,
+    count: object = 4,
+    kind: Global = FLOATS,
+    key: object = "0",
+    rest: tuple[object, ...] = (),
+) -> Call:
+    """What torch writes of a tensor: true by default, whatever is asked otherwise."""
+    return Call(REBUILD, (Saved(kind, key, count), offset, size, stride, False, Call(ORDERED, ()), *rest))
+
+
+def zipped(members: Zip, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip of some members."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+def torch_zip(value: object, data: bytes = bytes(16), **more: bytes) -> bytes:
+    """A torch file that holds a value, and 16 bytes of storage unless told."""
+    pickle = value if isinstance(value, bytes) else pickled(value)
+    return zipped({"a/data.pkl": pickle, "a/data/0": data} | {f"a/{name}": more[name] for name in more})
+
+
+def opened(tmp_path: Path, data: bytes, name: str = "t.pt") -> Dump:
+    """The dump of one file."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    return open_dump(path)
