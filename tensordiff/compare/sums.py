@@ -214,6 +214,6 @@ def _lengths(elements: int) -> NDArray[np.float64]:
 
 def _profile(rows: NDArray[np.float64], elements: int, rr: float) -> tuple[float, ...]:
     squares = rows[:, SUM_DD] / _lengths(elements)
-    if rr:
-        return tuple((np.sqrt(squares) / math.sqrt(rr / elements)).tolist())
+    if 0 < rr < math.inf:
+        return tuple(np.sqrt(squares / (rr / elements)).tolist())
     return tuple(math.inf if square else 0.0 for square in squares.tolist())

@@ -177,9 +177,12 @@ def _legacy_spans(buffer: Buffer, content: Pickled, keys: Pickled) -> dict[str, 
 
 
 def _check_keys(keys: object, content: Pickled) -> list[str]:
-    if type(keys) is list and all(type(key) is str for key in keys) and sorted(keys) == sorted(content.storages):
-        return keys
-    raise BadPickle("lists other storages than its tensors use; dump it again")
+    known = content.storages
+    if type(keys) is not list or not all(type(key) is str and key in known for key in keys):
+        raise BadPickle("lists other storages than its tensors use; dump it again")
+    if not len(keys) == len(set(keys)) == len(known):
+        raise BadPickle("does not list each of its storages once; dump it again")
+    return keys
 
 
 def _legacy_span(buffer: Buffer, at: int, storage: Storage) -> Span:

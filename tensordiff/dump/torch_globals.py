@@ -69,11 +69,11 @@ def _from_type(rebuild: object, kind: object, args: object, _state: object) -> o
     return _REBUILDS[rebuild.name](*args)
 
 
-def _encode(text: object, encoding: object) -> bytes:
-    """How Python writes bytes in an old pickle."""
+def _encode(text: object, encoding: object) -> str:
+    """Bytes, as Python writes them in an old pickle. No tensor lies in them: their text will do."""
     if type(text) is not str or encoding != "latin1":
         raise BadPickle("writes bytes in a way we do not know")
-    return text.encode("latin1")
+    return text
 
 
 def _mapping(*args: object) -> dict[object, object]:

@@ -3,7 +3,8 @@
 Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to
 whatever index it claims; a subclass cannot stop all three. This machine knows only the opcodes that
 ``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``torch_globals`` for
-everything else, and stops at the first thing it does not know. Nothing here opens a file.
+everything else, and stops at the first thing it does not know. No step may cost more than the bytes
+it takes: what was read once can be referred to a million times. Nothing here opens a file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte
 _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
-_LONGEST_KEY = 16
+_MOST_PARTS = 16  # of a key, or of a call's arguments
+_LONGEST_KEY = 4096
+_INT_BITS = 60  # under these, no two integers hash alike
 
 
 class Pickled(NamedTuple):
@@ -222,7 +225,7 @@ def _named_by_stack(machine: _Machine) -> None:
 @_opcode(b"R")
 def _call(machine: _Machine) -> None:
     args, known = machine.stack.pop(), machine.stack.pop()
-    if type(known) is not Known or known.stand_in is None or type(args) is not tuple:
+    if type(known) is not Known or known.stand_in is None or type(args) is not tuple or len(args) > _MOST_PARTS:
         raise BadPickle("its pickle calls something that is not to be called")
     machine.stack.append(known.stand_in(*args))
 
@@ -250,11 +253,15 @@ def _dict(machine: _Machine) -> dict[object, object]:
 
 
 def _key(key: object) -> object:
-    """A dict's key: short and flat, for hashing what is nested without end would end the process."""
+    """A dict's key: flat, for hashing what is nested without end would end the process."""
     parts = key if type(key) is tuple else (key,)
-    if len(parts) > _LONGEST_KEY or not all(type(part) in _ATOMS for part in parts):
-        raise BadPickle("its pickle has a dict whose keys are neither text nor numbers")
-    # Larger integers can be chosen to share one hash, which makes filling the dict take forever.
-    if any(type(part) is int and part.bit_length() > 60 for part in parts):
-        raise BadPickle("its pickle has a dict whose keys are larger than any number torch counts with")
+    if len(parts) > _MOST_PARTS or not all(type(part) in _ATOMS and _is_small(part) for part in parts):
+        raise BadPickle("its pickle has a dict whose keys are neither short text nor numbers")
     return key
+
+
+def _is_small(part: object) -> bool:
+    """Long text is slow to compare; large integers can be chosen to share one hash."""
+    if isinstance(part, str | bytes):
+        return len(part) <= _LONGEST_KEY
+    return not isinstance(part, int) or part.bit_length() <= _INT_BITS

@@ -16,6 +16,7 @@ from tensordiff.dump.model import Spec
 
 _MAX_BYTES = 1 << 62
 _MAX_REPEATED = 1 << 32
+_LONGEST_KEY = 256
 
 
 class BadPickle(Exception):
@@ -76,7 +77,7 @@ def find_storage(saved: object) -> Storage:
     if type(saved) is not tuple or saved[:1] != ("storage",) or saved[5:] not in ((), (None,)):
         raise BadPickle("points to something other than a storage")
     _, kind, key, _, count = saved[:5]
-    if type(kind) is not StorageType or type(key) is not str:
+    if type(kind) is not StorageType or type(key) is not str or len(key) > _LONGEST_KEY:
         raise BadPickle("describes a storage in a way we do not know")
     return Storage(key, kind.of, *_counts((count,)))
 
@@ -109,7 +110,9 @@ def view_storage(
 
 def _counts(values: object) -> tuple[int, ...]:
     """Sizes, strides or offsets, none of which torch writes negative."""
-    if type(values) is not tuple or not all(type(n) is int and 0 <= n < _MAX_BYTES for n in values):
+    if type(values) is not tuple or len(values) > MAX_RANK:
+        raise BadPickle(f"claims a tensor of more than {MAX_RANK} dimensions, or something stranger")
+    if not all(type(n) is int and 0 <= n < _MAX_BYTES for n in values):
         raise BadPickle("claims an impossible shape, stride or offset")
     return values
 
@@ -118,7 +121,7 @@ def _check_inside(
     storage: Storage, of: TorchDType, start: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> int:
     """How many elements a view reaches over, which must all lie in its storage."""
-    if len(shape) > MAX_RANK or len(shape) != len(strides):
+    if len(shape) != len(strides):
         raise BadPickle(f"claims a tensor of {len(shape)} dimensions with {len(strides)} strides")
     if math.prod(n for n in shape if n) * of.itemsize >= _MAX_BYTES:
         raise BadPickle("claims an impossible shape")

@@ -33,7 +33,8 @@ class Truth:
 def truth(ref: Array, cand: Array, atol: float, rtol: float) -> Truth:
     """What the numbers are, for flat or shaped tensors of one shape and at least one element."""
     exact = Wide if ref.dtype.kind in "iub" and cand.dtype.kind in "iub" else np.float64
-    r, c = ref.reshape(-1).astype(exact), cand.reshape(-1).astype(exact)
+    r: Array = ref.reshape(-1).astype(exact)
+    c: Array = cand.reshape(-1).astype(exact)
     same_odd = (np.isnan(r) & np.isnan(c)) | (np.isinf(r) & (r == c))
     with np.errstate(all="ignore"):
         d = np.where(same_odd, exact(0), c - r)

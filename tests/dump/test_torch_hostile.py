@@ -210,6 +210,18 @@ def laughs(levels: int) -> bytes:
     return b"\x80\x02" + code + b"."
 
 
+MANY = 1 << 20
+
+
+def text(length: int) -> bytes:
+    return b"X" + struct.pack("<I", length) + b"x" * length
+
+
+def often(before: bytes, shared: bytes, used: bytes) -> bytes:
+    """A list of the same thing made a hundred thousand times of something large."""
+    return b"\x80\x02" + before + shared + b"q\x00" + used * 100_000 + b"."
+
+
 SELF = b"\x80\x02]q\x00h\x00h\x00a."
 SELVES = b"\x80\x02]q\x00(h\x00h\x00h\x00e."
 COSTLY = {
@@ -225,7 +237,20 @@ COSTLY = {
     "many laughs": laughs(30),
     "long text as a claim": b"\x80\x02X\xff\xff\xff\x7fabc.",
     "a number of many digits": b"\x80\x02" + b"\x8a\xff" + b"\x7f" * 255 + b".",
-    "long tuple as key": b"\x80\x02(" + b"N" * 1000 + b"tq\x000" + b".",
+    "long tuple as key": b"\x80\x02}(" + b"N" * 1000 + b"tNs.",
+    "long arguments often": often(
+        opcodes(Global("torch", "device")) + b"q\x01", b"(" + b"N" * MANY + b"t", b"h\x01h\x00R"
+    ),
+    "long text often": often(
+        opcodes(Global("_codecs", "encode")) + b"q\x01", text(MANY), b"h\x01h\x00X\6\0\0\0latin1\x86R"
+    ),
+    "long shape often": often(
+        opcodes(tensor(size=())) + b"q\x01", b"(" + b"K\1" * MANY + b"t", opcodes(tensor(size=Raw(b"h\x00")))
+    ),
+    "equal long keys often": often(b"}q\x02" + text(MANY) + b"q\x01Ns", text(MANY), b"}h\x01Nsh\x00Ns"),
+    "equal long storages often": often(
+        opcodes(Saved(FLOATS, Raw(text(MANY)), 1)), text(MANY), opcodes(Saved(FLOATS, Raw(b"h\x00"), 1))
+    ),
     "large number as key": b"\x80\x02}" + opcodes(1 << 64) + b"Ns.",
     "marks without end": b"\x80\x02" + b"(" * 100_000 + b".",
 }
