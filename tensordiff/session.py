@@ -16,6 +16,7 @@ from tensordiff.align import Alignment, Pair, RuleSet, align
 from tensordiff.compare.engine import Engine, Row, Third
 from tensordiff.compare.verdict import Limits
 from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.collector import collector_held
 from tensordiff.errors import AlignError, TensordiffError, printable
 
 
@@ -47,13 +48,11 @@ class Session:
     def open(cls, request: Request) -> Session:
         """Open both dumps, and those beside them, and align. Touches headers at most."""
         rules = RuleSet().with_file(request.rules) if request.rules else RuleSet()
-        reference, candidate = _open_source(request.reference), _open_source(request.candidate)
-        engine = Engine(
-            request.limits,
-            _third(reference, request.injected, rules),
-            _third(reference, request.golden, rules),
-        )
-        return cls(request, reference, candidate, align(reference, candidate, rules), engine)
+        with collector_held():
+            reference, candidate = _open_source(request.reference), _open_source(request.candidate)
+            injected, golden = (_third(reference, path, rules) for path in (request.injected, request.golden))
+            alignment = align(reference, candidate, rules)
+        return cls(request, reference, candidate, alignment, Engine(request.limits, injected, golden))
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:

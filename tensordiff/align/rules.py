@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -51,21 +52,29 @@ class RuleSet:
 
     def canonical(self, layer: str, side: Side) -> str:
         """A layer's name as both sides would spell it."""
-        return _rewrite(self._for_side(side), layer)
+        return self._rewriters[side](layer)
 
-    def _for_side(self, side: Side) -> tuple[Rule, ...]:
-        return tuple(rule for rule in self.rules if rule.side in (side, "both"))
+    @cached_property
+    def _rewriters(self) -> dict[Side, Callable[[str], str]]:
+        both = [tuple(rule for rule in self.rules if rule.side in (side, "both")) for side in get_args(Side)]
+        rewriters = {rules: _rewriter(rules) for rules in both}  # one memory for both sides where rules are the same
+        return {side: rewriters[rules] for side, rules in zip(get_args(Side), both, strict=True)}
 
     def with_file(self, path: Path) -> RuleSet:
         """These rules with a user's before them."""
         return RuleSet(read_rules(path) + self.rules)
 
 
-@lru_cache(maxsize=1 << 16)
-def _rewrite(rules: tuple[Rule, ...], layer: str) -> str:
-    for rule in rules:
-        layer = rule.pattern.sub(rule.replace, layer)
-    return layer
+def _rewriter(rules: Sequence[Rule]) -> Callable[[str], str]:
+    """One side's rules in a row, remembering what they made of each name: a layer has several entries."""
+
+    @lru_cache(maxsize=1 << 17)
+    def rewrite(layer: str) -> str:
+        for rule in rules:
+            layer = rule.pattern.sub(rule.replace, layer)
+        return layer
+
+    return rewrite
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:

@@ -15,7 +15,7 @@ from tensordiff.align.views import Views, reconcile
 from tensordiff.compare.measure import measure
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Limits, Verdict, floor_for, judge
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
@@ -76,7 +76,7 @@ class Engine:
             ref, cand = pair.reference.read(), pair.candidate.read()
         except DumpError as error:
             return _unknown(pair, str(error))
-        dtypes = ref.dtype.name, cand.dtype.name
+        dtypes = name_of(ref.dtype), name_of(cand.dtype)
         views = reconcile(ref.shape, cand.shape)
         if views is None:
             why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"

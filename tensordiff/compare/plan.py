@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.dump.dtypes import Array, DType
+from tensordiff.dump.dtypes import Array, DType, name_of
 
 # bfloat16 and float16 enter under integer types of their own, since the compiler knows neither.
 _ENTERS_AS = {"float32": "float32", "float64": "float64", "bfloat16": "uint16", "float16": "int16"}
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 def _enter(part: Array, dtype: DType) -> Array:
-    if part.dtype.isnative and _ENTERS_AS.get(part.dtype.name) == dtype.name:
+    if part.dtype.isnative and _ENTERS_AS.get(name_of(part.dtype)) == name_of(dtype):
         return np.require(part, requirements=["C", "A"]).view(dtype)
     return part.astype(dtype)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -82,14 +82,21 @@ class Products(NamedTuple):
         return dd - rd * (rd / rr) < 1e-3 * dd or cc < 1e-3 * max(rr, dd)
 
 
+_JSON_FIELDS = (
+    "max_abs", "max_abs_index", "max_rel", "max_rel_index", "mean_abs", "mse", "rms", "rel_l2", "cosine_distance",
+    "outside", "elements", "nan", "inf", "apart", "ref_rms", "scale",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Diff:
     """The numbers for one pair."""
 
     max_abs: float
-    max_abs_index: Index | None
+    max_abs_at: int
+    """Flat position; ``max_abs_index`` is the same by axis."""
     max_rel: float
-    max_rel_index: Index | None
+    max_rel_at: int
     mean_abs: float
     mse: float
     rms: float
@@ -106,10 +113,21 @@ class Diff:
     """The factor that best fits cand = factor * ref."""
     profile: tuple[float, ...]
     """Relative error of each stretch of the flattened tensor: its RMS error over the whole reference's RMS."""
+    shape: tuple[int, ...]
+
+    @property
+    def max_abs_index(self) -> Index | None:
+        """Where the largest error stands; None in an empty tensor."""
+        return _unravel(self.max_abs_at, self.shape) if self.elements else None
+
+    @property
+    def max_rel_index(self) -> Index | None:
+        """Where the largest relative error stands; None in an empty tensor."""
+        return _unravel(self.max_rel_at, self.shape) if self.elements else None
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object; ``nan`` and ``inf`` stay floats here."""
-        named = {name: getattr(self, name) for name in Diff.__slots__ if name != "profile"}
+        named = {name: getattr(self, name) for name in _JSON_FIELDS}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
 
 
@@ -120,7 +138,7 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
     """
     n = sums.elements
     if not n:
-        return _NOTHING
+        return replace(_NOTHING, shape=shape)
     total_abs, dd, rr, rd, outside = np.add.reduce(sums.rows).tolist()
     products = Products(dd, rr, rd, max(0.0, rr + 2 * rd + dd), rr + rd)
     odd, (max_abs, max_rel), (at_abs, at_rel) = sums.odd.tolist(), sums.peaks.tolist(), sums.where.tolist()
@@ -132,9 +150,9 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
         products = sum_again(factor)
     return Diff(
         max_abs=max_abs,
-        max_abs_index=_unravel(at_abs, shape),
+        max_abs_at=at_abs,
         max_rel=max_rel,
-        max_rel_index=_unravel(at_rel, shape),
+        max_rel_at=at_rel,
         mean_abs=total_abs / n,
         mse=dd / n,
         rms=math.sqrt(dd / n),
@@ -148,10 +166,11 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
         ref_rms=math.sqrt(rr / n),
         scale=products.rc / products.rr if products.rr and not poison else math.nan,
         profile=_profile(sums.rows, n, rr),
+        shape=shape,
     )
 
 
-_NOTHING = Diff(0.0, None, 0.0, None, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0, 0), (0, 0), 0, 0.0, math.nan, ())
+_NOTHING = Diff(0.0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0, 0), (0, 0), 0, 0.0, math.nan, (), ())
 
 
 def _summing_factor(products: Products, max_abs: float) -> float | None:

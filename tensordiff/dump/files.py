@@ -90,6 +90,9 @@ def view_buffer(
 ) -> Array:
     """See part of a buffer as a tensor, after checking that it lies inside."""
     shape, dtype = spec
+    room = len(buffer) - math.prod(shape) * dtype.itemsize
+    if strides is None and 0 <= offset <= room and min(shape, default=1) > 0 and len(shape) <= MAX_RANK:
+        return np.ndarray(shape, dtype, buffer, offset)  # the common case: what fits is never too large for numpy
     if len(shape) > MAX_RANK or offset < 0 or _spread(shape) * dtype.itemsize > _MAX_BYTES:
         raise BadFile(path, f"claims an impossible shape {list(shape)!s:.200} at offset {offset}")
     reach = math.prod(shape) if strides is None else _reach(shape, strides)

@@ -6,7 +6,9 @@ import io
 import struct
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from tensordiff.dump import Dump, open_dump
 
@@ -45,6 +47,8 @@ FLOATS = Global("torch", "FloatStorage")
 UNTYPED = Global("torch.storage", "UntypedStorage")
 REBUILD = Global("torch._utils", "_rebuild_tensor_v2")
 ORDERED = Global("collections", "OrderedDict")
+
+BASE = torch.arange(4 * 6 * 5, dtype=torch.float32).reshape(4, 6, 5)
 
 
 def opcodes(value: object) -> bytes:
@@ -112,3 +116,36 @@ def opened(tmp_path: Path, data: bytes, name: str = "t.pt") -> Dump:
     path = tmp_path / name
     path.write_bytes(data)
     return open_dump(path)
+
+
+def saved(value: object, **how: Any) -> bytes:
+    """What torch itself writes."""
+    target = io.BytesIO()
+    torch.save(value, target, **how)
+    return target.getvalue()
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """A tensor's elements, row by row."""
+    if not tensor.numel():
+        return b""
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).clone(memory_format=torch.contiguous_format)
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
+
+
+def save(value: object, path: Path, **how: Any) -> Path:
+    """A file that torch writes."""
+    torch.save(value, path, **how)
+    return path
+
+
+def check(dump: Dump, expected: dict[str, torch.Tensor]) -> None:
+    """The entries are these tensors, in this order, bit for bit."""
+    assert [e.name for e in dump.entries] == list(expected)
+    for found, tensor in zip(dump.entries, expected.values(), strict=True):
+        array = found.read()
+        shape, dtype = found.spec
+        assert (array.shape, array.dtype) == (shape, dtype)
+        assert (shape, f"torch.{dtype}") == (tuple(tensor.shape), str(tensor.dtype))
+        assert array.tobytes() == bits(tensor)
+        assert not array.flags.writeable
