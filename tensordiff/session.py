@@ -7,7 +7,7 @@ iterator, and the face decides about progress and stopping.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from tensordiff.compare.verdict import Limits
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.collector import collector_held
 from tensordiff.errors import AlignError, TensordiffError, printable
+from tensordiff.search.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ class Session:
         """Measure the pairs, in order."""
         return self.engine.rows(self.pairs)
 
+    def outcome(self, rows: Iterable[Row]) -> Outcome:
+        """What the rows come to."""
+        dumps = self.reference, self.candidate
+        unread = (f"{d.path / p.file}: {p.sentence}" for d in dumps for p in d.problems if p.is_unread)
+        return Outcome(tuple(rows), tuple(map(printable, unread)))
+
 
 _SOURCE = re.compile(r"^(hf|max|py|onnx):")
 
@@ -83,7 +90,14 @@ def _open_source(path: Path) -> Dump:
 
 
 def _third(reference: Dump, path: Path | None, rules: RuleSet) -> Third | None:
-    return Third.of(align(reference, open_dump(path), rules)) if path else None
+    if path is None:
+        return None
+    alignment = align(reference, open_dump(path), rules)
+    if not alignment.pairs:
+        raise AlignError(
+            f"{printable(path)}: nothing in it answers an entry of the reference; is it of the same model?"
+        )
+    return Third.of(alignment)
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:

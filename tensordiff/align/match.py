@@ -1,15 +1,15 @@
 """Pairing: which entry of the candidate answers which entry of the reference.
 
 Two entries are a pair when rules write their layers alike and they are the same port, step and
-call. Where one side calls a layer more often than the other (MAX computes logits of the last token
-and then of all), the last call whose shape fits is taken. What has no partner is an orphan and is
-listed, never dropped.
+call. Where one side calls a layer once and the other more often (MAX computes logits of the last
+token and then of all), the last call whose shape fits is taken. What has no partner is an orphan and
+is listed, never dropped.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,30 +88,34 @@ def _port(port: str) -> str:
 
 def _partners(references: dict[_Key, list[Entry]], candidates: dict[_Key, list[Entry]]) -> Iterator[tuple[int, Entry]]:
     for key, calls in references.items():
-        others = candidates.get(key)
-        if others is None:
-            continue
-        if len(calls) == len(others):
-            fitting = zip(calls, others, strict=True)
-        else:
-            fitting = zip(calls, _last_fitting(calls, others), strict=False)
-        for reference, candidate in fitting:
+        for reference, candidate in _pair_calls(calls, candidates.get(key, [])):
             if not reference.is_input or _could_be_same(reference, candidate):
                 yield id(reference), candidate
 
 
-def _last_fitting(calls: Sequence[Entry], others: Sequence[Entry]) -> list[Entry]:
-    """The candidate's calls, last fitting one first where the reference has only one."""
-    if len(calls) > 1:
-        return list(others)
-    fitting = [other for other in others if _could_be_same(calls[0], other)]
-    return fitting[-1:] or list(others[:1])
+def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
+    """In order where both sides have as many; the one of a side to the last that fits; else by number."""
+    if len(calls) == len(others):
+        return zip(calls, others, strict=True)
+    if not others:
+        return ()
+    if len(calls) == 1:
+        return ((calls[0], _last_fitting(calls[0], others)),)
+    if len(others) == 1:
+        return ((_last_fitting(others[0], calls), others[0]),)
+    numbered = {entry.call: entry for entry in reversed(others)}
+    firsts = {entry.call: entry for entry in reversed(calls)}.values()
+    return [(entry, numbered[entry.call]) for entry in firsts if entry.call in numbered]
 
 
-def _could_be_same(reference: Entry, candidate: Entry) -> bool:
+def _last_fitting(one: Entry, many: Sequence[Entry]) -> Entry:
+    return next((other for other in reversed(many) if _could_be_same(one, other)), many[0])
+
+
+def _could_be_same(one: Entry, other: Entry) -> bool:
     """Whether shapes allow a pair. An input at the same position may be another argument altogether."""
     try:
-        a, b = reference.spec, candidate.spec
+        a, b = one.spec, other.spec
     except DumpError:
         return True  # left for measuring to report, with its sentence
     return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")

@@ -19,6 +19,7 @@ from tensordiff.errors import AlignError, printable
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
+_LATER = ("map", "view", "tolerance")
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         raise AlignError(f"{printable(path)}: the rules file cannot be read ({error})") from error
     except tomllib.TOMLDecodeError as error:
         raise AlignError(f"{printable(path)}: not valid TOML: {error}") from error
+    _check_keys(printable(path), content, ("rule",), "a rules file has [[rule]]")
     tables = content.get("rule", [])
     if not isinstance(tables, list):
         raise AlignError(f"{printable(path)}: 'rule' must be a list of tables: write [[rule]], not [rule]")
@@ -93,14 +95,33 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 def _rule(path: Path, number: int, table: object) -> Rule:
     where = f"{printable(path)}: rule {number}"
-    if not isinstance(table, dict) or not {"match", "replace"} <= table.keys():
-        raise AlignError(f"{where} needs 'match' and 'replace'")
-    side, match, replace = table.get("side", "both"), table["match"], table["replace"]
+    if not isinstance(table, dict):
+        raise AlignError(f"{where} is not a table: write [[rule]]")
+    _check_keys(where, table, ("side", "match", "replace"), "a rule has side, match and replace")
+    side, match, replace = table.get("side", "both"), table.get("match"), table.get("replace")
+    if not isinstance(match, str) or not isinstance(replace, str):
+        raise AlignError(f"{where} needs 'match' and 'replace', both text in quotes")
     if side not in get_args(RuleSide):
         raise AlignError(f"{where}: side is {side!r}; it is one of {', '.join(get_args(RuleSide))}")
+    return _checked(where, Rule(side, match, replace))
+
+
+def _checked(where: str, rule: Rule) -> Rule:
     try:
-        rule = Rule(side, str(match), str(replace))
-        rule.pattern.sub(rule.replace, "")
+        pattern = rule.pattern
+    except re.error as error:
+        raise AlignError(f"{where}: match {rule.match!r} is not a regular expression: {error}") from error
+    try:
+        pattern.sub(rule.replace, "")
     except (re.error, IndexError) as error:
-        raise AlignError(f"{where}: {match!r} is not a regular expression: {error}") from error
+        raise AlignError(f"{where}: replace {rule.replace!r} does not go with its match: {error}") from error
     return rule
+
+
+def _check_keys(where: str, table: dict[str, object], known: tuple[str, ...], hint: str) -> None:
+    """A word that is not understood is a mistake: passed over, it would leave what it asks for undone."""
+    for key in table:
+        if key in _LATER:
+            raise AlignError(f"{where}: [[{key}]] cannot be used yet; take it out")
+        if key not in known:
+            raise AlignError(f"{where}: {key!r} is not known; {hint}")

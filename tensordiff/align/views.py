@@ -8,6 +8,7 @@ shape is for a rule or a person.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tensordiff.dump.dtypes import Array
@@ -16,7 +17,10 @@ Shape = tuple[int, ...]
 
 
 class Views(NamedTuple):
-    """What was done to each side, and the shape both have then."""
+    """What was done to each side, and the shape both have then.
+
+    Each view counts the dimensions that the one before it left: ``squeeze 0 2``, ``flatten 0 1``.
+    """
 
     shape: Shape
     reference: tuple[str, ...] = ()
@@ -47,25 +51,32 @@ def _core(shape: Shape) -> Shape:
 def _squeeze_both(reference: Shape, candidate: Shape) -> Views:
     """Drop size-1 dimensions: from the side with more of them, or from both where they stand elsewhere."""
     target = min(reference, candidate, key=len)
-    views = _squeezes(reference, target), _squeezes(candidate, target)
-    if None in views:
-        target = _core(reference)
-        views = _squeezes(reference, target), _squeezes(candidate, target)
-    return Views(target, views[0] or (), views[1] or ())
+    axes = _spare_axes(reference, target), _spare_axes(candidate, target)
+    if axes[0] is None or axes[1] is None:
+        return Views(_core(reference), _squeeze_all(reference), _squeeze_all(candidate))
+    return Views(target, _squeeze(axes[0]), _squeeze(axes[1]))
 
 
-def _squeezes(shape: Shape, target: Shape) -> tuple[str, ...] | None:
-    """The size-1 dimensions to drop, from the left, to get from a shape to a target."""
+def _squeeze_all(shape: Shape) -> tuple[str, ...]:
+    return _squeeze([axis for axis, size in enumerate(shape) if size == 1])
+
+
+def _squeeze(axes: Sequence[int]) -> tuple[str, ...]:
+    return (f"squeeze {' '.join(map(str, axes))}",) if axes else ()
+
+
+def _spare_axes(shape: Shape, target: Shape) -> list[int] | None:
+    """The size-1 dimensions to drop, from the left, to get from a shape to a target; None if that is no way."""
     dropped, kept = [], 0
     for axis, size in enumerate(shape):
         surplus = len(shape) - axis > len(target) - kept
         if size == 1 and surplus and (kept == len(target) or target[kept] != 1 or _spare(shape[axis:], target[kept:])):
-            dropped.append(f"squeeze {axis}")
+            dropped.append(axis)
         elif kept < len(target) and size == target[kept]:
             kept += 1
         else:
             return None
-    return tuple(dropped) if kept == len(target) else None
+    return dropped if kept == len(target) else None
 
 
 def _spare(rest: Shape, target: Shape) -> bool:
@@ -78,12 +89,20 @@ def _leading_ones(shape: Shape) -> int:
 
 
 def _merge_batch(reference: Shape, candidate: Shape) -> Views | None:
-    """[B, S, …] against [B*S, …]."""
-    merged_r, merged_c = _merged(_core(reference)), _merged(_core(candidate))
-    if merged_r is not None and merged_r == _core(candidate):
-        return Views(merged_r, reference=("flatten 0 1",))
-    if merged_c is not None and merged_c == _core(reference):
-        return Views(merged_c, candidate=("flatten 0 1",))
+    """[B, S, …] against [B*S, …], as they are or without their size-1 dimensions."""
+    if found := _merge(reference, candidate):
+        return found
+    if found := _merge(_core(reference), _core(candidate)):
+        leading = _squeeze_all(reference), _squeeze_all(candidate)
+        return Views(found.shape, leading[0] + found.reference, leading[1] + found.candidate)
+    return None
+
+
+def _merge(reference: Shape, candidate: Shape) -> Views | None:
+    if _merged(reference) == candidate:
+        return Views(candidate, reference=("flatten 0 1",))
+    if _merged(candidate) == reference:
+        return Views(reference, candidate=("flatten 0 1",))
     return None
 
 

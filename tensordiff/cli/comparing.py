@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import click
-
+from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.table import Table, summary_lines
+from tensordiff.cli.streams import echo
+from tensordiff.cli.summary import print_summary, why_unknown
+from tensordiff.cli.table import Table
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
 from tensordiff.report.compare_json import compare_json, dumps
@@ -25,28 +26,34 @@ class Talk(NamedTuple):
 
 
 def compare(request: Request, talk: Talk) -> int:
-    """Compare and report; the exit status."""
+    """Compare and report; the exit status. Raises, all being printed, where it could not be told."""
     session = Session.open(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
-    if talk.as_json:
-        return _as_json(session, findings)
-    table = Table(session)
-    table.open(findings)
-    outcome = Outcome(_stream(session, table, talk))
-    for line in summary_lines(session, outcome):
-        click.echo(line)
+    outcome = _as_json(session, findings) if talk.as_json else _as_text(session, findings, talk)
+    if outcome.verdict == "unknown":
+        raise why_unknown(session, outcome)
     return outcome.exit_status
 
 
-def _as_json(session: Session, findings: Sequence[Finding]) -> int:
+def _as_json(session: Session, findings: Sequence[Finding]) -> Outcome:
     with Progress("measuring", len(session.pairs)) as progress:
-        outcome = Outcome(tuple(progress.over(session.rows())))
-    whole = compare_json(session.reference, session.candidate, session.alignment, outcome, findings)
-    click.echo(dumps(whole))
-    return outcome.exit_status
+        outcome = session.outcome(progress.over(session.rows()))
+    echo(dumps(compare_json(session.reference, session.candidate, session.alignment, outcome, findings)))
+    return outcome
 
 
-def _stream(session: Session, table: Table, talk: Talk) -> tuple[Row, ...]:
+def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outcome:
+    page = Page.here()
+    table = Table(session, page)
+    table.open(findings)
+    if session.pairs and not talk.quiet:
+        table.headings()
+    outcome = session.outcome(_stream(session, table, talk))
+    print_summary(page, session, outcome)
+    return outcome
+
+
+def _stream(session: Session, table: Table, talk: Talk) -> list[Row]:
     rows: list[Row] = []
     with Progress("measuring", len(session.pairs)) as progress:
         for row in progress.over(session.rows()):
@@ -54,4 +61,4 @@ def _stream(session: Session, table: Table, talk: Talk) -> tuple[Row, ...]:
             if not talk.quiet and not (talk.only_faults and row.verdict.name == "agrees"):
                 progress.clear()
                 table.row(row)
-    return tuple(rows)
+    return rows

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.table import echo, number
+from tensordiff.cli.streams import echo
+from tensordiff.cli.table import LEVELS, number
+from tensordiff.cli.text import columns, fit, pad, wrap
 from tensordiff.compare.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import lint_headers
@@ -16,6 +19,7 @@ from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.compare_json import dumps
 
 SCHEMA = "tensordiff.inspect/1"
+_STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size
 
 
 def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
@@ -66,38 +70,65 @@ def _status(records: list[dict[str, Any]]) -> int:
 
 
 def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, Any]], progress: Progress) -> int:
+    page = Page.here()
     order = "in execution order" if dump.ordered else "order unknown"
-    echo(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries, {order}")
+    page.print(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries, {order}")
     for finding in lint_headers(dump):
-        echo(f"  {finding.level}: {printable(finding.where)} {printable(finding.what)}")
-    width = max((len(printable(entry.name)) for entry in entries), default=0)
+        where = f"{printable(finding.where)} " if finding.where else ""
+        page.print(f"{finding.level}: {where}{printable(finding.what)}", f"  {LEVELS[finding.level][0]} ", "    ")
+    layout = _Layout.of(entries, page)
     total, status = 0, 0
     for record in records:
         progress.clear()
-        echo(_line(record, min(width, 72), dump_has_steps=any(entry.step for entry in entries)))
+        for line in layout.lines(record):
+            echo(line)
         total += record["bytes"] or 0
         status = status or _status([record])
     echo(f"{len(entries)} entries, {size(total)}")
     return status
 
 
-def _line(record: dict[str, Any], width: int, *, dump_has_steps: bool) -> str:
-    step = f"{record['step']:>3} " if dump_has_steps else ""
-    head = f"{step}{printable(record['name']):<{width}}"
-    if record["problem"]:
-        return f"{head} ? {printable(record['problem'])}"
+class _Layout(NamedTuple):
+    """How wide names are, and whether steps are shown."""
+
+    name_width: int
+    has_steps: bool
+    page: Page
+
+    @classmethod
+    def of(cls, entries: list[Entry], page: Page) -> _Layout:
+        longest = max((columns(printable(entry.name)) for entry in entries), default=0)
+        room = 72 if page.wide is None else max(16, page.wide - _ABOUT - _STEP)
+        return cls(min(longest, room), any(entry.step for entry in entries), page)
+
+    def lines(self, record: dict[str, Any]) -> Iterator[str]:
+        """An entry on one line; on a terminal, its statistics or what is wrong with it on the next."""
+        name = printable(record["name"])
+        name = name if self.page.wide is None else fit(name, self.name_width)
+        step = f"{record['step']:>3} " if self.has_steps else ""
+        more = f"? {printable(record['problem'])}" if record["problem"] else _stats_cells(record.get("stats"))
+        line = f"{step}{pad(name, self.name_width)} {_about(record)}".rstrip()
+        if self.page.wide is None or not more:
+            yield f"{line} {more}".rstrip()
+        else:
+            yield line
+            yield from wrap(more, self.page.wide, " " * _STEP, " " * _STEP)
+
+
+def _about(record: dict[str, Any]) -> str:
+    if record["shape"] is None:
+        return ""
     shape = "×".join(map(str, record["shape"])) or "scalar"
-    line = f"{head} {record['dtype']:<10} {shape:>14} {size(record['bytes']):>9}"
-    return line + _stats_cells(record["stats"]) if "stats" in record else line
+    return f"{record['dtype']:<10} {shape:>14} {size(record['bytes']):>9}"
 
 
-def _stats_cells(stats: dict[str, Any]) -> str:
-    values = (
-        f"{key[:4]} {'-' if stats[key] is None else number(stats[key]):>9}"
-        for key in ("minimum", "maximum", "mean", "rms")
-    )
+def _stats_cells(stats: dict[str, Any] | None) -> str:
+    if stats is None:
+        return ""
+    headings = {"min": "minimum", "max": "maximum", "mean": "mean", "rms": "rms"}
+    values = (f"{name} {'-' if stats[key] is None else number(stats[key]):>9}" for name, key in headings.items())
     odd = f"  nan {stats['nan']} inf {stats['inf']}" if stats["nan"] or stats["inf"] else ""
-    return "  " + "  ".join(values) + odd
+    return " ".join(values) + odd
 
 
 def size(count: float) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensordiff.align import RuleSet, align
+from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.table import LEVELS, echo
+from tensordiff.cli.streams import echo
+from tensordiff.cli.table import LEVELS
 from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
@@ -53,9 +55,10 @@ def _value_findings(dump: Dump) -> Iterator[Finding]:
 
 
 def _print(findings: list[Finding]) -> None:
+    page = Page.here()
     for finding in findings:
         where = f"{printable(finding.where)}: " if finding.where else ""
-        echo(f"{LEVELS[finding.level][0]} {finding.level}: {where}{printable(finding.what)}")
-        echo(f"    why it matters: {finding.why}")
-        echo(f"    what to do:     {finding.do}")
+        page.print(f"{LEVELS[finding.level][0]} {finding.level}: {where}{printable(finding.what)}")
+        page.print(finding.why, "    why it matters: ", " " * 20)
+        page.print(finding.do, "    what to do:     ", " " * 20)
     echo("nothing found" if not findings else f"{len(findings)} found")

@@ -1,12 +1,13 @@
 """The command ``tensordiff``: which command runs, and how every failure leaves the process.
 
-``--help`` must be quick, so nothing but click is imported here: each command is its own module,
-loaded when it runs. This is the one place where errors become exit statuses.
+``--help`` must be quick, so nothing but click is imported here: each command is its own module, and
+imports what it needs when it runs. This is the one place where errors become exit statuses.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -14,14 +15,10 @@ from typing import NoReturn
 import click
 
 from tensordiff import __version__
-from tensordiff.errors import TensordiffError
+from tensordiff.cli import streams
+from tensordiff.errors import TensordiffError, printable
 
-COMMANDS = {
-    "compare": "Pair two dumps, measure every pair, name the culprit.",
-    "inspect": "Show what is in a dump.",
-    "lint": "Say what is wrong with a dump, or with a pair, before any number is believed.",
-    "demo": "Compare the sample dumps that come with tensordiff.",
-}
+COMMANDS = ("compare", "inspect", "lint", "demo")
 EPILOG = """\b
 Everyday:
   tensordiff REF CAND                 compare two dumps, REF being the trusted one
@@ -33,6 +30,8 @@ A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, MAX's print-h
 folders, tensordiff's own. Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
 Completion for your shell: eval "$(_TENSORDIFF_COMPLETE=bash_source tensordiff)" (or zsh_source, fish_source).
 """
+_DEBUG = "--debug"
+_LIKE_A_PATH = re.compile(r"[./\\~]|^(?:hf|max|py|onnx):")
 
 
 class _Commands(click.Group):
@@ -42,24 +41,26 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        if ctx.resilient_parsing or ctx.invoked_subcommand is not None or _is_running(cmd_name):
-            return _load(cmd_name)
-        return click.Command(cmd_name, short_help=COMMANDS[cmd_name], help=COMMANDS[cmd_name])
+        return _load(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in COMMANDS:
+        if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
-        if len([arg for arg in args if not arg.startswith("-")]) >= 2:
+        if _LIKE_A_PATH.search(args[0]) or os.path.exists(args[0]):  # noqa: PTH110 - a Path raises on a name too long
             return "compare", _load("compare"), args
-        return super().resolve_command(ctx, args)
+        if not ctx.resilient_parsing:
+            ctx.fail(_unknown(args[0]))
+        return None, None, args
 
 
-def _is_running(name: str) -> bool:
-    return name in sys.argv[1:]
+def _unknown(word: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, COMMANDS, 1)
+    hint = f"perhaps you mean {near[0]}" if near else f"commands are {', '.join(COMMANDS)}"
+    return f"{word!r:.80} is neither a command nor a file or folder; {hint}"
 
 
 def _load(name: str) -> click.Command:
@@ -71,53 +72,74 @@ def _load(name: str) -> click.Command:
 @click.group(
     cls=_Commands,
     epilog=EPILOG,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.option("--debug", is_flag=True, help="Show a traceback when something fails.")
+@click.option(_DEBUG, is_flag=True, expose_value=False, help="Show a traceback when something fails.")
 @click.version_option(__version__, prog_name="tensordiff")
 @click.pass_context
-def tensordiff(ctx: click.Context, debug: bool) -> None:
+def tensordiff(ctx: click.Context) -> int:
     """Find the first tensor where two runs of the same neural network stop agreeing."""
-    ctx.obj = {"debug": debug}
+    if ctx.invoked_subcommand is None:
+        streams.say(ctx.get_help())
+    return 2
 
 
 def run() -> NoReturn:
     """The console script."""
-    debug = "--debug" in sys.argv
-    sys.exit(_guarded(debug))
+    streams.prepare()
+    args = sys.argv[1:]
+    sys.exit(_guarded([arg for arg in args if arg != _DEBUG], _DEBUG in args))
 
 
-def _guarded(debug: bool) -> int:
+def _guarded(args: list[str], debug: bool) -> int:
     try:
-        return _call()
-    except TensordiffError as error:
-        if debug:
-            raise
-        return _fail(str(error))
+        return _call(args)
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted; Python must not complain while closing stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        return 130
-    except MemoryError:
-        return _fail("not enough memory; close other programs, or compare fewer layers with --only")
-    except RecursionError:
-        return _fail("the input is nested too deeply to be a dump")
-
-
-def _call() -> int:
-    try:
-        status = tensordiff(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
+        streams.abandon_stdout()  # the reader (head, less) has what it wanted
         return 2
+    except (KeyboardInterrupt, click.Abort):
+        streams.say("interrupted")
+        return 130
+    except Exception as error:  # whatever happens, status 1 means that tensors diverge and nothing else
+        if debug:
+            _show_traceback()
+        if isinstance(error, OSError):
+            streams.abandon_stdout()
+        streams.say(f"tensordiff: {printable(_sentence(error))}")
+        return 2
+
+
+def _call(args: list[str]) -> int:
+    try:
+        status = tensordiff(args, prog_name="tensordiff", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     return status if isinstance(status, int) else 0
 
 
-def _fail(sentence: str) -> int:
-    click.echo(f"tensordiff: {sentence}", err=True)
-    return 2
+def _show_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
+
+
+def _sentence(error: Exception) -> str:
+    match error:
+        case TensordiffError():
+            return str(error)
+        case click.ClickException():
+            return _usage(error)
+        case MemoryError():
+            return "not enough memory; close other programs, or compare fewer layers with --only"
+        case RecursionError():
+            return "the input is nested too deeply to be a dump"
+        case OSError():
+            return f"{error}; is there room, and may it be written and read?"
+    return f"a defect of tensordiff ({type(error).__name__}: {error}); run it with --debug and report what that shows"
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "tensordiff"
+    return f"{error.format_message().rstrip('.')}; see {where} --help"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ def comparison(function: Command) -> Command:
     return function
 
 
-_SIZE = click.FloatRange(min=0)
+class _Size(click.FloatRange):
+    """A number from 0 up. NaN is none: nothing lies outside of it, and everything would agree."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        size = super().convert(value, param, ctx)
+        return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
+
+
+_SIZE = _Size(min=0)
 _COMPARISON = (
     click.argument("reference", type=DUMP),
     click.argument("candidate", type=DUMP),

@@ -43,7 +43,7 @@ class Progress:
         self.next_draw = time.monotonic() + _EVERY_S
         filled = 20 * self.done // max(self.total, 1)
         sys.stderr.write(
-            f"\r{self.label} {self.done}/{self.total} {'█' * filled}{'░' * (20 - filled)} (Ctrl-C stops)\x1b[K"
+            f"\r{self.label} {self.done}/{self.total} {'━' * filled}{'─' * (20 - filled)} (Ctrl-C stops)\x1b[K"
         )
         sys.stderr.flush()
         self.is_drawn = True

@@ -7,14 +7,15 @@ and the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tensordiff.align.match import Alignment, Pair
-from tensordiff.align.views import Views, reconcile
+from tensordiff.align.views import reconcile
 from tensordiff.compare.measure import measure
 from tensordiff.compare.sums import Diff
-from tensordiff.compare.verdict import Limits, Verdict, floor_for, judge
+from tensordiff.compare.verdict import Limits, Verdict, judge
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
@@ -25,8 +26,10 @@ class Row:
     """One measured pair."""
 
     pair: Pair
-    dtypes: tuple[str, str]
-    shape: tuple[int, ...]
+    dtypes: tuple[str, str] | None
+    """None where one could not be read."""
+    shape: tuple[int, ...] | None
+    """What both have after the views; None where they have none in common."""
     views: tuple[str, ...]
     diff: Diff | None
     injected: Diff | None
@@ -37,6 +40,11 @@ class Row:
     def is_input(self) -> bool:
         """Whether this pair is what a layer was given."""
         return self.pair.reference.is_input
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether these are numbers that nothing rounds: ids, positions, masks."""
+        return self.dtypes is not None and self.dtypes[0].startswith(("int", "uint", "bool"))
 
 
 @dataclass(frozen=True)
@@ -83,30 +91,31 @@ class Engine:
             return _unknown(pair, why, dtypes)
         ref, cand = views.apply(ref), views.apply(cand)
         diff = measure(ref, cand, self.limits.tolerance)
-        injected = self._measure_third(self.injected, pair, ref)
-        ratio = self._golden_ratio(pair, cand, diff, views)
+        injected = self._measure_injected(pair, ref)
+        ratio = self._golden_ratio(pair, ref, cand)
         verdict = judge(diff, dtypes, carried.into(pair), self.limits)
-        verdict = _weigh_injected(verdict, diff, injected, dtypes)
+        if injected is not None and not self.limits.are_set:
+            verdict = _weigh_injected(verdict, diff, injected, dtypes)
         return Row(pair, dtypes, views.shape, tuple(views.named()), diff, injected, ratio, verdict)
 
-    def _measure_third(self, third: Third | None, pair: Pair, ref: Array) -> Diff | None:
-        entry = third.get(pair.reference) if third else None
+    def _measure_injected(self, pair: Pair, ref: Array) -> Diff | None:
+        entry = self.injected.get(pair.reference) if self.injected else None
         if entry is None:
             return None
         other = entry.read()
         seen = reconcile(ref.shape, other.shape)
-        return measure(ref.reshape(seen.shape), other.reshape(seen.shape)) if seen else None
+        return measure(seen.apply(ref), seen.apply(other), self.limits.tolerance) if seen else None
 
-    def _golden_ratio(self, pair: Pair, cand: Array, diff: Diff, views: Views) -> float | None:
+    def _golden_ratio(self, pair: Pair, ref: Array, cand: Array) -> float | None:
         """Candidate's error over reference's, each against the golden; None where the reference is exact."""
         entry = self.golden.get(pair.reference) if self.golden else None
-        if entry is None or not diff.elements:
+        if entry is None:
             return None
-        golden, reference = entry.read(), pair.reference.read()
-        if golden.size != cand.size:
+        golden = entry.read()
+        seen = reconcile(golden.shape, ref.shape)
+        if seen is None:
             return None
-        of_candidate = measure(golden.reshape(cand.shape), cand).rel_l2
-        of_reference = measure(golden.reshape(cand.shape), views.apply(reference)).rel_l2
+        of_reference, of_candidate = (measure(seen.apply(golden), seen.apply(side)).rel_l2 for side in (ref, cand))
         return of_candidate / of_reference if of_reference > 0 else None
 
 
@@ -118,18 +127,18 @@ class _Carried:
         self.before: float | None = None
 
     def into(self, pair: Pair) -> float | None:
-        """What is known to have come into a pair's layer; nothing comes into an input."""
+        """What is known to have come into a pair's layer; into an input comes what ran before it."""
         if pair.reference.is_input:
             return self.before
         return self.inputs.get(_place(pair), self.before)
 
     def note(self, row: Row) -> None:
         """Remember a row for those that follow."""
-        if row.diff is None or (row.dtypes[0][0] in "iub" and not row.dtypes[0].startswith("bf")):
+        if row.diff is None or row.is_exact:
             return
         if row.is_input:
             place = _place(row.pair)
-            self.inputs[place] = max(self.inputs.get(place, 0.0), row.diff.rel_l2)
+            self.inputs[place] = _worse(self.inputs.get(place, 0.0), row.diff.rel_l2)
         else:
             self.before = row.diff.rel_l2
 
@@ -138,19 +147,23 @@ def _place(pair: Pair) -> tuple[str, int, int]:
     return pair.reference.layer, pair.reference.step, pair.reference.call
 
 
-def _weigh_injected(verdict: Verdict, diff: Diff, injected: Diff | None, dtypes: tuple[str, str]) -> Verdict:
+def _worse(one: float, other: float) -> float:
+    """The larger error; a NaN is larger than any."""
+    return one if math.isnan(one) or one > other else other
+
+
+def _weigh_injected(verdict: Verdict, diff: Diff, injected: Diff, dtypes: tuple[str, str]) -> Verdict:
     """With right inputs injected, what is still wrong is a culprit, what is right again a victim."""
-    if injected is None or verdict.name == "agrees":
+    if verdict.name == "agrees":
         return verdict
-    floor = floor_for(*dtypes)[1]
-    if injected.rel_l2 <= floor.agrees:
-        return Verdict(
-            "drifts", f"rel_l2 {diff.rel_l2:.1e}, but {injected.rel_l2:.1e} when given the reference's inputs"
-        )
-    if injected.rel_l2 > floor.diverges:
-        return Verdict("diverges", f"rel_l2 {injected.rel_l2:.1e} even when given the reference's inputs")
+    alone = judge(injected, dtypes, None, Limits())
+    if alone.name == "agrees":
+        why = f"rel_l2 {diff.rel_l2:.1e}, but {injected.rel_l2:.1e} when given the reference's inputs"
+        return Verdict("drifts", why)
+    if alone.name == "diverges":
+        return Verdict("diverges", f"{alone.why} even when given the reference's inputs")
     return verdict
 
 
-def _unknown(pair: Pair, why: str, dtypes: tuple[str, str] = ("", "")) -> Row:
-    return Row(pair, dtypes, (), (), None, None, None, Verdict("unknown", why))
+def _unknown(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
+    return Row(pair, dtypes, None, (), None, None, None, Verdict("unknown", why))

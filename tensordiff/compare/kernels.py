@@ -27,11 +27,15 @@ from tensordiff.compare.sums import (
     NAN_CAND,
     NAN_REF,
     OUTSIDE,
+    PEAKS,
     REL_GUARD,
+    ROWS,
     SUM_ABS,
     SUM_DD,
     SUM_RD,
     SUM_RR,
+    WHERE,
+    WIDTH,
 )  # fmt: skip
 
 BLOCK = 512
@@ -97,8 +101,14 @@ def _like_typed(sample: Any, value: Any) -> Any:
     return lambda sample, value: np.float64(value)
 
 
+@_strict  # type: ignore[untyped-decorator]
+def _place(index: Any) -> Any:
+    """An index that cannot be negative: Python's count from the end would cost a branch an element."""
+    return np.uint64(index)
+
+
 @_fast  # type: ignore[untyped-decorator]
-def _fast_block(ref: Any, cand: Any, bounds: Any, guard: Any, bar: Any) -> Any:
+def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: Any, bar: Any) -> Any:
     """All sums of a block, its largest error, and whether a relative error is above ``bar``.
 
     ``bounds`` are atol and rtol, a hair under the user's and a hair over.
@@ -108,7 +118,7 @@ def _fast_block(ref: Any, cand: Any, bounds: Any, guard: Any, bar: Any) -> Any:
     sum_abs, sum_dd, sum_rr, sum_rd = zero, zero, zero, zero
     above, well_above = zero, zero
     largest, is_above_bar = _bits(zero), False
-    for i in range(ref.shape[0]):
+    for i in range(_place(start), _place(stop)):
         r = _load(ref, i)
         d = _load(cand, i) - r
         abs_d, abs_r = abs(d), abs(r)
@@ -125,47 +135,70 @@ def _fast_block(ref: Any, cand: Any, bounds: Any, guard: Any, bar: Any) -> Any:
 
 
 @_fast  # type: ignore[untyped-decorator]
-def _all_zero(array: Any) -> Any:
+def _all_zero(array: Any, start: Any, stop: Any) -> Any:
     """Whether a block holds nothing but zeros."""
     seen = False
-    for i in range(array.shape[0]):
+    for i in range(_place(start), _place(stop)):
         seen |= abs(_load(array, i)) > 0
     return not seen
 
 
+@_fast  # type: ignore[untyped-decorator]
+def _exact_peaks(ref: Any, cand: Any, start: Any, stop: Any) -> Any:
+    """A block's largest finite errors, absolute and relative, in float64."""
+    zero = np.float64(0.0)
+    largest, largest_rel = _bits(zero), _bits(zero)
+    for i in range(_place(start), _place(stop)):
+        r = np.float64(_load(ref, i))
+        error, size = abs(np.float64(_load(cand, i)) - r), abs(r)
+        error = error if error < np.inf else zero
+        bits, bits_rel = _bits(error), _bits(error / (size if size > REL_GUARD else REL_GUARD))
+        largest = bits if bits > largest else largest
+        largest_rel = bits_rel if bits_rel > largest_rel else largest_rel
+    return _unbits(largest), _unbits(largest_rel)
+
+
 @_strict  # type: ignore[untyped-decorator]
-def _search_block(ref: Any, cand: Any, start: Any, peaks: Any, where: Any) -> None:
-    """Take a block's exact largest finite errors into ``peaks`` (abs, rel); the first of equals stays."""
-    for i in range(ref.shape[0]):
+def _find(ref: Any, cand: Any, start: Any, stop: Any, peak: Any, is_relative: Any) -> Any:
+    """The first place of a block that has this very error."""
+    for i in range(_place(start), _place(stop)):
         r = np.float64(_load(ref, i))
         error = abs(np.float64(_load(cand, i)) - r)
-        if error > peaks[0] and error < np.inf:
-            peaks[0], where[0] = error, start + i
-        relative = error / max(abs(r), REL_GUARD)
-        if relative > peaks[1] and relative < np.inf:
-            peaks[1], where[1] = relative, start + i
+        if (error / max(abs(r), REL_GUARD) if is_relative else error) == peak:
+            return i
+    return _place(start)
 
 
 @_strict  # type: ignore[untyped-decorator]
-def _tell_odd(r: Any, c: Any, place: Any, odd: Any) -> Any:
+def _search_block(ref: Any, cand: Any, start: Any, stop: Any, offset: Any, cells: Any) -> None:
+    """Take a block's exact largest finite errors into the peaks; the first of equals stays."""
+    peaks = _exact_peaks(ref, cand, start, stop)
+    for which in range(2):
+        if peaks[which] > cells[PEAKS + which]:
+            cells[PEAKS + which] = peaks[which]
+            cells[WHERE + which] = offset + _find(ref, cand, start, stop, peaks[which], which == 1)
+
+
+@_strict  # type: ignore[untyped-decorator]
+def _tell_odd(r: Any, c: Any, place: Any, cells: Any) -> Any:
     """Count a place where one side is not finite; 1.0 if the other is not the same."""
-    odd[NAN_REF] += np.isnan(r)
-    odd[NAN_CAND] += np.isnan(c)
-    odd[INF_REF] += np.isinf(r)
-    odd[INF_CAND] += np.isinf(c)
+    cells[NAN_REF] += np.isnan(r)
+    cells[NAN_CAND] += np.isnan(c)
+    cells[INF_REF] += np.isinf(r)
+    cells[INF_CAND] += np.isinf(c)
     if r == c or (np.isnan(r) and np.isnan(c)):
         return 0.0
     kind = 0 if np.isnan(r) or np.isnan(c) else 1
-    odd[NAN_APART + kind] += 1
-    odd[FIRST_NAN + kind] = min(odd[FIRST_NAN + kind], place)
+    cells[NAN_APART + kind] += 1
+    cells[FIRST_NAN + kind] = min(cells[FIRST_NAN + kind], place)
     return 1.0
 
 
 @_strict  # type: ignore[untyped-decorator]
-def _exact_block(ref: Any, cand: Any, start: Any, tolerance: Any, row: Any, odd: Any) -> None:
+def _exact_block(ref: Any, cand: Any, start: Any, stop: Any, offset: Any, tolerance: Any, row: Any, cells: Any) -> None:
     """A block that its own precision cannot carry: all in float64, non-finite values told apart."""
     atol, rtol = tolerance
-    for i in range(ref.shape[0]):
+    for i in range(_place(start), _place(stop)):
         r, c = np.float64(_load(ref, i)), np.float64(_load(cand, i))
         if np.isfinite(r):
             row[SUM_RR] += r * r
@@ -176,61 +209,14 @@ def _exact_block(ref: Any, cand: Any, start: Any, tolerance: Any, row: Any, odd:
             row[SUM_RD] += r * d
             row[OUTSIDE] += 1.0 if abs(d) > atol + rtol * abs(r) else 0.0
         else:
-            row[OUTSIDE] += _tell_odd(r, c, start + i, odd)
-
-
-@_strict  # type: ignore[untyped-decorator]
-def scan(
-    ref: Any, cand: Any, offset: Any, edges: Any, tolerance: Any, bounds: Any, vanishing: Any, splits_ties: Any,
-    rows: Any, peaks: Any, where: Any, odd: Any,
-) -> None:  # fmt: skip
-    """Take elements ``offset`` and on of a pair into the sums. ``edges`` are those of the whole pair.
-
-    ``vanishing`` is the sum of squares under which the type's precision no longer carries them.
-    ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
-    """
-    band = -_BAND if splits_ties else _BAND
-    position, end, bucket = 0, ref.shape[0], 0
-    guard = _like(bounds[0], REL_GUARD)
-    while position < end:
-        while edges[bucket + 1] <= offset + position:
-            bucket += 1
-        stop = min(position + BLOCK, end, edges[bucket + 1] - offset)
-        r, c, start, row = ref[position:stop], cand[position:stop], offset + position, rows[bucket]
-        bar = _like(guard, peaks[1] * (1 + band))
-        sum_abs, dd, rr, rd, above, well_above, largest, is_above_bar = _fast_block(r, c, bounds, guard, bar)
-        carried = largest < np.inf and dd < np.inf and rr < np.inf and above == well_above
-        carried = carried and (dd >= vanishing or largest == 0) and (rr >= vanishing or _all_zero(r))
-        if carried:
-            row[SUM_ABS] += sum_abs
-            row[SUM_DD] += dd
-            row[SUM_RR] += rr
-            row[SUM_RD] += rd
-            row[OUTSIDE] += above
-        else:
-            _exact_block(r, c, start, tolerance, row, odd)
-        if _may_hold_peak(r, c, largest, is_above_bar, splits_ties, peaks):
-            _search_block(r, c, start, peaks, where)
-        position = stop
-
-
-@_strict  # type: ignore[untyped-decorator]
-def _may_hold_peak(ref: Any, cand: Any, largest: Any, is_above_bar: Any, splits_ties: Any, peaks: Any) -> Any:
-    """Whether a block holds an error larger than the largest so far, absolute or relative."""
-    if largest == 0:
-        return False
-    peak = _like(largest, peaks[0])  # rounding keeps order: a larger error never rounds to a smaller one
-    if not (largest <= peak):
-        return True
-    may_beat = is_above_bar or (splits_ties and largest == peak)
-    return may_beat and _beats(ref, cand, peaks[0], peaks[1] * (1 - 1e-15))
+            row[OUTSIDE] += _tell_odd(r, c, offset + i, cells)
 
 
 @_fast  # type: ignore[untyped-decorator]
-def _beats(ref: Any, cand: Any, peak_abs: Any, peak_rel: Any) -> Any:
+def _beats(ref: Any, cand: Any, start: Any, stop: Any, peak_abs: Any, peak_rel: Any) -> Any:
     """Whether any error of a block is larger, in float64."""
     beaten = False
-    for i in range(ref.shape[0]):
+    for i in range(_place(start), _place(stop)):
         r = np.float64(_load(ref, i))
         error, size = abs(np.float64(_load(cand, i)) - r), abs(r)
         beaten |= error > peak_abs
@@ -238,11 +224,75 @@ def _beats(ref: Any, cand: Any, peak_abs: Any, peak_rel: Any) -> Any:
     return beaten
 
 
+@_strict  # type: ignore[untyped-decorator]
+def _scan_bucket(
+    ref: Any, cand: Any, first: Any, last: Any, offset: Any, tolerance: Any, bounds: Any, vanishing: Any,
+    splits_ties: Any, row: Any, cells: Any,
+) -> None:  # fmt: skip
+    """Take elements ``first`` to ``last`` into one row of sums."""
+    guard = _like(vanishing, REL_GUARD)
+    band = 1 - _BAND if splits_ties else 1 + _BAND
+    peak, bar = _like(guard, cells[PEAKS]), _like(guard, cells[PEAKS + 1] * band)
+    total_abs, total_dd, total_rr, total_rd, outside = 0.0, 0.0, 0.0, 0.0, 0.0
+    for start in range(first, last, BLOCK):
+        stop = min(start + BLOCK, last)
+        sum_abs, dd, rr, rd, above, well_above, largest, is_above_bar = _fast_block(
+            ref, cand, start, stop, bounds, guard, bar
+        )
+        is_carried = dd < np.inf and rr < np.inf and above == well_above
+        is_carried = is_carried and (dd >= vanishing or largest == 0)
+        if is_carried and (rr >= vanishing or _all_zero(ref, start, stop)):
+            total_abs += sum_abs
+            total_dd += dd
+            total_rr += rr
+            total_rd += rd
+            outside += above
+        else:
+            _exact_block(ref, cand, start, stop, offset, tolerance, row, cells)
+        # Rounding keeps order: an error larger than the peak never rounds to less than the peak does.
+        holds_peak = not (largest <= peak)
+        if not holds_peak and largest > 0 and (is_above_bar or (splits_ties and largest == peak)):
+            holds_peak = _beats(ref, cand, start, stop, cells[PEAKS], cells[PEAKS + 1] * (1 - 1e-15))
+        if holds_peak:
+            _search_block(ref, cand, start, stop, offset, cells)
+            peak, bar = _like(guard, cells[PEAKS]), _like(guard, cells[PEAKS + 1] * band)
+    row[SUM_ABS] += total_abs
+    row[SUM_DD] += total_dd
+    row[SUM_RR] += total_rr
+    row[SUM_RD] += total_rd
+    row[OUTSIDE] += outside
+
+
+@_strict  # type: ignore[untyped-decorator]
+def scan(
+    ref: Any,
+    cand: Any,
+    offset: Any,
+    edges: Any,
+    tolerance: Any,
+    bounds: Any,
+    vanishing: Any,
+    splits_ties: Any,
+    cells: Any,
+) -> None:
+    """Take elements ``offset`` and on of a pair into the sums. ``edges`` are those of the whole pair.
+
+    ``vanishing`` is the sum of squares under which the type's precision no longer carries them.
+    ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
+    """
+    rows = cells[ROWS:].reshape(-1, WIDTH)
+    end = offset + ref.shape[0]
+    for bucket in range(rows.shape[0]):
+        first, last = max(edges[bucket], offset) - offset, min(edges[bucket + 1], end) - offset
+        if first < last:
+            _scan_bucket(ref, cand, first, last, offset, tolerance, bounds, vanishing, splits_ties, rows[bucket], cells)
+
+
 @_fast  # type: ignore[untyped-decorator]
 def exact_products(ref: Any, cand: Any, out: Any) -> None:
     """Inner products (dd, rr, rd, cc, rc) of the finite places, in float64 throughout."""
     zero = np.float64(0.0)
-    dd, rr, rd, cc, rc = 0.0, 0.0, 0.0, 0.0, 0.0
+    dd, rr, rd, cc, rc = zero, zero, zero, zero, zero
     for i in range(ref.shape[0]):
         r, c = np.float64(_load(ref, i)), np.float64(_load(cand, i))
         d = c - r

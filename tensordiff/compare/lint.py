@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tensordiff.align.match import Alignment, Pair
+from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Finding, lint_headers
 from tensordiff.dump.model import Dump
 from tensordiff.errors import DumpError
@@ -105,4 +106,12 @@ def _equal(pair: Pair) -> bool:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except DumpError:
         return True
-    return ref.size == cand.size and bool(np.array_equal(ref.reshape(-1), cand.reshape(-1)))
+    if ref.size != cand.size:
+        return False
+    return _same_bits(ref, cand) or bool(np.array_equal(ref.reshape(-1), cand.reshape(-1)))
+
+
+def _same_bits(ref: Array, cand: Array) -> bool:
+    """Whether they are equal bit by bit, NaN included."""
+    a, b = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (ref, cand))
+    return ref.dtype == cand.dtype and bool(np.array_equal(a, b))

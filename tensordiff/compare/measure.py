@@ -25,8 +25,10 @@ from tensordiff.dump.dtypes import Array, DType
 
 PART = 1 << 20
 """Elements converted at a time where a tensor cannot be read in place."""
-_SPLIT_ABOVE = 1 << 16  # elements from which a second thread pays for its hand-over
+_HEAD_START = 1 << 16  # elements this thread scans while another wakes up
+_SPLIT_ABOVE = 2 * _HEAD_START
 _COMPILE_AFTER = 1 << 22  # elements answered by numpy before the compiled pass is loaded
+_WAIT_ABOVE = 1 << 25  # elements in one tensor for which numpy would take longer than the compiler
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
@@ -80,6 +82,9 @@ def _is_ready(plan: Plan, elements: int) -> bool:
     if plan.enter in _readiness.ready:
         return True
     _readiness.answered += elements
+    if elements > _WAIT_ABOVE and plan.may_compile:
+        _readiness.compile(plan)
+        return True
     if _readiness.answered > _COMPILE_AFTER and plan.may_compile:
         _readiness.prepare(plan)
     return False
@@ -145,7 +150,8 @@ def _scan_in_place(kernels: ModuleType, ref: Array, cand: Array, how: Tolerance)
     if ref.size < _SPLIT_ABOVE:
         _scan_part(kernels, ref, cand, 0, sums, how)
         return sums
-    cuts = [ref.size * k // _cores() for k in range(_cores() + 1)]
+    rest = ref.size - _HEAD_START
+    cuts = [0, *(_HEAD_START + rest * (k + 1) // _cores() for k in range(_cores()))]
     shares = [(a, b, Sums.empty(ref.size)) for a, b in pairwise(cuts[1:])]
     jobs = [_pool().submit(_scan_part, kernels, ref[a:b], cand[a:b], a, part, how) for a, b, part in shares]
     _scan_part(kernels, ref[: cuts[1]], cand[: cuts[1]], 0, sums, how)
@@ -159,10 +165,7 @@ def _scan_part(kernels: ModuleType, ref: Array, cand: Array, offset: int, sums: 
     bounds, vanishing = _bounds(how, ref.dtype == np.float64)
     # 16-bit values tie in nearly every block: telling ties apart there would double the time.
     splits_ties = sums.elements < _SPLIT_ABOVE or max(ref.itemsize, cand.itemsize) > 2
-    kernels.scan(
-        ref, cand, offset, edges(sums.elements), how, bounds, vanishing, splits_ties,
-        sums.rows, sums.peaks, sums.where, sums.odd,
-    )  # fmt: skip
+    kernels.scan(ref, cand, offset, edges(sums.elements), how, bounds, vanishing, splits_ties, sums.cells)
 
 
 @lru_cache(maxsize=256)

@@ -9,19 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tensordiff.compare import sums as at
 from tensordiff.compare.plan import needs_integers
-from tensordiff.compare.sums import (
-    FIRST_NAN,
-    INF_CAND,
-    INF_REF,
-    NAN_APART,
-    NAN_CAND,
-    NAN_REF,
-    REL_GUARD,
-    Products,
-    Sums,
-    edges,
-)  # fmt: skip
+from tensordiff.compare.sums import REL_GUARD, Products, Sums, edges
 from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
@@ -92,9 +82,9 @@ def _cuts(starts: NDArray[np.int64], offset: int, length: int) -> tuple[NDArray[
 
 
 def _take_peak(which: int, values: Floats, offset: int, sums: Sums) -> None:
-    at = int(values.argmax())
-    if values[at] > sums.peaks[which]:
-        sums.peaks[which], sums.where[which] = values[at], offset + at
+    place = int(values.argmax())
+    if values[place] > sums.cells[at.PEAKS + which]:
+        sums.cells[at.PEAKS + which], sums.cells[at.WHERE + which] = values[place], offset + place
 
 
 def _set_odd_aside(
@@ -105,12 +95,12 @@ def _set_odd_aside(
     odd_r, odd = nan_r | inf_r, nan_r | inf_r | nan_c | inf_c
     apart = odd & ~((nan_r & nan_c) | (r == c))
     nan_apart = apart & (nan_r | nan_c)
-    for place, mask in ((NAN_REF, nan_r), (NAN_CAND, nan_c), (INF_REF, inf_r), (INF_CAND, inf_c)):
-        sums.odd[place] += np.count_nonzero(mask)
+    for place, mask in ((at.NAN_REF, nan_r), (at.NAN_CAND, nan_c), (at.INF_REF, inf_r), (at.INF_CAND, inf_c)):
+        sums.cells[place] += np.count_nonzero(mask)
     for kind, mask in enumerate((nan_apart, apart & ~nan_apart)):
-        sums.odd[NAN_APART + kind] += np.count_nonzero(mask)
+        sums.cells[at.NAN_APART + kind] += np.count_nonzero(mask)
         if mask.any():
-            sums.odd[FIRST_NAN + kind] = min(int(sums.odd[FIRST_NAN + kind]), offset + int(mask.argmax()))
+            sums.cells[at.FIRST_NAN + kind] = min(int(sums.cells[at.FIRST_NAN + kind]), offset + int(mask.argmax()))
     return np.where(odd_r, 0.0, r), np.where(odd, 0.0, d), apart
 
 

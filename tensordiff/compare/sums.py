@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -24,44 +23,47 @@ BUCKETS = 32
 REL_GUARD = 1e-10
 """max_rel is |cand - ref| / max(|ref|, this), as MAX's tools have it."""
 
-# Columns of Sums.rows, one row a bucket.
+# What a pass fills is one flat array of float64, so that a small pair costs one allocation. First two peaks (the
+# largest error and the largest relative error of finite elements) and their flat positions ...
+PEAKS, WHERE = 0, 2
+# ... then counts and first places of non-finite values. "Apart": on one side only, or differently on both ...
+NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(4, 12)
+# ... then a row of sums for each bucket: of |d|, d², r², r·d, and how many elements lie outside the tolerance.
+ROWS = 12
 SUM_ABS, SUM_DD, SUM_RR, SUM_RD, OUTSIDE = range(5)
-# Places in Sums.odd. "Apart": non-finite on one side only, or differently on both.
-NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(8)
+WIDTH = 5
 
 Index = tuple[int, ...]
+Cells = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """What one pass over a pair collects. ``d`` is cand - ref, ``r`` is ref."""
 
     elements: int
-    rows: NDArray[np.float64]
-    """(buckets, 5): sums of |d|, d², r², r·d, and how many lie outside the tolerance."""
-    peaks: NDArray[np.float64]
-    """Largest |d| and largest relative error among finite elements."""
-    where: NDArray[np.int64]
-    """Flat positions of the two."""
-    odd: NDArray[np.int64]
-    """Counts and first places of non-finite values."""
+    cells: Cells
 
     @staticmethod
     def empty(elements: int) -> Sums:
         """Nothing collected yet."""
-        odd = np.zeros(8, np.int64)
-        odd[FIRST_NAN:] = elements
-        return Sums(elements, np.zeros((min(BUCKETS, elements), 5)), np.zeros(2), np.zeros(2, np.int64), odd)
+        cells = np.zeros(ROWS + WIDTH * min(BUCKETS, elements))
+        cells[FIRST_NAN:ROWS] = elements
+        return Sums(elements, cells)
+
+    @property
+    def rows(self) -> Cells:
+        """The sums, one row a bucket."""
+        return self.cells[ROWS:].reshape(-1, WIDTH)
 
     def add(self, other: Sums) -> None:
         """Take in another part of the same pair."""
-        self.rows[:] += other.rows
-        for k in range(2):
-            better = other.peaks[k] > self.peaks[k]
-            if better or (other.peaks[k] == self.peaks[k] and other.where[k] < self.where[k]):
-                self.peaks[k], self.where[k] = other.peaks[k], other.where[k]
-        self.odd[:FIRST_NAN] += other.odd[:FIRST_NAN]
-        self.odd[FIRST_NAN:] = np.minimum(self.odd[FIRST_NAN:], other.odd[FIRST_NAN:])
+        mine, theirs = self.cells, other.cells
+        for peak, where in ((PEAKS, WHERE), (PEAKS + 1, WHERE + 1)):
+            if (theirs[peak], -theirs[where]) > (mine[peak], -mine[where]):
+                mine[peak], mine[where] = theirs[peak], theirs[where]
+        mine[FIRST_NAN:ROWS] = np.minimum(mine[FIRST_NAN:ROWS], theirs[FIRST_NAN:ROWS])
+        mine[NAN_REF:FIRST_NAN] += theirs[NAN_REF:FIRST_NAN]
+        mine[ROWS:] += theirs[ROWS:]
 
 
 class Products(NamedTuple):
@@ -88,8 +90,7 @@ _JSON_FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(NamedTuple):
     """The numbers for one pair."""
 
     max_abs: float
@@ -111,9 +112,16 @@ class Diff:
     ref_rms: float
     scale: float
     """The factor that best fits cand = factor * ref."""
-    profile: tuple[float, ...]
-    """Relative error of each stretch of the flattened tensor: its RMS error over the whole reference's RMS."""
+    bucket_rms: NDArray[np.float32]
+    """RMS error of each stretch of the flattened tensor."""
     shape: tuple[int, ...]
+
+    @property
+    def profile(self) -> tuple[float, ...]:
+        """Relative error of each stretch: its RMS error over the whole reference's RMS."""
+        if 0 < self.ref_rms < math.inf:
+            return tuple((self.bucket_rms.astype(np.float64) / self.ref_rms).tolist())
+        return tuple(math.inf if error else 0.0 for error in self.bucket_rms.tolist())
 
     @property
     def max_abs_index(self) -> Index | None:
@@ -136,23 +144,22 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
 
     ``sum_again`` gives products in float64 of the tensors times a factor, should these sums not carry them.
     """
-    n = sums.elements
+    n, cells = sums
     if not n:
-        return replace(_NOTHING, shape=shape)
-    total_abs, dd, rr, rd, outside = np.add.reduce(sums.rows).tolist()
+        return _NOTHING._replace(shape=shape)
+    rows = cells[ROWS:].reshape(-1, WIDTH)
+    total_abs, dd, rr, rd, outside = np.add.reduce(rows).tolist()
+    max_abs, max_rel, *head = cells[:ROWS].tolist()
+    at_abs, at_rel, nan_ref, nan_cand, inf_ref, inf_cand, nan_apart, inf_apart, first_nan, first_inf = map(int, head)
     products = Products(dd, rr, rd, max(0.0, rr + 2 * rd + dd), rr + rd)
-    odd, (max_abs, max_rel), (at_abs, at_rel) = sums.odd.tolist(), sums.peaks.tolist(), sums.where.tolist()
-    poison = _poison(odd)
+    poison = math.nan if nan_apart else math.inf if inf_apart else 0.0
     if poison:
         max_abs = max_rel = total_abs = dd = poison
-        at_abs = at_rel = odd[FIRST_NAN] if odd[NAN_APART] else odd[FIRST_INF]
+        at_abs = at_rel = first_nan if nan_apart else first_inf
     elif (factor := _summing_factor(products, max_abs)) is not None:
         products = sum_again(factor)
     return Diff(
-        max_abs=max_abs,
-        max_abs_at=at_abs,
-        max_rel=max_rel,
-        max_rel_at=at_rel,
+        max_abs, at_abs, max_rel, at_rel,
         mean_abs=total_abs / n,
         mse=dd / n,
         rms=math.sqrt(dd / n),
@@ -160,17 +167,19 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
         cosine_distance=math.nan if poison else cosine_distance(products),
         outside=int(outside),
         elements=n,
-        nan=(odd[NAN_REF], odd[NAN_CAND]),
-        inf=(odd[INF_REF], odd[INF_CAND]),
-        apart=odd[NAN_APART] + odd[INF_APART],
+        nan=(nan_ref, nan_cand),
+        inf=(inf_ref, inf_cand),
+        apart=nan_apart + inf_apart,
         ref_rms=math.sqrt(rr / n),
         scale=products.rc / products.rr if products.rr and not poison else math.nan,
-        profile=_profile(sums.rows, n, rr),
+        bucket_rms=_bucket_rms(rows[:, SUM_DD] / _lengths(n), dd),
         shape=shape,
-    )
+    )  # fmt: skip
 
 
-_NOTHING = Diff(0.0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0, 0), (0, 0), 0, 0.0, math.nan, (), ())
+_NOTHING = Diff(
+    0.0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0, 0), (0, 0), 0, 0.0, math.nan, np.empty(0, np.float32), ()
+)  # fmt: skip
 
 
 def _summing_factor(products: Products, max_abs: float) -> float | None:
@@ -180,13 +189,6 @@ def _summing_factor(products: Products, max_abs: float) -> float | None:
     if products.dd == 0 and max_abs > 0:
         return 2.0**600
     return 1.0 if products.is_cancelling else None
-
-
-def _poison(odd: list[int]) -> float:
-    """What a distance is when non-finite values stand apart: NaN, inf, or 0 for no such thing."""
-    if odd[NAN_APART]:
-        return math.nan
-    return math.inf if odd[INF_APART] else 0.0
 
 
 def _ratio(dd: float, rr: float) -> float:
@@ -231,8 +233,9 @@ def _lengths(elements: int) -> NDArray[np.float64]:
     return np.diff(edges(elements)).astype(np.float64)
 
 
-def _profile(rows: NDArray[np.float64], elements: int, rr: float) -> tuple[float, ...]:
-    squares = rows[:, SUM_DD] / _lengths(elements)
-    if 0 < rr < math.inf:
-        return tuple(np.sqrt(squares / (rr / elements)).tolist())
-    return tuple(math.inf if square else 0.0 for square in squares.tolist())
+def _bucket_rms(mean_squares: Cells, largest: float) -> NDArray[np.float32]:
+    """Enough to draw; what is too large for float32 is drawn as infinite."""
+    if largest < 1e70:
+        return np.sqrt(mean_squares).astype(np.float32)
+    with np.errstate(over="ignore"):
+        return np.sqrt(mean_squares).astype(np.float32)

@@ -73,7 +73,7 @@ def judge(diff: Diff, dtypes: tuple[str, str], carried: float | None, limits: Li
     if not diff.elements:
         return Verdict("agrees", "both are empty")
     if diff.apart:
-        return Verdict("diverges", _odd(diff))
+        return _by_odd(diff, carried, limits)
     if limits.are_set:
         return _by_limits(diff, limits)
     kind, floor = floor_for(*dtypes)
@@ -82,6 +82,13 @@ def judge(diff: Diff, dtypes: tuple[str, str], carried: float | None, limits: Li
     if kind == "exact":
         return Verdict("diverges", f"{diff.outside} of {diff.elements} integers differ")
     return _by_what_came_in(diff.rel_l2, carried, kind, floor)
+
+
+def _by_odd(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
+    """NaN and infinities that stand apart; they spread, so none is a layer's own once they came in."""
+    if carried is None or math.isfinite(carried) or limits.are_set:
+        return Verdict("diverges", _odd(diff))
+    return Verdict("drifts", f"{_odd(diff)}; a rel_l2 of {carried} came in")
 
 
 def _odd(diff: Diff) -> str:
@@ -103,7 +110,7 @@ def _by_limits(diff: Diff, limits: Limits) -> Verdict:
 
 
 def _by_what_came_in(error: float, carried: float | None, kind: str, floor: Floor) -> Verdict:
-    if carried is not None and carried > floor.agrees:
+    if carried is not None and not carried <= floor.agrees:  # a NaN is not
         if error <= GROWTH * carried or not math.isfinite(carried):
             return Verdict("drifts", f"rel_l2 {error:.1e}, and {carried:.1e} came in")
         return Verdict("diverges", f"rel_l2 {error:.1e} is {error / carried:.0f} times what came in ({carried:.1e})")

@@ -73,7 +73,14 @@ def readers() -> tuple[Reader, ...]:
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open whatever dump lies at a path. Touches headers at most."""
-    found = Found(Path(path))
+    try:
+        return _open(Found(Path(path)), path)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and who may read it") from error
+
+
+def _open(found: Found, path: str | os.PathLike[str]) -> Dump:
     if not found.path.exists():
         raise NotADump(f"{printable(path)}: no such file or folder; check the path")
     dump = _ask_readers(found)
@@ -90,8 +97,8 @@ def _steps(found: Found) -> Dump | None:
     """Folders named by number, each a dump of one format, are the steps of one run."""
     if not found.is_folder:
         return None
-    names = sorted((p.name for p in found.path.iterdir() if p.name.isdecimal() and p.is_dir()), key=natural_key)
-    dumps = {int(name): _ask_readers(Found(found.path / name)) for name in names}
+    steps, twins = _step_folders(found)
+    dumps = {step: _ask_readers(Found(found.path / name)) for step, name in steps.items()}
     parts = {step: dump for step, dump in dumps.items() if dump is not None}
     if not parts:
         return None
@@ -103,8 +110,20 @@ def _steps(found: Found) -> Dump | None:
         ordered=all(dump.ordered for dump in parts.values()),
         interrupted=any(dump.interrupted for dump in parts.values()),
         problems=found.problems
+        + twins
         + tuple(Problem(f"{step}/{p.file}", p.sentence) for step, dump in parts.items() for p in dump.problems),
     )
+
+
+def _step_folders(found: Found) -> tuple[dict[int, str], tuple[Problem, ...]]:
+    """Step numbers and their folders, and folders left out because another is that step; links out count as none."""
+    out = {problem.file for problem in found.problems}
+    names = [p.name for p in found.path.iterdir() if p.name.isdecimal() and p.is_dir() and p.name not in out]
+    steps: dict[int, str] = {}
+    for name in sorted(names, key=lambda name: (natural_key(name), name)):
+        steps.setdefault(int(name), name)
+    twins = sorted(set(names) - set(steps.values()))
+    return steps, tuple(Problem(name, f"is left out: {steps[int(name)]} is step {int(name)} too") for name in twins)
 
 
 def _why_not(found: Found) -> str:

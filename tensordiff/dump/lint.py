@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -19,6 +20,11 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError
 
 Level = Literal["error", "warning", "note"]
+_Place = tuple[str, int, int]
+# Numbered things that run one after the other, unlike experts or shards.
+_BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
+# What depends on positions alone is rightly the same in every block.
+_SHARED = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 _CHUNK = 1 << 18
 _SHOWN = 5
@@ -134,7 +140,7 @@ def _identical(kept: list[Facts]) -> Iterator[Finding]:
     seen: dict[tuple[object, ...], str] = {}
     for fact in kept:
         entry = fact.entry
-        if entry.is_input or fact.is_constant or not is_float(entry.spec.dtype):
+        if entry.is_input or fact.is_constant or not is_float(entry.spec.dtype) or _SHARED.search(entry.layer):
             continue
         key = (_NUMBER.sub("{i}", entry.layer), entry.port, entry.step, entry.call, *fact.digest)
         if "{i}" in str(key[0]) and key in seen:
@@ -148,22 +154,28 @@ def _identical(kept: list[Facts]) -> Iterator[Finding]:
 
 
 def _breaks(kept: list[Facts]) -> Iterator[Finding]:
-    """What a block gives is what the next one gets, where both were dumped and have one shape."""
-    outputs = {(f.entry.layer, f.entry.step): f for f in kept if f.entry.port in ("output", "output_0")}
+    """What a block gives is among what the next one gets, where both were dumped and have one shape."""
+    outputs = {_place(f.entry, f.entry.layer): f for f in kept if f.entry.port in ("output", "output_0")}
+    got: dict[_Place, list[Facts]] = defaultdict(list)
     for fact in kept:
-        before = outputs.get((_previous(fact.entry.layer), fact.entry.step))
-        if before is None or not fact.entry.is_input or fact.entry.spec != before.entry.spec:
-            continue
-        if fact.digest != before.digest:
+        place = _place(fact.entry, _previous(fact.entry.layer))
+        if fact.entry.is_input and place in outputs and fact.entry.spec == outputs[place].entry.spec:
+            got[place].append(fact)
+    for place, inputs in got.items():
+        if all(fact.digest != outputs[place].digest for fact in inputs):
             yield Finding(
-                "warning", fact.entry.name, f"is not what {before.entry.name} gave",
+                "warning", inputs[0].entry.name, f"is not what {outputs[place].entry.name} gave",
                 "one of the two was overwritten after it was recorded, or something runs between the blocks",
                 "copy tensors inside the hook; compare the blocks' inputs, not only their outputs",
             )  # fmt: skip
             return
 
 
+def _place(entry: Entry, layer: str) -> _Place:
+    return layer, entry.step, entry.call
+
+
 def _previous(layer: str) -> str:
     """The block before this one: ``layers.3`` for ``layers.4``; nothing for what is not a block."""
-    head, _, number = layer.rpartition(".")
-    return f"{head}.{int(number) - 1}" if head and number.isdecimal() and int(number) else ""
+    found = _BLOCK.search(layer)
+    return f"{layer[: found.start(1)]}{int(found[1]) - 1}" if found and int(found[1]) else ""

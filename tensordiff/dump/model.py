@@ -92,6 +92,8 @@ class Problem(NamedTuple):
 
     file: str
     sentence: str
+    is_unread: bool = False
+    """Whether it should hold tensors, and nobody knows which."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import re
 from typing import NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
-_UNDERSCORE = re.compile(r"^(.+)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
+_UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
+_REACH = 128  # a port is looked for at the end of a name: looking through all of a long one takes its square
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -38,10 +39,12 @@ def _is_port(text: str) -> bool:
 
 
 def _split_underscore(name: str) -> tuple[str, str]:
-    if (name.endswith(("_output", "_injected")) or "_input" in name or "_output_" in name) and (
-        found := _UNDERSCORE.match(name)
+    end = name[-_REACH:]
+    if (end.endswith(("_output", "_injected")) or "_input" in end or "_output_" in end) and (
+        found := _UNDERSCORE.match(end)
     ):
-        return found[1], found[2]
+        layer, port = name[:-_REACH] + found[1], found[2]
+        return (layer, port) if layer else (name, "output")
     return name, "output"
 
 

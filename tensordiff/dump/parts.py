@@ -36,7 +36,7 @@ def open_parts(found: Found, format_: str, names: list[str], open_part: Callable
             errors.append(error)
     if not parts:
         raise errors[0]
-    return join(found, format_, parts, [Problem(Path(error.path).name, error.problem) for error in errors])
+    return join(found, format_, parts, [Problem(Path(error.path).name, error.problem, True) for error in errors])
 
 
 def join(found: Found, format_: str, parts: list[Part], problems: list[Problem]) -> Dump:

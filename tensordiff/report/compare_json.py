@@ -74,7 +74,7 @@ def _row(row: Row) -> dict[str, Any]:
         "index": row.pair.index, "name": row.pair.name, "port": reference.port,
         "step": reference.step, "call": reference.call,
         "reference": reference.name, "candidate": candidate.name, "by": row.pair.by,
-        "views": list(row.views), "dtype": list(row.dtypes), "shape": list(row.shape),
+        "views": list(row.views), "dtype": row.dtypes, "shape": row.shape,
         "diff": row.diff and row.diff.as_json(), "injected": row.injected and row.injected.as_json(),
         "golden_ratio": row.golden_ratio, "hint": None,
         "verdict": row.verdict.name, "why": row.verdict.why,
@@ -100,11 +100,11 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def statistics_of(values: Sequence[float]) -> dict[str, float | int]:
-    """Min, max, mean and median of the finite values, and how many are finite; nothing where none is."""
+def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Min, max, mean and median of the finite values, and how many are finite; None where none is."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
-        return {"finite": 0}
+        return {"min": None, "max": None, "mean": None, "median": None, "finite": 0}
     return {
         "min": min(finite), "max": max(finite), "mean": statistics.fmean(finite),
         "median": statistics.median(finite), "finite": len(finite),

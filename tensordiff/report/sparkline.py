@@ -23,8 +23,8 @@ def shrink(profile: Sequence[float], width: int) -> list[float]:
     return [max(profile[a:b], key=_rank) for a, b in pairwise(cuts)]
 
 
-def _rank(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+def _rank(value: float) -> tuple[bool, float]:
+    return math.isnan(value), value
 
 
 def _bar(value: float) -> str:

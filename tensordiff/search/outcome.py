@@ -15,6 +15,8 @@ class Outcome:
     """What a whole comparison came to."""
 
     rows: tuple[Row, ...]
+    unread: tuple[str, ...] = ()
+    """Files of the two dumps that could not be read, each with the reason."""
 
     @cached_property
     def culprit(self) -> Row | None:
@@ -23,11 +25,11 @@ class Outcome:
 
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole: one culprit is enough to diverge, one pair nobody could judge to be unsure."""
+        """Of the whole: one culprit is enough to diverge, one pair or file nobody could judge to be unsure."""
         if self.culprit is not None:
             return "diverges"
         names = {row.verdict.name for row in self.rows}
-        if not names or "unknown" in names:
+        if not names or "unknown" in names or self.unread:
             return "unknown"
         return "drifts" if "drifts" in names else "agrees"
 

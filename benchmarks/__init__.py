@@ -1,0 +1,1 @@
+"""Speed, side by side with what people use today and with what the machine allows, in one run."""

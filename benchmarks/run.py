@@ -1,0 +1,54 @@
+"""``make bench``: run everything, print the tables, keep them in docs/speed.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+
+from benchmarks import kernel, many_small, whole
+
+ROOT = Path(__file__).resolve().parent.parent
+ABOUT = """# Speed
+
+Made by `make bench`: all methods in one process, taking turns, best of several, data in the page cache.
+**today** is the arithmetic of MAX's `compare_tensors` (to float32, absolute and relative difference, an argmax of
+each, isclose) plus torch's MSE, warm. **limit** is all cores reading the two buffers once and doing nothing with them.
+Ratios travel between machines; times do not.
+"""
+
+
+def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"## {title}", "", "| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.machine())
+    versions = f"numpy {np.__version__}, numba {numba.__version__}, torch {torch.__version__}"
+    return f"Machine: {os.cpu_count()} cores of {model}; Python {platform.python_version()}, {versions}.\n"
+
+
+def main() -> None:
+    parts = [ABOUT, machine()]
+    with tempfile.TemporaryDirectory() as folder:
+        headings = ("pair", "today", "tensordiff", "limit", "than today", "of the limit")
+        parts.append(table("One large pair", headings, kernel.rows()))
+        print(parts[-1], flush=True)
+        headings = ("dump", "pairs/s, all", "pairs/s, measuring", "torch.load and today's arithmetic", "ratio")
+        parts.append(table("Many small pairs (9×256 float32)", headings, many_small.rows(Path(folder))))
+        print(parts[-1], flush=True)
+        parts.append(table("Whole commands", ("what", "measured", "limit we hold"), whole.rows(Path(folder))))
+        print(parts[-1], flush=True)
+    (ROOT / "docs" / "speed.md").write_text("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""stdout and stderr: data goes to one, talk to the other, and neither can fail on a character.
+
+A terminal that has no ``✓`` gets ``+``: what its character set lacks is written in ASCII, our own
+glyphs by a table, a stranger's names escaped. Everything the commands print goes through ``echo``
+and ``say``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from contextlib import suppress
+
+import click
+
+_HANDLER = "tensordiff.plain"
+_PLAIN = str.maketrans("✓✗·…Δ×∞━─▁▂▃▄▅▆▇█", "+x.~dx^=-12345678")
+
+
+def prepare() -> None:
+    """Make both streams take any text. To be called once, before anything is printed."""
+    codecs.register_error(_HANDLER, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+def echo(text: str = "") -> None:
+    """Print data; colour only for a terminal that wants it."""
+    _write(text, sys.stdout)
+
+
+def say(text: str) -> None:
+    """Tell the person something that is not data; where stderr is gone, there is nobody to tell."""
+    with suppress(OSError):
+        _write(text, sys.stderr)
+
+
+def abandon_stdout() -> None:
+    """Whatever is still to be written goes nowhere: Python must not complain while closing stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write(text: str, stream: object) -> None:
+    # Named, because click by itself writes UTF-8 to a stream that says it is ASCII.
+    click.echo(text, file=stream, color=False if os.environ.get("NO_COLOR") else None)  # type: ignore[arg-type]

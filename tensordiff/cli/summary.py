@@ -1,0 +1,74 @@
+"""What a comparison came to, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from tensordiff.cli.page import Page
+from tensordiff.cli.streams import echo
+from tensordiff.cli.table import GLYPHS, label
+from tensordiff.compare.engine import Row
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, TensordiffError, printable
+from tensordiff.search.outcome import Outcome
+from tensordiff.session import Request, Session
+
+_SHOWN = 4
+
+
+def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
+    """How many of each verdict, who has no partner, and the culprit."""
+    counts = {name: sum(row.verdict.name == name for row in outcome.rows) for name in GLYPHS}
+    echo()
+    if outcome.rows:
+        echo("  ".join(_count(name, count) for name, count in counts.items() if count))
+    _print_orphans(page, "reference", session.alignment.reference_orphans)
+    _print_orphans(page, "candidate", session.alignment.candidate_orphans)
+    if outcome.culprit is None:
+        echo(f"verdict: {outcome.verdict}")
+    else:
+        _print_culprit(page, outcome.culprit)
+
+
+def _count(name: str, count: int) -> str:
+    glyph, colour = GLYPHS[name]
+    return click.style(f"{glyph} {count} {name}", fg=colour)
+
+
+def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
+    if orphans:
+        shown = ", ".join(printable(entry.name) for entry in orphans[:_SHOWN])
+        more = f" and {len(orphans) - _SHOWN} more" if len(orphans) > _SHOWN else ""
+        page.print(f"{shown}{more}", f"not paired on the {side}: ")
+
+
+def _print_culprit(page: Page, row: Row) -> None:
+    name = label(row.pair.name, row.pair.reference.port)
+    page.print(f"verdict: diverges, first at {name}", fg="red", bold=True)
+    page.print(row.verdict.why, "  ")
+    if row.diff is not None:
+        at, shape = list(row.diff.max_abs_index or ()), list(row.shape or ())
+        page.print(f"largest |Δ| {row.diff.max_abs:.6g} at {at} of {shape}", "  ")
+    page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
+    page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
+
+
+def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:
+    """Why it could not be told whether the two agree, and what to try."""
+    unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
+    if unknown:
+        first = f"{label(unknown[0].pair.name, unknown[0].pair.reference.port)}: {unknown[0].verdict.why}"
+        return TensordiffError(f"{len(unknown)} of {len(outcome.rows)} pairs could not be compared, first {first}")
+    if outcome.rows and outcome.unread:
+        return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared")
+    paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"
+    if count := len(session.alignment.pairs):
+        return AlignError(f"{paths}: none of the {count} pairs is {_asked(session.request)}; ask for others")
+    return AlignError(f"{paths}: nothing could be paired; write rules that make the names alike (--rules)")
+
+
+def _asked(request: Request) -> str:
+    step = "" if request.step is None else f" of step {request.step}"
+    return step.strip() if request.only is None else f"named like {request.only!r}{step}"
