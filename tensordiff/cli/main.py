@@ -30,7 +30,7 @@ A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, MAX's print-h
 folders, tensordiff's own. Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
 Completion for your shell: eval "$(_TENSORDIFF_COMPLETE=bash_source tensordiff)" (or zsh_source, fish_source).
 """
-_DEBUG = "--debug"
+_DEBUG, _COMPLETE = "--debug", "_TENSORDIFF_COMPLETE"
 _LIKE_A_PATH = re.compile(r"[./\\~]|^(?:hf|max|py|onnx):")
 
 
@@ -111,8 +111,12 @@ def _guarded(args: list[str], debug: bool) -> int:
 
 
 def _call(args: list[str]) -> int:
+    if _COMPLETE in os.environ:
+        tensordiff.main(args, prog_name="tensordiff")
     try:
-        status = tensordiff(args, prog_name="tensordiff", standalone_mode=False)
+        # Not by main: click's would leave with status 1 when a pipe breaks.
+        with tensordiff.make_context("tensordiff", args) as context:
+            status = tensordiff.invoke(context)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     return status if isinstance(status, int) else 0

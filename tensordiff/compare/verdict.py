@@ -105,7 +105,7 @@ def _by_limits(diff: Diff, limits: Limits) -> Verdict:
     if limits.tolerance is not None and diff.outside:
         atol, rtol = limits.tolerance
         share = 100 * diff.outside / diff.elements
-        return Verdict("diverges", f"{diff.outside} elements ({share:.2g} %) outside atol {atol:g} + rtol {rtol:g}")
+        return Verdict("diverges", f"{diff.outside} elements ({share:.3g} %) outside atol {atol:g} + rtol {rtol:g}")
     return Verdict("agrees", "within the tolerance given")
 
 

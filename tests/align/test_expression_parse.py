@@ -171,7 +171,7 @@ def test_a_wrong_expression_is_pointed_at(text: str, column: int, part: str) -> 
         ("squeeze 0 | nothing", 13, "not a function"),
         ("squeeze(0)", 8, "by spaces"),
         ("cat 0", 1, "more than one tensor"),
-        ("squeeze 0 flatten 0 1", 11, "one too many"),
+        ("squeeze 0 flatten 0 1", 11, "joined by '|'"),
         ('squeeze "0"', 9, "an option is expected"),
     ],
 )

@@ -52,7 +52,9 @@ def _rest(head: Token, what: str, given: Given) -> Values:
 def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: Given) -> dict[str, Token]:
     if len(given.positional) > len(parameters):
         extra = given.positional[len(parameters)]
-        raise ExpressionError(f"{head.text} takes {_listed(parameters)}, and {extra} is one too many", extra.place)
+        hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
+        sentence = f"{head.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
+        raise ExpressionError(sentence, extra.place)
     found = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
     known = [p.name for p in parameters]
     for name, value in given.named:

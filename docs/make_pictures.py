@@ -1,0 +1,55 @@
+"""Make the pictures in the docs from what the command really prints."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def in_terminal(command: list[str], columns: int, lines: int) -> str:
+    """What a command prints in a terminal of this size."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines)}
+    process = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
+    os.close(theirs)
+    printed = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        printed += piece
+    process.wait()
+    return printed.decode()
+
+
+def main() -> None:
+    command = [
+        sys.executable, "-m", "tensordiff", "compare", "sample_dumps/reference", "sample_dumps/candidate",
+        "--injected", "sample_dumps/candidate_injected", "--only", r"layers\.1|norm$|lm_head",
+    ]  # fmt: skip
+    printed = in_terminal(command, 118, 50)
+    console = Console(record=True, width=118, file=io.StringIO())
+    # Renderers drop spaces at the start of a line, but not ones that do not break.
+    console.print(Text.from_ansi(printed.replace("\r\n", "\n").rstrip().replace(" ", "\u00a0")))
+    shown = "tensordiff compare sample_dumps/reference sample_dumps/candidate --injected …"
+    console.save_svg(str(ROOT / "docs" / "compare.svg"), title=shown)
+
+
+if __name__ == "__main__":
+    main()

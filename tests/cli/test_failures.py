@@ -1,0 +1,175 @@
+"""Every failure is one sentence on stderr and status 2; a traceback only when asked for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.running import CANDIDATE, REFERENCE, Call, assert_one_sentence, process, shell
+from tests.making import numbers, save, save_npy, truncate, write
+
+ARRAY = numbers(64, 64)
+
+
+def test_a_path_that_is_not_there() -> None:
+    said = process("compare", "no/such/dump", CANDIDATE)
+    assert_one_sentence(said, "no/such/dump: no such file or folder")
+    assert said.out == ""
+
+
+def test_the_second_path_is_checked_too(call: Call) -> None:
+    assert_one_sentence(call("compare", REFERENCE, "no/such"), "no/such: no such file or folder")
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback_and_the_sentence(call: Call, place: str) -> None:
+    args = ["compare", "nowhere", CANDIDATE]
+    said = call(*(["--debug", *args] if place == "before" else [*args, "--debug"]))
+    assert said.status == 2
+    assert said.err.startswith("Traceback")
+    assert said.err.splitlines()[-1] == "tensordiff: nowhere: no such file or folder; check the path"
+
+
+def test_json_that_fails_leaves_stdout_empty(call: Call) -> None:
+    said = call("compare", REFERENCE, "nowhere", "--json")
+    assert_one_sentence(said, "nowhere")
+    assert said.out == ""
+
+
+def test_a_name_too_long_for_any_file(call: Call) -> None:
+    assert_one_sentence(call("compare", "./" + "a" * 5000, CANDIDATE), "file name too long")
+
+
+def test_a_name_that_would_colour_the_terminal(call: Call) -> None:
+    assert_one_sentence(call("compare", "./\x1b[31m\nred", CANDIDATE), r"\x1b[31m\nred")
+
+
+def test_an_option_that_would_colour_the_terminal(call: Call) -> None:
+    assert_one_sentence(call("compare", REFERENCE, CANDIDATE, "--\x1b[31mx"), "\\x1b[31mx")
+
+
+def test_an_empty_folder(call: Call, tmp_path: Path) -> None:
+    assert_one_sentence(call("compare", tmp_path, CANDIDATE), str(tmp_path), "is an empty folder")
+
+
+def test_a_folder_without_tensors_points_to_one_inside(call: Call, tmp_path: Path) -> None:
+    save(tmp_path / "run" / "a.safetensors", {"a": ARRAY})
+    assert_one_sentence(call("compare", tmp_path, CANDIDATE), f"did you mean {tmp_path / 'run'}?")
+
+
+def test_a_file_that_is_no_dump(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    assert_one_sentence(call("compare", tmp_path / "notes.txt", CANDIDATE), "notes.txt: is not a tensor file")
+
+
+def test_a_truncated_file(call: Call, tmp_path: Path) -> None:
+    cut = truncate(save(tmp_path / "cut.safetensors", {"a": ARRAY}))
+    assert_one_sentence(call("compare", cut, CANDIDATE), "cut.safetensors")
+
+
+def test_a_truncated_tensor_among_whole_ones(call: Call, tmp_path: Path) -> None:
+    reference = save_npy(tmp_path / "r", {"a": ARRAY, "b": ARRAY})
+    candidate = save_npy(tmp_path / "c", {"a": ARRAY, "b": ARRAY})
+    truncate(candidate / "b.npy")
+    said = call("compare", reference, candidate)
+    assert_one_sentence(said, "1 of 2 pairs could not be compared, first b: ", str(candidate / "b.npy"), "is truncated")
+    assert "✓     0 a" in said.out
+    assert "?     1 b" in said.out
+    assert said.out.endswith("verdict: unknown\n")
+
+
+def test_what_diverges_beside_it_still_counts(call: Call, tmp_path: Path) -> None:
+    reference = save_npy(tmp_path / "r", {"a": ARRAY, "b": ARRAY})
+    candidate = save_npy(tmp_path / "c", {"a": -ARRAY, "b": ARRAY})
+    truncate(candidate / "b.npy")
+    said = call("compare", reference, candidate)
+    assert (said.status, said.err) == (1, "")
+
+
+def test_a_file_of_many_that_cannot_be_read_leaves_it_unsure(call: Call, tmp_path: Path) -> None:
+    for side in "rc":
+        for name in "ab":
+            save(tmp_path / side / f"{name}.safetensors", {name: ARRAY})
+    truncate(tmp_path / "c" / "b.safetensors")
+    said = call("compare", tmp_path / "r", tmp_path / "c")
+    assert_one_sentence(said, str(tmp_path / "c" / "b.safetensors"), "was not compared")
+    assert "✓     0 a" in said.out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_nobody_may_read(call: Call, tmp_path: Path) -> None:
+    path = save(tmp_path / "secret.safetensors", {"a": ARRAY})
+    path.chmod(0)
+    assert_one_sentence(call("compare", path, CANDIDATE), "secret.safetensors", "permission denied")
+    path.chmod(stat.S_IRUSR)
+
+
+def test_a_fifo_is_not_waited_for(call: Call, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.safetensors")
+    assert_one_sentence(call("compare", tmp_path / "x.safetensors", CANDIDATE), "x.safetensors")
+
+
+def test_a_loop_of_links(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert_one_sentence(call("compare", tmp_path / "a", CANDIDATE), str(tmp_path / "a"))
+
+
+def test_nothing_paired(call: Call, tmp_path: Path) -> None:
+    reference, candidate = save(tmp_path / "r.safetensors", {"a": ARRAY}), save(tmp_path / "c.safetensors", {"b": ARRAY})
+    for more in ((), ("--json",)):
+        said = call("compare", reference, candidate, *more)
+        assert_one_sentence(said, "nothing could be paired", "--rules", str(reference), str(candidate))
+
+
+def test_two_dumps_without_tensors(call: Call, tmp_path: Path) -> None:
+    empty = write(tmp_path / "d", {})
+    assert_one_sentence(call("compare", empty, empty), "nothing could be paired")
+
+
+def test_shapes_that_no_view_reconciles(call: Call, tmp_path: Path) -> None:
+    reference = save(tmp_path / "r.safetensors", {"a": numbers(2, 3)})
+    candidate = save(tmp_path / "c.safetensors", {"a": numbers(3, 2)})
+    assert_one_sentence(call("compare", reference, candidate), "shapes [2, 3] and [3, 2]")
+
+
+def test_an_unreadable_injected_run(call: Call, tmp_path: Path) -> None:
+    made = save_npy(tmp_path / "d", {"a": ARRAY})
+    truncate(save_npy(tmp_path / "i", {"a": ARRAY}) / "a.npy")
+    said = call("compare", made, made, "--injected", tmp_path / "i")
+    assert_one_sentence(said, str(tmp_path / "i" / "a.npy"))
+
+
+@pytest.mark.parametrize("source", ["hf:some/model", "max:some/model", "py:model.py:build", "onnx:model.onnx"])
+def test_a_source_is_not_taken_for_a_path(call: Call, source: str) -> None:
+    assert_one_sentence(call(source, CANDIDATE), source, "cannot be run yet")
+
+
+def test_a_full_disk() -> None:
+    said = shell(f"$tensordiff compare {REFERENCE} {CANDIDATE} > /dev/full")
+    assert_one_sentence(said, "No space left on device")
+
+
+def test_a_defect_of_ours_is_not_a_divergence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr("tensordiff.session.align", defect)
+    said = call("compare", REFERENCE, CANDIDATE)
+    assert_one_sentence(said, "a defect of tensordiff (ZeroDivisionError: of all things)", "--debug")
+
+
+def test_too_little_memory(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(*_: object) -> None:
+        np.empty(1 << 62, np.uint8)
+
+    monkeypatch.setattr("tensordiff.session.align", hungry)
+    assert_one_sentence(call("compare", REFERENCE, CANDIDATE), "not enough memory")
+
+
+def test_stderr_that_takes_nothing() -> None:
+    assert shell("$tensordiff compare nowhere nowhere 2>/dev/full; echo $?").out == "2\n"

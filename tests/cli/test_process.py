@@ -1,0 +1,102 @@
+"""The command as a process among others: pipes, signals, character sets, colour."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, environment, process, shell
+from tests.making import save
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dump whose rows fill any pipe many times over."""
+    one = np.ones(1, np.float32)
+    tensors = {f"model.layers.{i}.mlp.down_proj-output": one for i in range(20_000)}
+    return str(save(tmp_path_factory.mktemp("long") / "d.safetensors", tensors))
+
+
+def test_a_reader_that_leaves_early_is_no_failure(long: str) -> None:
+    said = shell(f"$tensordiff compare {long} {long} | head -1")
+    assert said.out.startswith("reference  ")
+    assert said.out.count("\n") == 1
+    assert (said.status, said.err) == (0, "")
+
+
+def test_a_comparison_cut_short_does_not_claim_to_agree(long: str) -> None:
+    assert shell(f"$tensordiff compare {long} {long} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}").status == 2
+
+
+def test_ctrl_c_in_the_middle(long: str) -> None:
+    running = subprocess.Popen(
+        [*COMMAND, "compare", long, long], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
+    )
+    assert running.stdout is not None
+    # Rows are being measured, and cannot all be: nobody takes them from the pipe.
+    while not running.stdout.readline().startswith("✓     0"):
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err == "interrupted\n"
+    assert "verdict" not in out
+
+
+def test_no_colour_when_piped() -> None:
+    assert ESCAPE not in process("compare", REFERENCE, CANDIDATE, "-q").out
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [
+        ("ascii", {"PYTHONIOENCODING": "ascii"}),
+        ("no locale", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    ],
+)
+def test_a_terminal_that_has_only_ascii(name: str, env: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "compare", REFERENCE, CANDIDATE], capture_output=True, env=environment(env), check=False
+    )
+    assert (done.returncode, done.stderr) == (1, b"")
+    out = done.stdout.decode("ascii")
+    assert "max|d|" in out
+    assert re.search(r"^\+     0 embed_tokens input_0 .* \.{9}$", out, re.M)
+    assert re.search(r"^x    57 layers\.1\.mlp\.act_fn .* [78]{16}$", out, re.M)
+
+
+def test_the_plain_c_locale() -> None:
+    done = process("compare", REFERENCE, CANDIDATE, "-q", env={"LC_ALL": "C"})
+    assert (done.status, done.err) == (1, "")
+
+
+def test_a_character_set_that_has_some_of_our_glyphs() -> None:
+    done = subprocess.run(
+        [*COMMAND, "compare", REFERENCE, CANDIDATE], capture_output=True, check=False,
+        env=environment({"PYTHONIOENCODING": "latin-1"}),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert re.search(r"^\+     0 embed_tokens input_0 .* ·{9}$", done.stdout.decode("latin-1"), re.M)
+
+
+def test_names_that_ascii_lacks_are_escaped(tmp_path: Path) -> None:
+    made = str(save(tmp_path / "d.safetensors", {"語.é": np.ones(2, np.float32)}))
+    said = process("compare", made, made, env={"PYTHONIOENCODING": "ascii"})
+    assert said.status == 0
+    assert r"\u8a9e.\xe9" in said.out
+
+
+@pytest.mark.parametrize("command", ["compare", "inspect", "lint", "demo"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_help_in_any_character_set(command: str, encoding: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, command, "--help"], capture_output=True, env=environment({"PYTHONIOENCODING": encoding}), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
