@@ -7,15 +7,21 @@ iterator, and the face decides about progress and stopping.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tensordiff.align import Alignment, Pair, RuleSet, align
+from tensordiff.align import Alignment, Pair, Plan, align
+from tensordiff.align.index import Index, port_of
+from tensordiff.align.rules import Side
+from tensordiff.align.rules_file import RulesFile, read_rules_file
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.suggest import Suggester, Suggestion, accept
+from tensordiff.align.sync import Gap
 from tensordiff.compare.engine import Engine, Row, Third
 from tensordiff.compare.verdict import Limits
-from tensordiff.dump import Dump, open_dump
+from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.collector import collector_held
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome
@@ -42,18 +48,57 @@ class Session:
     request: Request
     reference: Dump
     candidate: Dump
+    plan: Plan
     alignment: Alignment
     engine: Engine
 
     @classmethod
     def open(cls, request: Request) -> Session:
         """Open both dumps, and those beside them, and align. Touches headers at most."""
-        rules = RuleSet().with_file(request.rules) if request.rules else RuleSet()
+        said = read_rules_file(request.rules) if request.rules else RulesFile()
         with collector_held():
             reference, candidate = _open_source(request.reference), _open_source(request.candidate)
-            injected, golden = (_third(reference, path, rules) for path in (request.injected, request.golden))
-            alignment = align(reference, candidate, rules)
-        return cls(request, reference, candidate, alignment, Engine(request.limits, injected, golden))
+            injected, golden = (_third(reference, path, said) for path in (request.injected, request.golden))
+            plan = Plan.for_dumps(reference, candidate, said)
+            alignment = align(reference, candidate, plan)
+        return cls(request, reference, candidate, plan, alignment, Engine(request.limits, injected, golden))
+
+    @cached_property
+    def _indexes(self) -> tuple[Index, Index]:
+        return Index(self.reference, self.plan.rules, "reference"), Index(self.candidate, self.plan.rules, "candidate")
+
+    def suggestions(self) -> Iterator[Suggestion]:
+        """What orphans may be, by their values."""
+        return Suggester(*self._indexes, self.alignment).suggestions()
+
+    def accept(self, suggestions: Sequence[Suggestion]) -> tuple[MapRule, ...]:
+        """The suggestions that need no person: proven by value on every layer."""
+        return accept(suggestions, *self._indexes)
+
+    def with_proven(self, maps: tuple[MapRule, ...]) -> Session:
+        """This session aligned anew, with maps that the values prove."""
+        plan = replace(self.plan, proven_maps=maps)
+        return replace(self, plan=plan, alignment=align(self.reference, self.candidate, plan))
+
+    def why_orphan(self, entry: Entry, side: Side) -> str:
+        """Why an entry has no partner."""
+        mine, other = self._indexes if side == "reference" else self._indexes[::-1]
+        layer = mine.canonical(entry)
+        there = other.layers.get((layer, entry.step))
+        if there is None:
+            return f"no layer {printable(layer)} on the other side"
+        ports = ", ".join(sorted({port_of(found.port) for found in there}))
+        return f"the layer is there, with {printable(ports)}; none of them fits in kind and shape, or is free"
+
+    def resumes(self, gap: Gap) -> str:
+        """Whether the two sides agree again after layers that only one of them has."""
+        if gap.after is None:
+            return ""
+        row = next(self.engine.rows([gap.after]))
+        if row.diff is None:
+            return ""
+        again = "agree again" if row.verdict.name == "agrees" else f"differ by {row.diff.rel_l2:.1e}"
+        return f"; the two {again} at {printable(gap.after.name)}"
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -89,10 +134,11 @@ def _open_source(path: Path) -> Dump:
     return open_dump(path)
 
 
-def _third(reference: Dump, path: Path | None, rules: RuleSet) -> Third | None:
+def _third(reference: Dump, path: Path | None, said: RulesFile) -> Third | None:
     if path is None:
         return None
-    alignment = align(reference, open_dump(path), rules)
+    other = open_dump(path)
+    alignment = align(reference, other, Plan.for_dumps(reference, other, said))
     if not alignment.pairs:
         raise AlignError(
             f"{printable(path)}: nothing in it answers an entry of the reference; is it of the same model?"

@@ -37,7 +37,7 @@ def save(path: Path, tensors: Tensors, *, ordered: bool = True) -> Path:
     """One ``.safetensors`` file; in execution order, unless told otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     order = {"order": json.dumps(list(tensors))} if ordered else None
-    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path, order)
+    safetensors.numpy.save_file({name: np.array(array, order="C") for name, array in tensors.items()}, path, order)
     return path
 
 

@@ -1,26 +1,30 @@
 """Pairing: which entry of the candidate answers which entry of the reference.
 
-Two entries are a pair when rules write their layers alike and they are the same port, step and
-call. Where one side calls a layer once and the other more often (MAX computes logits of the last
-token and then of all), the last call whose shape fits is taken. What has no partner is an orphan and
-is listed, never dropped.
+In this order, each on what is left: a person's maps; names that rules write alike, with the same
+port, step and call; ports that one side counts and the other names; maps of the presets, for
+layers that one side fuses. What has no partner is an orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensordiff.align.rules import RuleSet, Side
+from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
+from tensordiff.align.index import Index, parts_of, view_on, viewed
+from tensordiff.align.order import Order, compare_order, in_execution_order
+from tensordiff.align.presets import choose
+from tensordiff.align.rules import RuleSet
+from tensordiff.align.rules_file import RulesFile
+from tensordiff.align.rules_tables import MapRule, ViewRule
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Dump, Entry
-from tensordiff.errors import DumpError
+from tensordiff.errors import AlignError, DumpError
 
-Order = Literal["same", "differs", "unknown"]
 By = Literal["name", "rule", "map", "fused", "value"]
-_Key = tuple[str, str, int]
+Numbers = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,13 @@ class Pair:
     candidate: Entry
     by: By
 
+    @property
+    def views(self) -> list[str]:
+        """Views that a rule asked for; those that need no thought are found when the pair is measured."""
+        candidate = view_on(self.candidate)
+        shown = view_on(self.reference), f"candidate {candidate}" if candidate else ""
+        return [view for view in shown if view]
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -42,94 +53,223 @@ class Alignment:
     reference_orphans: tuple[Entry, ...]
     candidate_orphans: tuple[Entry, ...]
     order: Order
+    order_from: str
+    """What the order of the pairs is taken from."""
 
     @property
     def coverage(self) -> float:
-        """Share of the side with fewer entries that found a partner."""
-        paired = len(self.pairs)
-        fewer = paired + min(len(self.reference_orphans), len(self.candidate_orphans))
-        return paired / fewer if fewer else 0.0
+        """Share of the entries of the side with fewer that are in a pair."""
+        candidates = {id(part) for pair in self.pairs for part in parts_of(pair.candidate)}
+        references = {id(part) for pair in self.pairs for part in parts_of(pair.reference)}
+        sides = ((len(candidates), self.candidate_orphans), (len(references), self.reference_orphans))
+        paired, total = min(((count, count + len(orphans)) for count, orphans in sides), key=lambda side: side[1])
+        return paired / total if total else 0.0
 
 
-def align(reference: Dump, candidate: Dump, rules: RuleSet | None = None) -> Alignment:
-    """Pair two dumps by name."""
-    rules = rules or RuleSet()
-    groups = _group(candidate, rules, "candidate")
-    partners = dict(_partners(_group(reference, rules, "reference"), groups))
-    taken = {id(entry) for entry in partners.values()}
-    found = [(entry, partners[id(entry)]) for entry in reference.entries if id(entry) in partners]
-    order = _order(reference, candidate, found)
-    if candidate.ordered and not reference.ordered:
-        found = _in_order_of(candidate.entries, found)
-    pairs = tuple(
-        Pair(k, rules.canonical(r.layer, "reference"), r, c, "name" if r.name == c.name else "rule")
-        for k, (r, c) in enumerate(found)
-    )
-    return Alignment(
-        pairs,
-        tuple(entry for entry in reference.entries if id(entry) not in partners),
-        tuple(entry for entry in candidate.entries if id(entry) not in taken),
-        order,
-    )
+LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
+"""An engine that was not asked for all logits computes those of the last token."""
 
 
-def _group(dump: Dump, rules: RuleSet, side: Side) -> dict[_Key, list[Entry]]:
-    """Entries by layer, port and step; the calls of each in order."""
-    groups: dict[_Key, list[Entry]] = defaultdict(list)
-    for entry in dump.entries:
-        groups[rules.canonical(entry.layer, side), _port(entry.port), entry.step].append(entry)
-    return groups
+@dataclass(frozen=True)
+class Plan:
+    """How to pair: rules for names, and what a person or a preset says beyond names."""
+
+    rules: RuleSet = field(default_factory=RuleSet)
+    maps: tuple[MapRule, ...] = ()
+    """A person's: they beat every rule."""
+    preset_maps: tuple[MapRule, ...] = ()
+    views: tuple[ViewRule, ...] = (LAST_TOKEN,)
+    proven_maps: tuple[MapRule, ...] = ()
+    """Accepted because the values are equal."""
+
+    @classmethod
+    def for_dumps(cls, reference: Dump, candidate: Dump, said: RulesFile | None = None) -> Plan:
+        """What the names of two dumps ask for, after what a person said."""
+        said = said or RulesFile()
+        chosen = choose(reference, candidate, said.presets)
+        rules = RuleSet((*said.rules, *chosen.rules.rules))
+        maps = tuple(_general(rule) for rule in said.maps)
+        return cls(rules, maps, chosen.maps, (*said.views, LAST_TOKEN))
 
 
-def _port(port: str) -> str:
-    """The first of several outputs and the only output are the same port."""
-    return "output" if port == "output_0" else port
+def _general(rule: MapRule) -> MapRule:
+    """A map of one layer holds for every layer, unless the user says otherwise."""
+    if not rule.every:
+        return rule
+    sides = generalize(parse(rule.reference), parse(rule.candidate))
+    return MapRule(str(sides[0]), str(sides[1]))
 
 
-def _partners(references: dict[_Key, list[Entry]], candidates: dict[_Key, list[Entry]]) -> Iterator[tuple[int, Entry]]:
-    for key, calls in references.items():
-        for reference, candidate in _pair_calls(calls, candidates.get(key, [])):
-            if not reference.is_input or _could_be_same(reference, candidate):
-                yield id(reference), candidate
+def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignment:
+    """Pair two dumps."""
+    plan = plan or Plan.for_dumps(reference, candidate)
+    matcher = _Matcher(Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate"))
+    matcher.take_all("map", _mapped(plan.maps, matcher))
+    matcher.take_named()
+    matcher.take_all("rule", _ports(matcher))
+    matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
+    matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
+    matcher.take_all("rule", _other_calls(plan.views, matcher))
+    return matcher.alignment(plan.views)
 
 
-def _pair_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
-    """In order where both sides have as many; the one of a side to the last that fits; else by number."""
-    if len(calls) == len(others):
-        return zip(calls, others, strict=True)
-    if not others:
-        return ()
-    if len(calls) == 1:
-        return ((calls[0], _last_fitting(calls[0], others)),)
-    if len(others) == 1:
-        return ((_last_fitting(others[0], calls), others[0]),)
-    numbered = {entry.call: entry for entry in reversed(others)}
-    firsts = {entry.call: entry for entry in reversed(calls)}.values()
-    return [(entry, numbered[entry.call]) for entry in firsts if entry.call in numbered]
+class _Matcher:
+    """Pairs found so far, and what is still free on each side."""
+
+    def __init__(self, reference: Index, candidate: Index) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.found: list[tuple[Entry, Entry, By]] = []
+        self.used_reference: set[int] = set()
+        self.used_candidate: set[int] = set()
+
+    def is_free(self, reference: Entry | None, candidate: Entry | None) -> bool:
+        """Whether neither entry is in a pair yet."""
+        return (reference is None or id(reference) not in self.used_reference) and (
+            candidate is None or id(candidate) not in self.used_candidate
+        )
+
+    def take(self, reference: Entry, candidate: Entry, by: By) -> None:
+        """Hold two entries to be the same tensor."""
+        self.found.append((reference, candidate, by))
+        self.used_reference.update(id(part) for part in parts_of(reference))
+        self.used_candidate.update(id(part) for part in parts_of(candidate))
+
+    def take_all(self, by: By, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
+        """Take pairs as long as each entry is free. An entry may be part of a fused one and a pair itself."""
+        for reference, candidate in pairs:
+            wanted = (reference, candidate)
+            if only_orphans and not any(_is_whole_orphan(self, side) for side in wanted):
+                continue
+            if all(self.is_free(r, c) for r, c in _wholes(reference, candidate)):
+                self.take(reference, candidate, by)
+
+    def take_named(self) -> None:
+        """Take what rules write alike."""
+        for key, calls in self.reference.calls.items():
+            others = self.candidate.calls.get(key, [])
+            for reference, candidate in _fit_calls(calls, others):
+                if self.is_free(reference, candidate):
+                    self.take(reference, candidate, "name" if reference.name == candidate.name else "rule")
+
+    def alignment(self, views: Sequence[ViewRule]) -> Alignment:
+        """All that was found, in execution order."""
+        found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
+        pairs = (Pair(k, self.reference.canonical(r), r, c, by) for k, (r, c, by) in enumerate(found))
+        return Alignment(
+            tuple(_with_views(pair, views) for pair in pairs),
+            tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
+            tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
+            compare_order(self.reference.dump, self.candidate.dump, found),
+            order_from,
+        )
 
 
-def _last_fitting(one: Entry, many: Sequence[Entry]) -> Entry:
-    return next((other for other in reversed(many) if _could_be_same(one, other)), many[0])
+def _wholes(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """The entries that a pair takes whole; parts of an expression may serve elsewhere too."""
+    yield (reference if list(parts_of(reference)) == [reference] else None), None
+    yield None, (candidate if list(parts_of(candidate)) == [candidate] else None)
 
 
-def _could_be_same(one: Entry, other: Entry) -> bool:
-    """Whether shapes allow a pair. An input at the same position may be another argument altogether."""
+def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
+    """Whether an entry, or every part of an expression, has no pair yet."""
+    return all(matcher.is_free(part, part) for part in parts_of(entry))
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """Calls by number; where the candidate has more, the last that fits. Inputs must fit in any case."""
+    if len(calls) == 1 and len(others) > 1:
+        fitting = [other for other in others if could_be_same(calls[0], other)]
+        others = fitting[-1:] or others[:1]
+    for reference, candidate in zip(calls, others, strict=False):
+        if not reference.is_input or could_be_same(reference, candidate):
+            yield reference, candidate
+
+
+def could_be_same(reference: Entry, candidate: Entry) -> bool:
+    """Whether shapes and kinds allow a pair. An input at the same position may be another argument altogether."""
     try:
-        a, b = one.spec, other.spec
-    except DumpError:
+        a, b = reference.spec, candidate.spec
+    except (DumpError, AlignError):
         return True  # left for measuring to report, with its sentence
     return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
 
 
-def _order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry]]) -> Order:
-    """Whether what was paired ran in the same sequence on both sides."""
-    if not (reference.ordered and candidate.ordered):
-        return "unknown"
-    place = {id(entry): k for k, entry in enumerate(candidate.entries)}
-    places = [place[id(c)] for _, c in found]
-    return "same" if places == sorted(places) else "differs"
+def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+    """Ports that one side counts and the other names, where shapes leave one choice on either side."""
+    for key, entries in matcher.reference.layers.items():
+        others = matcher.candidate.layers.get(key, [])
+        ours = [entry for entry in entries if matcher.is_free(entry, None)]
+        theirs = [entry for entry in others if matcher.is_free(None, entry)]
+        for reference in ours if theirs else []:
+            fitting = [entry for entry in theirs if _same_port(reference, entry)]
+            if len(fitting) != 1 or sum(_same_port(entry, fitting[0]) for entry in ours) != 1:
+                continue
+            if reference.is_input or (_only_output(reference, entries) and _only_output(fitting[0], others)):
+                yield reference, fitting[0]
 
 
-def _in_order_of(entries: Sequence[Entry], found: list[tuple[Entry, Entry]]) -> list[tuple[Entry, Entry]]:
-    place = {id(entry): k for k, entry in enumerate(entries)}
-    return sorted(found, key=lambda pair: place[id(pair[1])])
+def _same_port(reference: Entry, candidate: Entry) -> bool:
+    return reference.is_input == candidate.is_input and could_be_same(reference, candidate)
+
+
+def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
+    """Whether a layer gave nothing else: two outputs of one shape may be different things."""
+    return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
+
+
+def _other_calls(views: Sequence[ViewRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+    """Calls of the candidate that see part of what the reference computed once: the last token's logits."""
+    for key, others in matcher.candidate.calls.items():
+        calls = matcher.reference.calls.get(key)
+        rule = calls and next((v for v in views if v.reference and re.search(v.match, key[0])), None)
+        if not calls or not rule:
+            continue
+        for other in others:
+            seen = viewed(calls[0], str(rule.reference))
+            if matcher.is_free(None, other) and not other.is_input and _fits(seen, other):
+                yield seen, other
+
+
+def _fits(reference: Entry, candidate: Entry) -> bool:
+    try:
+        return could_be_same(reference, candidate) and reference.spec.size == candidate.spec.size
+    except (DumpError, AlignError):
+        return False
+
+
+# --- maps and views ------------------------------------------------------------------------------
+
+
+def _mapped(maps: Sequence[MapRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+    return (pair for rule in maps for pair in resolve_map(rule, matcher.reference, matcher.candidate))
+
+
+def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
+    """The pairs that a map makes: one for each layer and step that has all its names."""
+    ours, theirs = parse(rule.reference), parse(rule.candidate)
+    for step in reference.steps:
+        for numbers in _numbers(ours, theirs, reference, candidate, step):
+            r, c = reference.resolve(bind(ours, numbers), step), candidate.resolve(bind(theirs, numbers), step)
+            if r is not None and c is not None:
+                yield r, c
+
+
+def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
+    """What to put for the placeholders of a map: every layer that has its first name."""
+    for side, expression in ((reference, ours), (candidate, theirs)):
+        if placeholders(expression):
+            return side.numbers(next(name for name in names(expression) if "{" in name), step)
+    return [{}]
+
+
+def _with_views(pair: Pair, views: Sequence[ViewRule]) -> Pair:
+    """The pair seen through the first view rule that matches it, if its shapes need one."""
+    rule = next((view for view in views if re.search(view.match, pair.name)), None)
+    if rule is None or pair.reference.is_input or could_be_same(pair.reference, pair.candidate):
+        return pair
+    reference = viewed(pair.reference, rule.reference) if rule.reference else pair.reference
+    candidate = viewed(pair.candidate, rule.candidate) if rule.candidate else pair.candidate
+    return replace(pair, reference=reference, candidate=candidate) if _fits(reference, candidate) else pair

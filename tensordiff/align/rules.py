@@ -1,25 +1,29 @@
 """Rules: how a layer's name is written so that two engines spell it alike.
 
-A rule is one regular expression and its replacement, for one side or both. They are tried in
-order, each on what the one before it left. The built-in ones cover what Hugging Face and MAX do to
-the same model; a user's file adds to them and goes first.
+A rule is one regular expression and its replacement, for one side or both, and if it says so only for
+modules of a class. Rules are tried in order, each on what the one before it left; one that is off is
+kept and passed over. Nothing else rewrites names. Which rules there are without being asked for is
+decided in ``presets``; what a user's file says is read in ``rules_file``.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
+from tensordiff.align.literal import required_literal
+from tensordiff.dump.model import Dump
 from tensordiff.errors import AlignError, printable
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
-_LATER = ("map", "view", "tolerance")
+_Step = tuple[str, Callable[[str, str], str], str, re.Pattern[str] | None]
 
 
 @dataclass(frozen=True)
@@ -29,99 +33,156 @@ class Rule:
     side: RuleSide
     match: str
     replace: str
+    on: bool = True
+    source: str = field(default="", compare=False)
+    """The preset or the file it comes from; rules that do the same are the same rule."""
+    module_class: str | None = None
+    """An expression that the module's class must match; an entry of unknown class is left alone."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """The compiled expression."""
         return re.compile(self.match)
 
+    @cached_property
+    def class_pattern(self) -> re.Pattern[str] | None:
+        """The compiled expression for classes."""
+        return None if self.module_class is None else re.compile(self.module_class)
 
-BUILT_IN = (
-    Rule("both", r"^(?:model\.)+(?=.)", ""),
-    Rule("both", r"^language_model\.", ""),  # MAX's second module system
-    Rule("both", r"(^|\.)(layers?|blocks?|h)\.layers\.(?=\d)", r"\1\2."),  # a list inside a list module
-    Rule("both", r"_shards\.0(?=\.|$)", ""),  # one device of a distributed layer
-    Rule("both", r"(?<=\.)LayerNorm(?=\.|$)", "layer_norm"),
-)
+    def is_for(self, side: Side) -> bool:
+        """Whether it is on and for this side."""
+        return self.on and self.side in (side, "both")
+
+    def rewrite(self, layer: str, module_class: str | None = None) -> str:
+        """What it makes of a name."""
+        return _through([self._step], layer, module_class)
+
+    @cached_property
+    def _step(self) -> _Step:
+        return required_literal(self.match), self.pattern.sub, self.replace, self.class_pattern
+
+
+def _default_rules() -> tuple[Rule, ...]:
+    from tensordiff.align.presets import default_rules  # presets are made of rules
+
+    return default_rules()
 
 
 @dataclass(frozen=True)
 class RuleSet:
     """Rules in the order they are tried."""
 
-    rules: tuple[Rule, ...] = BUILT_IN
+    rules: tuple[Rule, ...] = field(default_factory=_default_rules)
 
-    def canonical(self, layer: str, side: Side) -> str:
+    def canonical(self, layer: str, side: Side, module_class: str | None = None) -> str:
         """A layer's name as both sides would spell it."""
-        return self._rewriters[side](layer)
+        return self._rewriters[side](layer, module_class)
 
-    @cached_property
-    def _rewriters(self) -> dict[Side, Callable[[str], str]]:
-        both = [tuple(rule for rule in self.rules if rule.side in (side, "both")) for side in get_args(Side)]
-        rewriters = {rules: _rewriter(rules) for rules in both}  # one memory for both sides where rules are the same
-        return {side: rewriters[rules] for side, rules in zip(get_args(Side), both, strict=True)}
+    def hits(self, dumps: Mapping[Side, Dump]) -> tuple[int, ...]:
+        """How many entries each rule gives another name."""
+        counts = [0] * len(self.rules)
+        for side, dump in dumps.items():
+            layers = Counter((entry.layer, entry.origin and entry.origin.module_class) for entry in dump.entries)
+            for (layer, module_class), entries in layers.items():
+                for k in self._changing(layer, side, module_class):
+                    counts[k] += entries
+        return tuple(counts)
+
+    def _changing(self, layer: str, side: Side, module_class: str | None) -> list[int]:
+        changing = []
+        for k, rule in enumerate(self.rules):
+            before, layer = layer, rule.rewrite(layer, module_class) if rule.is_for(side) else layer
+            if layer != before:
+                changing.append(k)
+        return changing
+
+    def with_rule(self, rule: Rule, at: int = 0) -> RuleSet:
+        """These rules and one more: the first to be tried, unless another place is given."""
+        return RuleSet((*self.rules[:at], rule, *self.rules[at:]))
+
+    def without(self, k: int) -> RuleSet:
+        """These rules but one."""
+        self._check_index(k)
+        return RuleSet((*self.rules[:k], *self.rules[k + 1 :]))
+
+    def moved(self, k: int, to: int) -> RuleSet:
+        """These rules with one of them tried at another place."""
+        self._check_index(to)
+        return self.without(k).with_rule(self.rules[k], to)
+
+    def toggled(self, k: int) -> RuleSet:
+        """These rules with one of them turned off, or on again."""
+        self._check_index(k)
+        return RuleSet((*self.rules[:k], replace(self.rules[k], on=not self.rules[k].on), *self.rules[k + 1 :]))
 
     def with_file(self, path: Path) -> RuleSet:
         """These rules with a user's before them."""
         return RuleSet(read_rules(path) + self.rules)
 
+    def _check_index(self, k: int) -> None:
+        if not 0 <= k < len(self.rules):
+            raise IndexError(f"there is no rule {k}; there are {len(self.rules)}")
 
-def _rewriter(rules: Sequence[Rule]) -> Callable[[str], str]:
+    @cached_property
+    def _rewriters(self) -> dict[Side, Callable[[str, str | None], str]]:
+        both = [tuple(rule for rule in self.rules if rule.is_for(side)) for side in get_args(Side)]
+        rewriters = {rules: _rewriter(rules) for rules in both}  # one memory for both sides where rules are the same
+        return {side: rewriters[rules] for side, rules in zip(get_args(Side), both, strict=True)}
+
+
+def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
     """One side's rules in a row, remembering what they made of each name: a layer has several entries."""
+    steps = [rule._step for rule in rules]
 
     @lru_cache(maxsize=1 << 17)
-    def rewrite(layer: str) -> str:
-        for rule in rules:
-            layer = rule.pattern.sub(rule.replace, layer)
-        return layer
+    def rewrite(layer: str, module_class: str | None) -> str:
+        return _through(steps, layer, module_class)
 
     return rewrite
 
 
-def read_rules(path: Path) -> tuple[Rule, ...]:
-    """Read the ``[[rule]]`` tables of a rules file."""
+def _through(steps: Sequence[_Step], layer: str, module_class: str | None) -> str:
+    """One loop for all rules: a call for each would cost more than what most of them do."""
+    for literal, sub, replacement, of_class in steps:
+        if literal in layer and (of_class is None or (module_class is not None and of_class.search(module_class))):
+            layer = sub(replacement, layer)
+    return layer
+
+
+def check_regex(what: str, expression: str) -> None:
+    """Refuse what is not a regular expression, or one that Python itself finds doubtful."""
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignError(f"{printable(path)}: the rules file cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise AlignError(f"{printable(path)}: not valid TOML: {error}") from error
-    _check_keys(printable(path), content, ("rule",), "a rules file has [[rule]]")
-    tables = content.get("rule", [])
-    if not isinstance(tables, list):
-        raise AlignError(f"{printable(path)}: 'rule' must be a list of tables: write [[rule]], not [rule]")
-    return tuple(_rule(path, number, table) for number, table in enumerate(tables, 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            re.compile(expression)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
+        sentence = f"{what} {expression!r} is not a regular expression: {error}"
+        raise AlignError(printable(sentence)) from error
 
 
-def _rule(path: Path, number: int, table: object) -> Rule:
-    where = f"{printable(path)}: rule {number}"
-    if not isinstance(table, dict):
-        raise AlignError(f"{where} is not a table: write [[rule]]")
-    _check_keys(where, table, ("side", "match", "replace"), "a rule has side, match and replace")
-    side, match, replace = table.get("side", "both"), table.get("match"), table.get("replace")
-    if not isinstance(match, str) or not isinstance(replace, str):
-        raise AlignError(f"{where} needs 'match' and 'replace', both text in quotes")
-    if side not in get_args(RuleSide):
-        raise AlignError(f"{where}: side is {side!r}; it is one of {', '.join(get_args(RuleSide))}")
-    return _checked(where, Rule(side, match, replace))
-
-
-def _checked(where: str, rule: Rule) -> Rule:
+def check_replace(match: str, replacement: str) -> None:
+    """Refuse a replacement that speaks of groups its expression does not have."""
     try:
-        pattern = rule.pattern
-    except re.error as error:
-        raise AlignError(f"{where}: match {rule.match!r} is not a regular expression: {error}") from error
-    try:
-        pattern.sub(rule.replace, "")
+        re.compile(match).sub(replacement, "")
     except (re.error, IndexError) as error:
-        raise AlignError(f"{where}: replace {rule.replace!r} does not go with its match: {error}") from error
-    return rule
+        sentence = f"replace {replacement!r} does not go with its match: {error}"
+        raise AlignError(printable(sentence)) from error
 
 
-def _check_keys(where: str, table: dict[str, object], known: tuple[str, ...], hint: str) -> None:
-    """A word that is not understood is a mistake: passed over, it would leave what it asks for undone."""
-    for key in table:
-        if key in _LATER:
-            raise AlignError(f"{where}: [[{key}]] cannot be used yet; take it out")
-        if key not in known:
-            raise AlignError(f"{where}: {key!r} is not known; {hint}")
+def check_rule(rule: Rule) -> None:
+    """Refuse a rule that could not be applied, with a sentence that says why."""
+    check_regex("match", rule.match)
+    check_regex("module_class", rule.module_class or "")
+    check_replace(rule.match, rule.replace)
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """The rules of a file that has nothing else: what would be passed over is refused."""
+    from tensordiff.align.rules_file import read_rules_file  # files are made of rules
+
+    found = read_rules_file(path)
+    later = {"map": found.maps, "view": found.views, "tolerance": found.tolerances, "presets": found.presets}
+    for word, tables in later.items():
+        if tables:
+            raise AlignError(f"{printable(path)}: [[{word}]] cannot be used yet; take it out")
+    return found.rules

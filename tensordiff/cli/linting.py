@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensordiff.align import RuleSet, align
+from tensordiff.align import Plan, align
+from tensordiff.align.rules_file import RulesFile, read_rules_file
 from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
@@ -23,7 +24,7 @@ _STATUS = {"note": 0, "warning": 1, "error": 2}
 def lint(first: Path, second: Path | None, rules: Path | None, *, as_json: bool) -> int:
     """Check one dump or a pair; the exit status."""
     dumps_open = [open_dump(path) for path in (first, second) if path is not None]
-    findings = list(_findings(dumps_open, RuleSet().with_file(rules) if rules else RuleSet()))
+    findings = list(_findings(dumps_open, read_rules_file(rules) if rules else RulesFile()))
     if as_json:
         paths = [str(dump.path) for dump in dumps_open]
         echo(dumps({"schema": SCHEMA, "dumps": paths, "findings": [finding._asdict() for finding in findings]}))
@@ -32,9 +33,11 @@ def lint(first: Path, second: Path | None, rules: Path | None, *, as_json: bool)
     return max((_STATUS[finding.level] for finding in findings), default=0)
 
 
-def _findings(opened: list[Dump], rules: RuleSet) -> Iterator[Finding]:
+def _findings(opened: list[Dump], said: RulesFile) -> Iterator[Finding]:
     if len(opened) == 2:
-        yield from lint_pair(opened[0], opened[1], align(opened[0], opened[1], rules))
+        reference, candidate = opened
+        alignment = align(reference, candidate, Plan.for_dumps(reference, candidate, said))
+        yield from lint_pair(reference, candidate, alignment)
     else:
         yield from lint_headers(opened[0])
     sides = ("reference: ", "candidate: ") if len(opened) == 2 else ("",)

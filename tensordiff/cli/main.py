@@ -18,11 +18,12 @@ from tensordiff import __version__
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable
 
-COMMANDS = ("compare", "inspect", "lint", "demo")
+COMMANDS = ("compare", "align", "inspect", "lint", "demo")
 EPILOG = """\b
 Everyday:
   tensordiff REF CAND                 compare two dumps, REF being the trusted one
   tensordiff compare REF CAND --json  the same for a script
+  tensordiff align REF CAND           how names were paired, and what is left over
   tensordiff inspect DUMP             what was captured
   tensordiff lint REF CAND            is the comparison fair?
 

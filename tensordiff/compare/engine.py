@@ -8,17 +8,22 @@ and the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tensordiff.align.match import Alignment, Pair
-from tensordiff.align.views import reconcile
-from tensordiff.compare.measure import measure
+from tensordiff.align.views import Views, reconcile
+from tensordiff.compare.ahead import in_order
+from tensordiff.compare.measure import SHARED, measure
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Limits, Verdict, judge
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
-from tensordiff.errors import DumpError
+from tensordiff.errors import AlignError, DumpError
+
+HANDED_OVER = 1 << 15
+"""Elements from which handing a pair to another thread pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +76,36 @@ class Engine:
     injected: Third | None = None
     golden: Third | None = None
 
-    def rows(self, pairs: Iterator[Pair] | tuple[Pair, ...]) -> Iterator[Row]:
-        """Measure pairs one by one."""
+    def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
+        """Measure pairs, in order; a row comes as soon as it and all before it are known."""
         carried = _Carried()
-        for pair in pairs:
-            row = self._row(pair, carried)
+        for numbers in in_order(self._measure, map(_open, pairs), _weight):
+            row = self._row(numbers, carried)
             carried.note(row)
             yield row
 
-    def _row(self, pair: Pair, carried: _Carried) -> Row:
+    def _measure(self, opened: _Opened | Row) -> _Numbers | Row:
+        """All that needs no other pair."""
+        if isinstance(opened, Row):
+            return opened
+        pair, views, ref, cand = opened
         try:
-            ref, cand = pair.reference.read(), pair.candidate.read()
+            injected = self._measure_injected(pair, ref) if self.injected else None
+            ratio = self._golden_ratio(pair, ref, cand) if self.golden else None
         except DumpError as error:
             return _unknown(pair, str(error))
-        dtypes = name_of(ref.dtype), name_of(cand.dtype)
-        views = reconcile(ref.shape, cand.shape)
-        if views is None:
-            why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"
-            return _unknown(pair, why, dtypes)
-        ref, cand = views.apply(ref), views.apply(cand)
         diff = measure(ref, cand, self.limits.tolerance)
-        injected = self._measure_injected(pair, ref)
-        ratio = self._golden_ratio(pair, ref, cand)
+        return _Numbers(pair, (name_of(ref.dtype), name_of(cand.dtype)), views, diff, injected, ratio)
+
+    def _row(self, numbers: _Numbers | Row, carried: _Carried) -> Row:
+        """What the numbers mean after all that came before."""
+        if isinstance(numbers, Row):
+            return numbers
+        pair, dtypes, views, diff, injected, ratio = numbers
         verdict = judge(diff, dtypes, carried.into(pair), self.limits)
         if injected is not None and not self.limits.are_set:
             verdict = _weigh_injected(verdict, diff, injected, dtypes)
-        return Row(pair, dtypes, views.shape, tuple(views.named()), diff, injected, ratio, verdict)
+        return Row(pair, dtypes, views.shape, (*pair.views, *views.named()), diff, injected, ratio, verdict)
 
     def _measure_injected(self, pair: Pair, ref: Array) -> Diff | None:
         entry = self.injected.get(pair.reference) if self.injected else None
@@ -117,6 +126,46 @@ class Engine:
             return None
         of_reference, of_candidate = (measure(seen.apply(golden), seen.apply(side)).rel_l2 for side in (ref, cand))
         return of_candidate / of_reference if of_reference > 0 else None
+
+
+class _Opened(NamedTuple):
+    """A pair mapped and seen in one shape."""
+
+    pair: Pair
+    views: Views
+    ref: Array
+    cand: Array
+
+
+class _Numbers(NamedTuple):
+    """A pair's numbers, before they are judged."""
+
+    pair: Pair
+    dtypes: tuple[str, str]
+    views: Views
+    diff: Diff
+    injected: Diff | None
+    golden_ratio: float | None
+
+
+def _open(pair: Pair) -> _Opened | Row:
+    """Map a pair; a row at once where nothing can be measured."""
+    try:
+        ref, cand = pair.reference.read(), pair.candidate.read()
+    except (DumpError, AlignError) as error:
+        return _unknown(pair, str(error))
+    views = reconcile(ref.shape, cand.shape)
+    if views is None:
+        why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"
+        return _unknown(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
+    return _Opened(pair, views, views.apply(ref), views.apply(cand))
+
+
+def _weight(opened: _Opened | Row) -> int:
+    """Elements of a pair that is worth handing over; 0 if it is too small, or so large that all cores share it."""
+    if isinstance(opened, Row) or not HANDED_OVER <= opened.ref.size < SHARED:
+        return 0
+    return opened.ref.size
 
 
 class _Carried:

@@ -7,10 +7,8 @@ while numpy answers, and dumps too small to matter never ask for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import ModuleType
@@ -19,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from tensordiff.compare import plain
+from tensordiff.compare.ahead import cores, pool
 from tensordiff.compare.plan import Plan, Tolerance, plan_for
 from tensordiff.compare.sums import Diff, Products, Sums, edges, finish
 from tensordiff.dump.dtypes import Array, DType
 
 PART = 1 << 20
 """Elements converted at a time where a tensor cannot be read in place."""
-_HEAD_START = 1 << 16  # elements this thread scans while another wakes up
-_SPLIT_ABOVE = 2 * _HEAD_START
+SHARED = 1 << 24
+"""Elements from which all cores share one pair; smaller ones are measured side by side, see ``ahead``."""
+_TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are told apart
 _COMPILE_AFTER = 1 << 22  # elements answered by numpy before the compiled pass is loaded
 _WAIT_ABOVE = 1 << 25  # elements in one tensor for which numpy would take longer than the compiler
 
@@ -147,13 +147,12 @@ def _row_parts(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
 def _scan_in_place(kernels: ModuleType, ref: Array, cand: Array, how: Tolerance) -> Sums:
     """Read both tensors where they lie; the larger ones on all cores."""
     sums = Sums.empty(ref.size)
-    if ref.size < _SPLIT_ABOVE:
+    if ref.size < SHARED:
         _scan_part(kernels, ref, cand, 0, sums, how)
         return sums
-    rest = ref.size - _HEAD_START
-    cuts = [0, *(_HEAD_START + rest * (k + 1) // _cores() for k in range(_cores()))]
+    cuts = [ref.size * k // cores() for k in range(cores() + 1)]
     shares = [(a, b, Sums.empty(ref.size)) for a, b in pairwise(cuts[1:])]
-    jobs = [_pool().submit(_scan_part, kernels, ref[a:b], cand[a:b], a, part, how) for a, b, part in shares]
+    jobs = [pool().submit(_scan_part, kernels, ref[a:b], cand[a:b], a, part, how) for a, b, part in shares]
     _scan_part(kernels, ref[: cuts[1]], cand[: cuts[1]], 0, sums, how)
     for job, (_, _, part) in zip(jobs, shares, strict=True):
         job.result()
@@ -164,7 +163,7 @@ def _scan_in_place(kernels: ModuleType, ref: Array, cand: Array, how: Tolerance)
 def _scan_part(kernels: ModuleType, ref: Array, cand: Array, offset: int, sums: Sums, how: Tolerance) -> None:
     bounds, vanishing = _bounds(how, ref.dtype == np.float64)
     # 16-bit values tie in nearly every block: telling ties apart there would double the time.
-    splits_ties = sums.elements < _SPLIT_ABOVE or max(ref.itemsize, cand.itemsize) > 2
+    splits_ties = sums.elements < _TIES_SPLIT_BELOW or max(ref.itemsize, cand.itemsize) > 2
     kernels.scan(ref, cand, offset, edges(sums.elements), how, bounds, vanishing, splits_ties, sums.cells)
 
 
@@ -183,13 +182,3 @@ def _products(kernels: ModuleType | None, plan: Plan, ref: Array, cand: Array, f
         else:
             kernels.exact_products(*plan.convert(r, c), total)
     return Products(*total.tolist())
-
-
-@cache
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, _cores() - 1), thread_name_prefix="tensordiff-scan")

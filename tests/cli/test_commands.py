@@ -63,7 +63,7 @@ def test_three_paths(call: Call) -> None:
 
 
 def test_bare_paths_take_the_options_of_compare(call: Call) -> None:
-    said = call(REFERENCE, CANDIDATE, "--json", "--only", "lm_head")
+    said = call(REFERENCE, CANDIDATE, "--json", "--only", "layers.0")
     assert said.status == 0
     assert said.out.startswith('{"schema": "tensordiff.compare/1"')
 

@@ -1,0 +1,110 @@
+"""Which tensors are the same by their values alone, whatever they are called.
+
+Sketches leave few to try; those are tried in every layout that shapes allow, on a sample first and
+then whole. Right ones stand at the floor, wrong ones near 1. Equal tensors at several levels of a
+model (a projection's output is its module's output) are told apart by what their layers were given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+
+from tensordiff.align.sketch import Sketch
+from tensordiff.align.views import reconcile
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
+
+HEAD_SIZES = (16, 32, 64, 80, 96, 128, 192, 256)
+
+
+class Match(NamedTuple):
+    """Two entries that hold the same values, and how the reference must be seen for it."""
+
+    reference: Entry
+    candidate: Entry
+    view: str
+    """Empty where shapes agree by themselves."""
+    rel_l2: float
+
+
+def rel_l2(ref: Array, cand: Array) -> float:
+    """Relative L2 distance, in float64."""
+    r, c = ref.reshape(-1).astype(np.float64), cand.reshape(-1).astype(np.float64)
+    size = float(np.dot(r, r))
+    return math.sqrt(float(np.dot(c - r, c - r)) / size) if size else math.inf
+
+
+def tolerance(a: Sketch, b: Sketch) -> float:
+    """The distance up to which two tensors may be the same: that of the coarser."""
+    return max(a.same, b.same)
+
+
+class Library:
+    """One side's sketches, to be searched by the numbers that no layout changes."""
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        self.sketches = sketches
+        self.numbers = np.array([(s.size, s.mean, s.rms, s.largest) for s in sketches]).reshape(-1, 4)
+
+    def alike(self, other: Sketch) -> Iterator[Sketch]:
+        """Tensors of the same size and spread."""
+        if not self.sketches:
+            return
+        size, mean, rms, largest = self.numbers.T
+        slack = np.array([3 * tolerance(other, s) for s in self.sketches]) * other.rms
+        is_alike = (size == other.size) & (abs(rms - other.rms) <= slack) & (abs(mean - other.mean) <= slack)
+        # The largest element of a rounded tensor may be off by more than the tensor is on the whole.
+        is_alike &= abs(largest - other.largest) <= 0.05 * other.largest
+        yield from (self.sketches[int(k)] for k in np.flatnonzero(is_alike))
+
+
+def layouts(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+    """Views of the reference under which it may be the candidate, likeliest first."""
+    if reconcile(reference, candidate) is not None:
+        yield ""
+    core_r, core_c = ([n for n in shape if n != 1] for shape in (reference, candidate))
+    if _is_regrouped(core_r, core_c):
+        yield "reshape " + " ".join(map(str, candidate))
+    yield from _permutations(reference, candidate)
+    yield from _rope_orders(reference, candidate)
+
+
+def _is_regrouped(a: list[int], b: list[int]) -> bool:
+    """Whether one shape splits or merges dimensions of the other, so that row-major order is kept."""
+    return a != b and math.prod(a) == math.prod(b) and (a[:1] == b[:1] or a[-1:] == b[-1:])
+
+
+def _permutations(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+    axes = [axis for axis, size in enumerate(reference) if size != 1]
+    wanted = [size for size in candidate if size != 1]
+    if len(axes) != len(wanted) or not 2 <= len(axes) <= 4:
+        return
+    ones = [axis for axis in range(len(reference)) if axis not in axes]
+    for order in permutations(axes):
+        if list(order) != axes and [reference[axis] for axis in order] == wanted:
+            yield "permute " + " ".join(map(str, (*ones, *order)))
+
+
+def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+    """Halves against interleaved, in the whole last axis or in each head."""
+    if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
+        return
+    yield from ("interleave", "deinterleave")
+    for size in HEAD_SIZES:
+        if size < reference[-1] and reference[-1] % size == 0:
+            for turn in ("interleave", "deinterleave"):
+                yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"
+
+
+def by_layer(sketches: Iterable[Sketch]) -> dict[tuple[str, int, int], list[Sketch]]:
+    """Sketches by layer, step and call."""
+    found: dict[tuple[str, int, int], list[Sketch]] = defaultdict(list)
+    for item in sketches:
+        found[item.entry.layer, item.entry.step, item.entry.call].append(item)
+    return found

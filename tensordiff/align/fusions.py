@@ -1,0 +1,100 @@
+"""Tensors that one side computes together and the other apart, found by value.
+
+``cat`` of neighbours, ``act(gate) * up``, a sum with the residual, one token of all. Only neighbours
+in execution order are tried, and only where the numbers of their sketches add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.align.expression import parse
+from tensordiff.align.expression.activations import gelu, gelu_tanh, relu, silu
+from tensordiff.align.sketch import Sketch
+
+WINDOW = 6
+"""How far apart in execution order the parts of a fused tensor may stand."""
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}
+_LOOSE = 20.0  # a sample is not the whole: its error may be larger than the tensor's
+
+Parts = tuple[Sketch, ...]
+
+
+class Fusions:
+    """What neighbours of one side could be fused to, ready to be compared with a tensor of the other."""
+
+    def __init__(self, sketches: Sequence[Sketch]) -> None:
+        self.singles = sketches
+        pairs = [(a, b) for k, a in enumerate(sketches) for b in sketches[k + 1 : k + WINDOW] if a.core == b.core]
+        self.pairs: list[Parts] = [both for both in pairs if len(both[0].sample) == len(both[1].sample)]
+        self.cats = list(_cats(sketches))
+        self.cat_numbers = np.array([_cat_numbers(parts) for parts in self.cats]).reshape(-1, 3)
+
+    def of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+        """Expressions over ``{0}``, ``{1}``, … that may be the target, with their parts."""
+        yield from self._one_token(target)
+        yield from self._cats_of(target)
+        yield from self._products_and_sums(target)
+
+    def _one_token(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+        for item in self.singles:
+            if len(item.core) >= 2 and item.core[-1:] == target.core[-1:] and item.size > target.size == item.width:
+                yield "last_token({0})", (item,)
+
+    def _cats_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+        if not self.cats or len(target.core) < 2:
+            return
+        rows, width, squares = self.cat_numbers.T
+        fits = (rows == target.size // target.width) & (width == target.width)
+        fits &= abs(squares - target.size * target.rms**2) <= 3 * target.same * target.size * target.rms**2
+        for k in np.flatnonzero(fits):
+            for parts in permutations(self.cats[k]):
+                names = ", ".join(f"{{{n}}}" for n in range(len(parts)))
+                yield f"cat({names})", parts
+
+    def _products_and_sums(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+        near = _LOOSE * target.same
+        for parts in self.pairs:
+            a, b = parts
+            if a.core != target.core or len(a.sample) != len(target.sample):
+                continue
+            if _is_sum(a.sample, b.sample, target.sample, near):
+                yield "sum({0}, {1})", parts
+            for name, act in ACTIVATIONS.items():
+                if _is_near(act(a.sample) * b.sample, target.sample, near):
+                    yield f"mul({name}({{0}}), {{1}})", parts
+                if _is_near(act(b.sample) * a.sample, target.sample, near):
+                    yield f"mul({name}({{1}}), {{0}})", parts
+
+
+def _is_sum(a: NDArray[np.float64], b: NDArray[np.float64], target: NDArray[np.float64], near: float) -> bool:
+    """Whether two add up to a third, and neither is so near it by itself that the other tells nothing."""
+    error = np.linalg.norm(a + b - target)
+    alone = min(np.linalg.norm(a - target), np.linalg.norm(b - target))
+    return bool(error <= near * np.linalg.norm(target) and error <= 0.1 * alone)
+
+
+def _is_near(values: NDArray[np.float64], target: NDArray[np.float64], near: float) -> bool:
+    return bool(np.linalg.norm(values - target) <= near * np.linalg.norm(target))
+
+
+def _cats(sketches: Sequence[Sketch]) -> Iterator[Parts]:
+    """Two or three neighbours that differ at most in their last dimension."""
+    for k, first in enumerate(sketches):
+        window = [s for s in sketches[k + 1 : k + WINDOW] if s.core[:-1] == first.core[:-1] and len(s.core) > 1]
+        for count in (1, 2):
+            yield from ((first, *rest) for rest in combinations(window, count))
+
+
+def _cat_numbers(parts: Parts) -> tuple[float, float, float]:
+    rows = parts[0].size // parts[0].width
+    return rows, sum(part.width for part in parts), sum(part.size * part.rms**2 for part in parts)
+
+
+def fill(template: str, names: Sequence[str]) -> str:
+    """A template with names in it, as canonical text."""
+    return str(parse(template.format(*names)))

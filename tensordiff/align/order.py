@@ -1,0 +1,63 @@
+"""Execution order: of the pairs, and whether both sides ran in the same.
+
+A folder of MAX files has none. Then it is taken from the other side; if neither has one, from the
+numbers in the names, parts before the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+from tensordiff.align.index import parts_of
+from tensordiff.dump.model import Dump, Entry
+
+Order = Literal["same", "differs", "unknown"]
+Found = TypeVar("Found", bound=tuple[Entry, Entry, str])
+
+
+class Part(NamedTuple):
+    """One position at which the two sides do not run the same layer."""
+
+    position: int
+    reference: str
+    candidate: str
+
+
+def in_execution_order(reference: Dump, candidate: Dump, found: Sequence[Found]) -> tuple[list[Found], str]:
+    """Pairs as they ran, and what that was taken from."""
+    if reference.ordered or not candidate.ordered:
+        place = _places(reference)
+        source = "reference" if reference.ordered else "names"
+        return sorted(found, key=lambda pair: _last(place, pair[0])), source
+    place = _places(candidate)
+    return sorted(found, key=lambda pair: _last(place, pair[1])), "candidate"
+
+
+def _places(dump: Dump) -> dict[int, int]:
+    return {id(entry): k for k, entry in enumerate(dump.entries)}
+
+
+def _last(places: dict[int, int], entry: Entry) -> int:
+    """An expression is known when the last of its parts is."""
+    return max(places[id(part)] for part in parts_of(entry))
+
+
+def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> Order:
+    """Whether what was paired ran in the same sequence on both sides."""
+    if not (reference.ordered and candidate.ordered):
+        return "unknown"
+    return "differs" if order_parts(reference, candidate, found) else "same"
+
+
+def order_parts(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> list[Part]:
+    """Position by position, where the two sequences of paired outputs are not the same."""
+    outputs = [(r, c) for r, c, _ in found if not r.is_input]
+    ours, theirs = _places(reference), _places(candidate)
+    by_reference = sorted(outputs, key=lambda pair: _last(ours, pair[0]))
+    by_candidate = sorted(outputs, key=lambda pair: _last(theirs, pair[1]))
+    return [
+        Part(k, a[0].name, b[0].name)
+        for k, (a, b) in enumerate(zip(by_reference, by_candidate, strict=True))
+        if a[0] is not b[0]
+    ]

@@ -1,0 +1,289 @@
+"""Proposals: what an orphan may be, with the evidence, found from the values themselves.
+
+Proposals stream as they are found. Those proven by value on every layer they generalize to, with
+nothing else that fits, may be accepted without a person; a single tensor is never enough.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import NamedTuple
+
+from tensordiff.align.by_value import Library, Match, by_layer, layouts, rel_l2, tolerance
+from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
+from tensordiff.align.expression.tree import Name
+from tensordiff.align.fusions import Fusions, Parts, fill
+from tensordiff.align.index import Index
+from tensordiff.align.match import Alignment
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.sketch import Sketch, sketch
+from tensordiff.align.views import reconcile
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError
+
+ENOUGH = 3
+"""Proven matches without which no single one is accepted unseen."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A mapping that may hold, and why."""
+
+    reference: str
+    candidate: str
+    rel_l2: float
+    evidence: tuple[str, ...]
+    is_only: bool
+    """Whether nothing else fits as well."""
+
+    @cached_property
+    def general(self) -> tuple[str, str]:
+        """The same for every layer, where names have a layer's number."""
+        sides = generalize(parse(self.reference), parse(self.candidate))
+        return str(sides[0]), str(sides[1])
+
+
+class Support(NamedTuple):
+    """What the inputs of two layers say about their outputs being the same."""
+
+    agreeing: int
+    share: float | None
+    """None where one of the layers has no inputs to compare."""
+
+
+@dataclass(frozen=True)
+class Suggester:
+    """Two indexes, and what is left over between them."""
+
+    reference: Index
+    candidate: Index
+    alignment: Alignment
+
+    def suggestions(self) -> Iterator[Suggestion]:
+        """Proposals, equal tensors first, then fused ones."""
+        equal = list(self._equal())
+        yield from (self._of_match(match, agreeing, is_only) for match, agreeing, is_only in equal)
+        partners = self._partner_layers(match for match, _, is_only in equal if is_only)
+        done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
+        theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
+        yield from self._fused(theirs, self._outputs_reference, partners, swapped=False)
+        ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
+        yield from self._fused(ours, self._outputs_candidate, partners, swapped=True)
+
+    def _partner_layers(self, proven: Iterable[Match]) -> set[tuple[str, str]]:
+        """Layers of the two sides that some tensor already ties together."""
+        pairs = [(pair.reference.layer, pair.candidate.layer) for pair in self.alignment.pairs]
+        return {*pairs, *((match.reference.layer, match.candidate.layer) for match in proven)}
+
+    @cached_property
+    def _outputs_reference(self) -> list[Sketch]:
+        return _sketches(e for e in self.reference.dump.entries if not e.is_input)
+
+    @cached_property
+    def _outputs_candidate(self) -> list[Sketch]:
+        return _sketches(e for e in self.candidate.dump.entries if not e.is_input)
+
+    def _orphans(self, entries: Iterable[Entry]) -> list[Sketch]:
+        known = {id(s.entry): s for s in (*self._outputs_reference, *self._outputs_candidate)}
+        return [known[id(entry)] for entry in entries if id(entry) in known]
+
+    # --- equal tensors ---------------------------------------------------------------------------
+
+    def _equal(self) -> Iterator[tuple[Match, int, bool]]:
+        """Orphans with equal values, how many inputs of their layers agree, and whether nothing else fits."""
+        ours = Library(self._orphans(self.alignment.reference_orphans))
+        matches = [m for s in self._orphans(self.alignment.candidate_orphans) for m in _best(s, ours)]
+        support = {match: self._support(match) for match in matches}
+        for match, is_only in assign(support, self._alikeness):
+            yield match, support[match].agreeing, is_only
+
+    def _support(self, match: Match) -> Support:
+        """How far the inputs of the two layers agree."""
+        r, c = match.reference, match.candidate
+        ours = self._inputs_reference.get((r.layer, r.step, r.call), [])
+        theirs = self._inputs_candidate.get((c.layer, c.step, c.call), [])
+        if not ours or not theirs:
+            return Support(0, None)
+        agreeing = sum(any(_is_equal(a, b) for a in ours) for b in theirs)
+        return Support(agreeing, agreeing / max(len(ours), len(theirs)))
+
+    @cached_property
+    def _inputs_reference(self) -> dict[tuple[str, int, int], list[Sketch]]:
+        return by_layer(_sketches(e for e in self.reference.dump.entries if e.is_input))
+
+    @cached_property
+    def _inputs_candidate(self) -> dict[tuple[str, int, int], list[Sketch]]:
+        return by_layer(_sketches(e for e in self.candidate.dump.entries if e.is_input))
+
+    def _alikeness(self, match: Match) -> float:
+        names = self.reference.canonical(match.reference), self.candidate.canonical(match.candidate)
+        return SequenceMatcher(None, *names, autojunk=False).ratio()
+
+    def _of_match(self, match: Match, agreeing: int, is_only: bool) -> Suggestion:
+        reference, candidate = Name(_label(self.reference, match.reference)), _label(self.candidate, match.candidate)
+        seen = view_of(parse_view(match.view), reference) if match.view else reference
+        evidence = [f"values agree to {match.rel_l2:.1e}"]
+        if agreeing:
+            evidence.append(f"{agreeing} inputs of the layer agree too")
+        return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), is_only)
+
+    # --- fused tensors ---------------------------------------------------------------------------
+
+    def _fused(
+        self, targets: list[Sketch], parts: list[Sketch], partners: set[tuple[str, str]], *, swapped: bool
+    ) -> Iterator[Suggestion]:
+        fusions = Fusions(parts)
+        mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
+        for target in targets:
+            proven = _of_partners(list(_proven(fusions, target)), target, partners, swapped)
+            proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
+            if not proven:
+                continue
+            distance, template, chosen = proven[0]
+            made = fill(template, [str(Name(_label(mine, part.entry))) for part in chosen])
+            whole = str(Name(_label(other, target.entry)))
+            sides = (whole, made) if swapped else (made, whole)
+            evidence = (f"{template.partition('(')[0]} of {len(chosen)} agrees to {distance:.1e}",)
+            yield Suggestion(*sides, distance, evidence, is_only=len(proven) == 1)
+
+
+_Proven = tuple[float, str, Parts]
+
+
+def _proven(fusions: Fusions, target: Sketch) -> list[_Proven]:
+    """Fusions that hold by value."""
+    wanted = target.entry.read()
+    tried = (
+        (_distance(template, parts, wanted), template, parts)
+        for template, parts in fusions.of(target)
+        if target.entry.step == parts[0].entry.step
+    )
+    return [item for item in tried if item[0] <= max(target.same, *(part.same for part in item[2]))]
+
+
+def _of_partners(proven: list[_Proven], target: Sketch, partners: set[tuple[str, str]], swapped: bool) -> list[_Proven]:
+    """Of fusions that are equal, those of a layer that is the target's own by another call or port."""
+
+    def is_partner(item: _Proven) -> bool:
+        layers = item[2][0].entry.layer, target.entry.layer
+        return (layers[::-1] if swapped else layers) in partners
+
+    return [item for item in proven if is_partner(item)] or proven
+
+
+def _likeness(mine: Index, other: Index, proven: _Proven, target: Sketch) -> float:
+    names = mine.canonical(proven[2][0].entry), other.canonical(target.entry)
+    return SequenceMatcher(None, *names, autojunk=False).ratio()
+
+
+def _sketches(entries: Iterable[Entry]) -> list[Sketch]:
+    return [found for entry in entries if (found := sketch(entry)) is not None]
+
+
+def _label(index: Index, entry: Entry) -> str:
+    """What a map calls an entry: its canonical layer, the call if not the first, the port if not the output."""
+    layer = index.canonical(entry)
+    call = f"({entry.call})" if entry.call > 1 else ""
+    port = "" if entry.port == "output" else f"-{entry.port}"
+    label = f"{layer}{call}{port}"
+    return label if index.find(label, entry.step) is entry else entry.name
+
+
+def _is_equal(a: Sketch, b: Sketch) -> bool:
+    """Whether two inputs are the same by their sketches: enough to weigh with, not to pair by."""
+    near = 3 * tolerance(a, b)
+    if a.size != b.size or abs(a.rms - b.rms) > near * b.rms or abs(a.mean - b.mean) > near * b.rms:
+        return False
+    return rel_l2(b.sample, a.sample) <= 10 * near
+
+
+def _best(target: Sketch, library: Library) -> list[Match]:
+    """The reference's tensors that are this one by value, and no worse than a few times the best."""
+    wanted = target.entry.read()
+    found = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
+    best = min((match.rel_l2 for match in found), default=0.0)
+    return [match for match in found if match.rel_l2 <= 3 * best + 1e-7]
+
+
+def _in_some_layout(item: Sketch, target: Sketch, wanted: Array) -> Match | None:
+    if item.entry.step != target.entry.step:
+        return None
+    array = item.entry.read()
+    for view in layouts(array.shape, wanted.shape):
+        seen = evaluate(parse_view(view), lambda _: array) if view else array
+        distance = rel_l2(seen, wanted) if reconcile(seen.shape, wanted.shape) else 2.0
+        if distance <= tolerance(item, target):
+            return Match(item.entry, target.entry, view, distance)
+    return None
+
+
+def _distance(template: str, parts: Parts, wanted: Array) -> float:
+    expression = parse(fill(template, [f'"{k}"' for k in range(len(parts))]))
+    try:
+        made = evaluate(expression, lambda name: parts[int(name)].entry.read())
+    except AlignError:
+        return 2.0  # shapes that the numbers allow and the function does not
+    return rel_l2(made, wanted) if made.size == wanted.size and reconcile(made.shape, wanted.shape) else 2.0
+
+
+def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, bool]]:
+    """Each tensor once; a match is the only one if inputs leave either side no other choice."""
+    best = _best_support(support)
+    left = [match for match, given in support.items() if not _is_refuted(match, given, best)]
+    sure = [match for match in left if _is_alone(match, left)]
+    yield from ((match, True) for match in sure)
+    taken = {id(entry) for match in sure for entry in (match.reference, match.candidate)}
+    for match in sorted(left, key=alikeness, reverse=True):
+        if id(match.reference) not in taken and id(match.candidate) not in taken:
+            taken |= {id(match.reference), id(match.candidate)}
+            yield match, False
+
+
+def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
+    """For each entry, the best support that any of its matches has."""
+    best: dict[int, float] = defaultdict(float)
+    for match, given in support.items():
+        for entry in (match.reference, match.candidate):
+            best[id(entry)] = max(best[id(entry)], given.share or 0.0)
+    return best
+
+
+def _is_refuted(match: Match, given: Support, best: Mapping[int, float]) -> bool:
+    """Whether the layers' inputs say that it is another of several equal tensors. No inputs say nothing."""
+    return given.share is not None and given.share < max(best[id(match.reference)], best[id(match.candidate)])
+
+
+def _is_alone(match: Match, left: Sequence[Match]) -> bool:
+    rivals = (m for m in left if m.reference is match.reference or m.candidate is match.candidate)
+    return all(m is match for m in rivals)
+
+
+def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> tuple[MapRule, ...]:
+    """The maps that values prove: on every layer they generalize to, or one of several that nothing else fits."""
+    groups: dict[tuple[str, str], list[Suggestion]] = defaultdict(list)
+    for suggestion in suggestions:
+        groups[suggestion.general].append(suggestion)
+    proven = [s for s in suggestions if s.is_only]
+    accepted: list[MapRule] = []
+    for general, group in groups.items():
+        if placeholders(parse(general[0])) and len(group) > 1 and _covers(general, group, reference, candidate):
+            accepted.append(MapRule(*general))
+        elif len(proven) >= ENOUGH:
+            accepted += [MapRule(s.reference, s.candidate) for s in group if s.is_only]
+    return tuple(accepted)
+
+
+def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:
+    """Whether every layer that a general map would pair is among those proven."""
+    from tensordiff.align.match import resolve_map
+
+    everywhere = {(r.name, c.name) for r, c in resolve_map(MapRule(*general), reference, candidate)}
+    proven = {
+        (r.name, c.name) for s in group for r, c in resolve_map(MapRule(s.reference, s.candidate), reference, candidate)
+    }
+    return everywhere <= proven

@@ -1,0 +1,53 @@
+"""Sync points: where the two implementations differ in structure, and where they meet again.
+
+Between two pairs that follow each other may lie layers that only one side has. Whether that matters
+is told by the pairs around them: if the one after agrees, the structure differs and the result does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tensordiff.align.index import parts_of
+from tensordiff.align.match import Alignment, Pair
+from tensordiff.dump.model import Dump, Entry
+
+
+class Gap(NamedTuple):
+    """A run of orphans of one side, and the pairs it lies between; None at either end of the run."""
+
+    side: str
+    orphans: tuple[Entry, ...]
+    before: Pair | None
+    after: Pair | None
+
+
+def gaps(alignment: Alignment, reference: Dump, candidate: Dump) -> list[Gap]:
+    """Runs of orphan outputs in execution order; only of sides that have one."""
+    found: list[Gap] = []
+    for side, dump, orphans in (
+        ("reference", reference, alignment.reference_orphans),
+        ("candidate", candidate, alignment.candidate_orphans),
+    ):
+        if dump.ordered:
+            found += _gaps(side, dump, orphans, alignment.pairs)
+    return found
+
+
+def _gaps(side: str, dump: Dump, orphans: Sequence[Entry], pairs: Sequence[Pair]) -> list[Gap]:
+    lonely = {id(entry) for entry in orphans if not entry.is_input}
+    pair_of = {
+        id(part): pair for pair in pairs for part in parts_of(getattr(pair, side)) if not pair.reference.is_input
+    }
+    found: list[Gap] = []
+    run: list[Entry] = []
+    before: Pair | None = None
+    for entry in dump.entries:
+        if id(entry) in lonely:
+            run.append(entry)
+        elif pair := pair_of.get(id(entry)):
+            if run:
+                found.append(Gap(side, tuple(run), before, pair))
+            run, before = [], pair
+    return [*found, Gap(side, tuple(run), before, None)] if run else found

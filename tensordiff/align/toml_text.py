@@ -1,0 +1,116 @@
+"""Where things stand in a TOML text: lines, columns, and the stretches of its tables.
+
+``tomllib`` gives values without places and ``tomlkit`` gives no lines, so places are looked up here, in a
+text that is known to be valid. Strings and comments are blanked out first: what looks like a header in
+one of them is none.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+_OPAQUE = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
+)
+_HEADER = re.compile(r"^[ \t]*\[\[?[ \t]*(?P<name>[\w-]+)[^\]\n]*\]", re.MULTILINE)
+_OPENINGS = (1, 3, 4, 5)  # characters before a string's text: a quote, three quotes, and a line's end
+
+
+class Place(NamedTuple):
+    """A place in a text; both count from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+class Stretch(NamedTuple):
+    """A table of a text: from its header to the next one."""
+
+    name: str
+    start: int
+    end: int
+
+
+class TomlText:
+    """A valid TOML text that can be asked where things stand."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def blanked(self) -> str:
+        """The text with spaces for its strings and comments."""
+        return _OPAQUE.sub(lambda found: re.sub(r"[^\r\n]", " ", found[0]), self.text)
+
+    @cached_property
+    def without_comments(self) -> str:
+        """The text with spaces for its comments alone."""
+        return _OPAQUE.sub(
+            lambda found: re.sub(r"[^\r\n]", " ", found[0]) if found[0][0] == "#" else found[0], self.text
+        )
+
+    def is_comment(self, start: int) -> bool:
+        """Whether the line that starts here is a comment and nothing else."""
+        end = self.text.find("\n", start)
+        line = slice(start, len(self.text) if end < 0 else end)
+        return bool(self.text[line].strip()) and not self.without_comments[line].strip()
+
+    @cached_property
+    def tables(self) -> list[Stretch]:
+        """Every table that has a header, in order."""
+        headers = list(_HEADER.finditer(self.blanked))
+        edges = pairwise([*(header.start() for header in headers), len(self.text)])
+        return [Stretch(header["name"], *edge) for header, edge in zip(headers, edges, strict=True)]
+
+    def top(self, key: str) -> Place:
+        """Where a table or a key at the top of the file stands first."""
+        starts = [table.start for table in self.tables if table.name == key]
+        found = self._key(key, 0, self.tables[0].start if self.tables else len(self.text))
+        return self._at(min([*starts, *([found.start("key")] if found else [])], default=0))
+
+    def table(self, name: str, number: int) -> Place:
+        """Where the so-many-th table of a name stands."""
+        found = self._stretch(name, number)
+        return self._at(found.start) if found else self.top(name)
+
+    def key(self, name: str, number: int, key: str) -> Place:
+        """Where a key of a table stands; the table itself where that is not to be seen."""
+        found = self._key_of(name, number, key)
+        return self._at(found.start("key")) if found else self.table(name, number)
+
+    def inside(self, name: str, number: int, key: str, offset: int, value: str) -> Place:
+        """Where a character of a text value stands; the value itself where its text is written otherwise."""
+        found = self._key_of(name, number, key)
+        if found is None:
+            return self.table(name, number)
+        openings = (found.end() + n for n in _OPENINGS if self.text.startswith(value, found.end() + n))
+        return self._at(next((start + offset for start in openings), found.end()))
+
+    def end(self) -> Place:
+        """The place behind the last character."""
+        return self._at(len(self.text))
+
+    def _stretch(self, name: str, number: int) -> Stretch | None:
+        ours = [table for table in self.tables if table.name == name]
+        return ours[number - 1] if number <= len(ours) else None
+
+    def _key_of(self, name: str, number: int, key: str) -> re.Match[str] | None:
+        found = self._stretch(name, number)
+        return self._key(key, found.start, found.end) if found else None
+
+    def _key(self, key: str, start: int, end: int) -> re.Match[str] | None:
+        # Blanked strings are spaces too: the value starts where the text has no more of them.
+        pattern = re.compile(rf"^[ \t]*(?P<key>{re.escape(key)})[ \t]*=", re.MULTILINE)
+        if (found := pattern.search(self.blanked, start, end)) is None:
+            return None
+        return re.compile(r"(?P<key>\S.*?)=[ \t]*").match(self.text, found.start("key"))
+
+    def _at(self, offset: int) -> Place:
+        before = self.text[:offset]
+        return Place(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)

@@ -1,0 +1,142 @@
+"""Showing an alignment: how names were paired, what is left over, what it may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tensordiff.align.order import order_parts
+from tensordiff.align.rules import Side
+from tensordiff.align.rules_file import append_maps
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.suggest import Suggestion
+from tensordiff.align.sync import gaps
+from tensordiff.cli.progress import Progress
+from tensordiff.cli.streams import echo
+from tensordiff.dump import Entry
+from tensordiff.errors import printable
+from tensordiff.report.compare_json import dumps
+from tensordiff.session import Request, Session
+
+SCHEMA = "tensordiff.align/1"
+_SHOWN = 12
+
+
+class Wish(NamedTuple):
+    """What to do beyond pairing by rules."""
+
+    auto: bool
+    suggest: bool
+    output: Path | None
+    as_json: bool
+
+
+def show_alignment(reference: Path, candidate: Path, rules: Path | None, wish: Wish) -> int:
+    """Align and report; the exit status."""
+    session = Session.open(Request(reference, candidate, rules))
+    suggestions = _suggestions(session, wish)
+    accepted = session.accept(suggestions) if wish.auto or wish.output else ()
+    if wish.auto:
+        session = session.with_proven(accepted)
+    if wish.output is not None:
+        append_maps(wish.output, accepted)
+    if wish.as_json:
+        echo(dumps(_as_json(session, suggestions, accepted)))
+    else:
+        for line in _lines(session, suggestions, accepted, wish):
+            echo(line)
+    return 0 if session.alignment.pairs else 2
+
+
+def _suggestions(session: Session, wish: Wish) -> list[Suggestion]:
+    if not (wish.suggest or wish.auto or wish.output):
+        return []
+    orphans = len(session.alignment.candidate_orphans) + len(session.alignment.reference_orphans)
+    with Progress("looking by value", orphans) as progress:
+        return list(progress.over(session.suggestions()))
+
+
+def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...], wish: Wish) -> Iterator[str]:
+    alignment = session.alignment
+    counts = Counter(pair.by for pair in alignment.pairs)
+    yield f"{len(alignment.pairs)} pairs: " + ", ".join(f"{count} by {by}" for by, count in counts.items())
+    yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {alignment.coverage:.0%}"
+    for part in _order_parts(session)[:_SHOWN]:
+        yield f"  position {part.position}: {printable(part.reference)} against {printable(part.candidate)}"
+    yield from _pair_lines(session)
+    yield from _gap_lines(session)
+    yield from _orphan_lines(session)
+    if suggestions:
+        yield "suggestions, by value:"
+        for item in suggestions:
+            sign = "" if item.is_only else "  (others fit as well)"
+            yield f"  {printable(item.reference)} = {printable(item.candidate)}  {'; '.join(item.evidence)}{sign}"
+    if wish.output is not None:
+        yield f"{len(accepted)} maps written to {printable(wish.output)}"
+
+
+def _order_parts(session: Session) -> list[Any]:
+    found = [(pair.reference, pair.candidate, pair.by) for pair in session.alignment.pairs]
+    if session.alignment.order == "unknown":
+        return []
+    return order_parts(session.reference, session.candidate, found)
+
+
+def _pair_lines(session: Session) -> Iterator[str]:
+    width = min(60, max((len(printable(pair.reference.name)) for pair in session.alignment.pairs), default=0))
+    for pair in session.alignment.pairs:
+        views = f"  [{', '.join(pair.views)}]" if pair.views else ""
+        yield f"  {pair.by:5} {printable(pair.reference.name):<{width}} = {printable(pair.candidate.name)}{views}"
+
+
+def _gap_lines(session: Session) -> Iterator[str]:
+    found = gaps(session.alignment, session.reference, session.candidate)
+    if found:
+        yield "only on one side:"
+    for gap in found:
+        before = printable(gap.before.name) if gap.before else "the start"
+        after = printable(gap.after.name) if gap.after else "the end"
+        names = ", ".join(printable(entry.layer) for entry in gap.orphans[:3])
+        more = f" and {len(gap.orphans) - 3} more" if len(gap.orphans) > 3 else ""
+        yield f"  {gap.side}, between {before} and {after}: {names}{more}{session.resumes(gap)}"
+
+
+def _orphan_lines(session: Session) -> Iterator[str]:
+    for side, orphans in _orphans(session):
+        if orphans:
+            yield f"orphans of the {side}: {len(orphans)}"
+        for entry in orphans:
+            yield f"  {printable(entry.name)}: {session.why_orphan(entry, side)}"
+
+
+def _orphans(session: Session) -> tuple[tuple[Side, tuple[Entry, ...]], ...]:
+    alignment = session.alignment
+    return ("reference", alignment.reference_orphans), ("candidate", alignment.candidate_orphans)
+
+
+def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...]) -> dict[str, Any]:
+    alignment = session.alignment
+    return {
+        "schema": SCHEMA,
+        "pairs": [
+            {"index": p.index, "name": p.name, "reference": p.reference.name, "candidate": p.candidate.name,
+             "by": p.by, "views": list(p.views)}
+            for p in alignment.pairs
+        ],
+        "coverage": round(alignment.coverage, 4),
+        "order": alignment.order,
+        "order_from": alignment.order_from,
+        "order_differences": [part._asdict() for part in _order_parts(session)],
+        "orphans": {
+            side: [{"name": entry.name, "why": session.why_orphan(entry, side)} for entry in orphans]
+            for side, orphans in _orphans(session)
+        },
+        "suggestions": [
+            {"reference": s.reference, "candidate": s.candidate, "rel_l2": s.rel_l2,
+             "evidence": list(s.evidence), "only": s.is_only}
+            for s in suggestions
+        ],
+        "accepted": [{"reference": rule.reference, "candidate": rule.candidate} for rule in accepted],
+    }  # fmt: skip

@@ -1,0 +1,191 @@
+"""Pairing: which entries become pairs, which stay orphans, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensordiff.align import Alignment, align
+from tensordiff.dump import Dump
+from tensordiff.dump.dtypes import Array
+from tests.making import aligned, held, numbers
+
+ONE = numbers(9, 4)
+
+
+def dump(names: Sequence[str], *, ordered: bool = True) -> Dump:
+    return held(dict.fromkeys(names, ONE), ordered=ordered)
+
+
+def paired(alignment: Alignment) -> list[tuple[str, str]]:
+    return [(pair.reference.name, pair.candidate.name) for pair in alignment.pairs]
+
+
+def orphans(alignment: Alignment) -> tuple[list[str], list[str]]:
+    return [e.name for e in alignment.reference_orphans], [e.name for e in alignment.candidate_orphans]
+
+
+def test_equal_names_are_pairs_by_name() -> None:
+    found = align(dump(["a", "b"]), dump(["a", "b"]))
+    assert paired(found) == [("a", "a"), ("b", "b")]
+    assert [(pair.index, pair.name, pair.by) for pair in found.pairs] == [(0, "a", "name"), (1, "b", "name")]
+
+
+def test_names_that_rules_make_alike_are_pairs_by_rule() -> None:
+    [pair] = align(dump(["model.model.layers.0-output"]), dump(["model.layers.layers.0-output"])).pairs
+    assert (pair.name, pair.by) == ("layers.0", "rule")
+
+
+def test_what_has_no_partner_is_an_orphan() -> None:
+    found = align(dump(["a", "x", "b"]), dump(["y", "a", "b", "z"]))
+    assert paired(found) == [("a", "a"), ("b", "b")]
+    assert orphans(found) == (["x"], ["y", "z"])
+
+
+def test_the_only_output_is_the_first_of_several() -> None:
+    found = align(dump(["a-output", "b-output_0"]), dump(["a-output_0", "a-output_1", "b-output"]))
+    assert paired(found) == [("a-output", "a-output_0"), ("b-output_0", "b-output")]
+    assert orphans(found) == ([], ["a-output_1"])
+
+
+def test_an_input_is_not_an_output() -> None:
+    assert align(dump(["a-input"]), dump(["a-output"])).pairs == ()
+
+
+def test_calls_are_paired_in_order() -> None:
+    found = align(dump(["a-output", "a(2)-output"]), dump(["a-output", "a(2)-output"]))
+    assert paired(found) == [("a-output", "a-output"), ("a(2)-output", "a(2)-output")]
+
+
+LAST_TOKEN, ALL = numbers(1, 4), numbers(1, 9, 4)
+
+
+def test_one_call_goes_to_the_last_of_many_that_fits() -> None:
+    found = aligned({"norm-output": ALL}, {"norm-output": LAST_TOKEN, "norm(2)-output": ALL[0]})
+    assert paired(found) == [("norm-output", "norm(2)-output")]
+    assert orphans(found) == ([], ["norm-output"])
+
+
+def test_the_same_from_the_other_side() -> None:
+    found = aligned({"norm-output": LAST_TOKEN, "norm(2)-output": ALL[0]}, {"norm-output": ALL})
+    assert paired(found) == [("norm(2)-output", "norm-output")]
+    assert orphans(found) == (["norm-output"], [])
+
+
+def test_where_no_call_fits_the_first_is_kept_for_measuring_to_say_so() -> None:
+    found = aligned({"a-output": numbers(3)}, {"a-output": numbers(4), "a(2)-output": numbers(5)})
+    assert paired(found) == [("a-output", "a-output")]
+
+
+def test_a_call_that_is_missing_does_not_shift_the_others() -> None:
+    found = align(dump(["a-output", "a(2)-output", "a(3)-output"]), dump(["a-output", "a(3)-output"]))
+    assert paired(found) == [("a-output", "a-output"), ("a(3)-output", "a(3)-output")]
+    assert orphans(found) == (["a(2)-output"], [])
+
+
+def test_steps_are_kept_apart() -> None:
+    reference, candidate = (
+        Dump(one.path, one.format, one.entries + two.entries, True)
+        for one, two in (
+            (held({"a": ONE}), held({"a": ONE}, step=1)),
+            (held({"a": ONE}), held({"a": ONE}, step=2)),
+        )
+    )
+    found = align(reference, candidate)
+    assert [(p.reference.step, p.candidate.step) for p in found.pairs] == [(0, 0)]
+    assert [e.step for e in found.reference_orphans + found.candidate_orphans] == [1, 2]
+
+
+def test_inputs_at_one_position_may_be_other_arguments() -> None:
+    found = aligned({"a-input_1": numbers(9, 4)}, {"a-input_1": numbers(7)})
+    assert found.pairs == ()
+    assert orphans(found) == (["a-input_1"], ["a-input_1"])
+
+
+def test_an_input_of_ids_is_not_an_input_of_numbers() -> None:
+    assert aligned({"a-input_0": numbers(9)}, {"a-input_0": np.arange(9)}).pairs == ()
+
+
+def test_outputs_of_other_shapes_stay_pairs_so_that_someone_is_told() -> None:
+    assert len(aligned({"a-output": numbers(2, 3)}, {"a-output": numbers(3, 2)}).pairs) == 1
+
+
+@pytest.mark.parametrize("name", ["a-output", "a-input_0"])
+def test_what_cannot_be_read_stays_a_pair(name: str) -> None:
+    assert len(aligned({name: ONE}, {name: None}).pairs) == 1
+
+
+def test_a_layer_that_two_names_mean_loses_neither() -> None:
+    found = align(dump(["model.a", "a"]), dump(["a"]))
+    assert len(found.pairs) == 1
+    assert len(found.reference_orphans) == 1
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "order"),
+    [
+        (dump(["a", "b"]), dump(["a", "b"]), "same"),
+        (dump(["a", "x", "b"]), dump(["y", "a", "b"]), "same"),
+        (dump(["a", "b"]), dump(["b", "a"]), "differs"),
+        (dump(["a", "b"], ordered=False), dump(["a", "b"]), "unknown"),
+        (dump(["a", "b"]), dump(["a", "b"], ordered=False), "unknown"),
+        (dump([]), dump([]), "same"),
+    ],
+)
+def test_order(reference: Dump, candidate: Dump, order: str) -> None:
+    assert align(reference, candidate).order == order
+
+
+def test_pairs_stand_as_the_reference_ran() -> None:
+    assert paired(align(dump(["b", "a"]), dump(["a", "b"]))) == [("b", "b"), ("a", "a")]
+    assert paired(align(dump(["b", "a"]), dump(["a", "b"], ordered=False))) == [("b", "b"), ("a", "a")]
+
+
+def test_where_only_the_candidate_has_an_order_it_counts() -> None:
+    found = align(dump(["a", "b", "c"], ordered=False), dump(["c", "a", "b"]))
+    assert paired(found) == [("c", "c"), ("a", "a"), ("b", "b")]
+    assert [pair.index for pair in found.pairs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "coverage"),
+    [
+        ("ab", "ab", 1.0),
+        ("abcd", "ab", 1.0),
+        ("ab", "abcd", 1.0),
+        ("abcd", "abxy", 0.5),
+        ("ab", "xy", 0.0),
+        ("", "", 0.0),
+        ("", "ab", 0.0),
+    ],
+)
+def test_coverage_is_of_the_side_with_fewer(reference: str, candidate: str, coverage: float) -> None:
+    assert align(dump(reference), dump(candidate)).coverage == coverage
+
+
+NAMES = st.lists(
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(["a", "model.a", "b", "layers.0", "model.layers.layers.0"]),
+        st.sampled_from(["", "(2)", "(3)"]),
+        st.sampled_from(["-output", "-output_0", "-output_1", "-input_0"]),
+    ),
+    unique=True,
+    max_size=12,
+)
+
+
+@given(NAMES, NAMES, st.data())
+def test_every_entry_is_in_one_pair_or_an_orphan(reference: list[str], candidate: list[str], data: st.DataObject) -> None:
+    shapes = st.sampled_from([(2,), (1, 2), (3,)])
+    sides: list[dict[str, Array | None]] = [
+        {name: numbers(*data.draw(shapes)) for name in names} for names in (reference, candidate)
+    ]
+    found = aligned(*sides)
+    left, right = orphans(found)
+    assert sorted([a for a, _ in paired(found)] + left) == sorted(reference)
+    assert sorted([b for _, b in paired(found)] + right) == sorted(candidate)

@@ -1,0 +1,102 @@
+"""Who may import whom: held by import-linter, and by asking real processes what they loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "sample_dumps"
+FRAMEWORKS = ("torch", "transformers", "max", "onnxruntime", "safetensors")
+FACES = ("textual", "rich")
+
+RUN = """
+import sys
+from tensordiff.cli.main import run
+sys.argv = ["tensordiff", *{args!r}]
+try:
+    run()
+except SystemExit as left:
+    print(left.code, *sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stderr)
+"""
+BLOCK = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(name + " is not to be had")
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def python(script: str) -> list[str]:
+    """Run a script; the words of its last line on stderr."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stderr.splitlines()[-1].split()
+
+
+def loaded(*args: str) -> tuple[int, set[str]]:
+    """The status of a command, and the packages it loaded."""
+    status, *names = python(RUN.format(args=args))
+    return int(status), set(names)
+
+
+COMPARE = ("compare", str(SAMPLES / "reference"), str(SAMPLES / "candidate"))
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (COMPARE, 1),
+        (("compare", str(SAMPLES / "reference"), str(SAMPLES / "max"), "--json"), 0),
+        (("lint", str(SAMPLES / "reference"), str(SAMPLES / "max")), 0),
+        (("inspect", str(SAMPLES / "golden"), "--stats"), 0),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_commands_on_dumps_load_no_framework_and_no_face(args: tuple[str, ...], status: int) -> None:
+    found, names = loaded(*args)
+    assert found == status
+    assert "numpy" in names
+    assert not names.intersection(FRAMEWORKS + FACES)
+
+
+@pytest.mark.parametrize("args", [("--help",), ("compare", "--help"), ("--version",), ("inspect", "--help"), ("nope",)])
+def test_help_loads_nothing_heavy(args: tuple[str, ...]) -> None:
+    _, names = loaded(*args)
+    assert "click" in names
+    assert not names.intersection(("numpy", "numba", "ml_dtypes", *FRAMEWORKS, *FACES))
+
+
+def test_comparing_small_dumps_does_not_wait_for_the_compiler() -> None:
+    assert "numba" not in loaded(*COMPARE)[1]
+
+
+def test_compare_works_where_no_framework_can_be_imported() -> None:
+    script = BLOCK.format(blocked=FRAMEWORKS + FACES) + RUN.format(args=COMPARE)
+    assert python(script)[0] == "1"
+
+
+def test_the_block_blocks() -> None:
+    script = BLOCK.format(blocked=("torch",)) + "\ntry:\n import torch\nexcept ImportError as e: print(e, file=sys.stderr)"
+    assert python(script) == "torch is not to be had".split()
+
+
+def test_import_linter_s_contracts_hold() -> None:
+    code = "from importlinter.cli import lint_imports_command as lint; lint()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"], capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert " kept, 0 broken" in done.stdout
+
+
+def test_only_the_command_line_writes_to_the_standard_streams() -> None:
+    files = [path for path in (ROOT / "tensordiff").rglob("*.py") if path.parent.name != "cli"]
+    assert len(files) > 20
+    assert [path for path in files if "sys.std" in path.read_text()] == []

@@ -1,0 +1,81 @@
+"""A session: what it opens, what it leaves alone."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensordiff.errors import AlignError, NotADump, TensordiffError
+from tensordiff.session import Request, Session
+from tests.making import SAMPLES, numbers, save, save_npy, truncate
+
+REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
+
+
+def test_opening_reads_no_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [save_npy(tmp_path / side, {f"a.{i}": numbers(4) for i in range(50)}) for side in "rc"]
+    opened: list[Any] = []
+    real = os.open
+
+    def noted(path: Any, *args: Any, **kwargs: Any) -> int:
+        opened.append(path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", noted)
+    monkeypatch.setattr(builtins, "open", lambda *_: pytest.fail("opened"))
+    session = Session.open(Request(*made))
+    assert len(session.pairs) == 50
+    assert opened == []
+
+
+def test_rows_are_measured_one_by_one(tmp_path: Path) -> None:
+    made = save_npy(tmp_path / "d", {"a": numbers(4), "b": numbers(4)})
+    rows = Session.open(Request(made, made)).rows()
+    assert next(rows).verdict.name == "agrees"
+    truncate(made / "b.npy")
+    assert next(rows).verdict.name == "unknown"
+
+
+def test_pairs_keep_their_numbers_when_some_are_asked_for() -> None:
+    session = Session.open(Request(REFERENCE, CANDIDATE, only="act_fn$"))
+    assert [pair.index for pair in session.pairs] == [25, 26, 56, 57]
+
+
+def test_a_step_is_asked_for() -> None:
+    assert Session.open(Request(REFERENCE, CANDIDATE, step=1)).pairs == ()
+    assert len(Session.open(Request(REFERENCE, CANDIDATE, step=0)).pairs) == 76
+
+
+def test_a_bad_regex() -> None:
+    with pytest.raises(AlignError, match="not a regular expression"):
+        _ = Session.open(Request(REFERENCE, CANDIDATE, only="*")).pairs
+
+
+def test_a_path_that_looks_like_a_source_but_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(Path("max:d.safetensors"), {"a": numbers(4)})
+    assert len(Session.open(Request(Path("max:d.safetensors"), Path("max:d.safetensors"))).pairs) == 1
+
+
+def test_a_source_says_what_to_do_instead() -> None:
+    with pytest.raises(TensordiffError, match="cannot be run yet; dump the run"):
+        Session.open(Request(Path("hf:a/b"), CANDIDATE))
+
+
+def test_a_third_dump_must_exist() -> None:
+    with pytest.raises(NotADump):
+        Session.open(Request(REFERENCE, CANDIDATE, golden=Path("nowhere")))
+
+
+def test_files_that_could_not_be_read_are_in_the_outcome(tmp_path: Path) -> None:
+    save(tmp_path / "c" / "a.safetensors", {"a": numbers(64)})
+    truncate(save(tmp_path / "c" / "b.safetensors", {"b": numbers(64)}))
+    session = Session.open(Request(tmp_path / "c", tmp_path / "c"))
+    outcome = session.outcome(session.rows())
+    assert len(outcome.unread) == 2
+    assert outcome.unread[0].startswith(str(tmp_path / "c" / "b.safetensors"))
+    assert outcome.verdict == "unknown"
