@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import torch
 
-from benchmarks import kernel, many_small, whole
+from benchmarks import aligning, kernel, many_small, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = """# Speed
@@ -44,6 +44,9 @@ def main() -> None:
         print(parts[-1], flush=True)
         headings = ("dump", "pairs/s, all", "pairs/s, measuring", "torch.load and today's arithmetic", "ratio")
         parts.append(table("Many small pairs (9×256 float32)", headings, many_small.rows(Path(folder))))
+        print(parts[-1], flush=True)
+        headings = ("2,000 and 2,000 entries", "measured", "limit we hold")
+        parts.append(table("Aligning", headings, aligning.rows()))
         print(parts[-1], flush=True)
         parts.append(table("Whole commands", ("what", "measured", "limit we hold"), whole.rows(Path(folder))))
         print(parts[-1], flush=True)

@@ -107,4 +107,16 @@ def truncate(path: Path, keep: Callable[[int], int] = lambda size: size // 2) ->
     return path
 
 
-__all__ = ["SAMPLES", "aligned", "held", "nudged", "numbers", "open_dump", "pairs", "save", "save_npy", "truncate", "write"]
+__all__ = [
+    "SAMPLES",
+    "aligned",
+    "held",
+    "nudged",
+    "numbers",
+    "open_dump",
+    "pairs",
+    "save",
+    "save_npy",
+    "truncate",
+    "write",
+]

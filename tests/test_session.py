@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,20 +13,12 @@ from tests.making import SAMPLES, numbers, save, save_npy, truncate
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
 
 
-def test_opening_reads_no_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [save_npy(tmp_path / side, {f"a.{i}": numbers(4) for i in range(50)}) for side in "rc"]
-    opened: list[Any] = []
-    real = os.open
-
-    def noted(path: Any, *args: Any, **kwargs: Any) -> int:
-        opened.append(path)
-        return real(path, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", noted)
-    monkeypatch.setattr(builtins, "open", lambda *_: pytest.fail("opened"))
-    session = Session.open(Request(*made))
+def test_opening_reads_no_tensor(tmp_path: Path, opens: list[str]) -> None:
+    one, other = (save_npy(tmp_path / side, {f"a.{i}": numbers(4) for i in range(50)}) for side in "rc")
+    opens.clear()
+    session = Session.open(Request(one, other))
     assert len(session.pairs) == 50
-    assert opened == []
+    assert opens == []
 
 
 def test_rows_are_measured_one_by_one(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from tensordiff.dump.model import Entry
 HEAD_SIZES = (16, 32, 64, 80, 96, 128, 192, 256)
 
 
-class Match(NamedTuple):
+@dataclass(frozen=True, eq=False)  # a key by itself: hashing the entries in it would hash what they store
+class Match:
     """Two entries that hold the same values, and how the reference must be seen for it."""
 
     reference: Entry
@@ -50,14 +51,14 @@ class Library:
 
     def __init__(self, sketches: Sequence[Sketch]) -> None:
         self.sketches = sketches
-        self.numbers = np.array([(s.size, s.mean, s.rms, s.largest) for s in sketches]).reshape(-1, 4)
+        self.numbers = np.array([(s.size, s.mean, s.rms, s.largest, s.same) for s in sketches]).reshape(-1, 5)
 
     def alike(self, other: Sketch) -> Iterator[Sketch]:
         """Tensors of the same size and spread."""
         if not self.sketches:
             return
-        size, mean, rms, largest = self.numbers.T
-        slack = np.array([3 * tolerance(other, s) for s in self.sketches]) * other.rms
+        size, mean, rms, largest, same = self.numbers.T
+        slack = 3 * np.maximum(same, other.same) * other.rms
         is_alike = (size == other.size) & (abs(rms - other.rms) <= slack) & (abs(mean - other.mean) <= slack)
         # The largest element of a rounded tensor may be off by more than the tensor is on the whole.
         is_alike &= abs(largest - other.largest) <= 0.05 * other.largest

@@ -6,6 +6,7 @@ read, so that nothing after alignment needs to know that ``cat(q, k, v)`` never 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
 
+_PLACEHOLDER = re.compile(r"\{([ijk])\}")
+_NUMBER = re.compile(r"(?<![\w-])(?:0|[1-9][0-9]{0,8})(?![\w-])")
 Key = tuple[str, str, int]
 """Canonical layer, port, step."""
 
@@ -71,7 +74,19 @@ class Index:
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
         """What may stand for the placeholders of a name, by the layers there are."""
         layer = parse_name(pattern).layer
+        if layer.count("{") == 1 and (only := _PLACEHOLDER.search(layer)):
+            numbers = self._outlines.get((layer.replace(only[0], "{}"), step), [])
+            return [{only[1]: number} for number in numbers]
         return [found for name, at in self.layers if at == step and (found := bindings(layer, name)) is not None]
+
+    @cached_property
+    def _outlines(self) -> dict[tuple[str, int], list[int]]:
+        """The numbers that stand in each place of each name: a map with one placeholder is looked up, not tried."""
+        outlines: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for name, step in self.layers:
+            for found in _NUMBER.finditer(name):
+                outlines[f"{name[: found.start()]}{{}}{name[found.end() :]}", step].append(int(found[0]))
+        return outlines
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
         """The entry that an expression is, plain or computed; None if one of its names is not there."""

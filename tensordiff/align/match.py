@@ -179,13 +179,20 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 
 
 def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Calls by number; where the candidate has more, the last that fits. Inputs must fit in any case."""
-    if len(calls) == 1 and len(others) > 1:
-        fitting = [other for other in others if could_be_same(calls[0], other)]
-        others = fitting[-1:] or others[:1]
-    for reference, candidate in zip(calls, others, strict=False):
+    """Calls by number; a single one with the last of the other side's that fits. Inputs must fit in any case."""
+    for reference, candidate in _by_number(calls, others):
         if not reference.is_input or could_be_same(reference, candidate):
             yield reference, candidate
+
+
+def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
+    if len(calls) == len(others):
+        return zip(calls, others, strict=True)
+    if 1 in (len(calls), len(others)):
+        fitting = [(r, c) for r in calls for c in others if could_be_same(r, c)]
+        return fitting[-1:] or list(zip(calls[:1], others[:1], strict=False))
+    numbered = {other.call: other for other in others}
+    return [(call, numbered[call.call]) for call in calls if call.call in numbered]
 
 
 def could_be_same(reference: Entry, candidate: Entry) -> bool:
@@ -252,17 +259,23 @@ def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[t
     ours, theirs = parse(rule.reference), parse(rule.candidate)
     for step in reference.steps:
         for numbers in _numbers(ours, theirs, reference, candidate, step):
-            r, c = reference.resolve(bind(ours, numbers), step), candidate.resolve(bind(theirs, numbers), step)
+            # The candidate's first: in most maps it is the one name that the dump does not have.
+            c = candidate.resolve(bind(theirs, numbers), step)
+            r = reference.resolve(bind(ours, numbers), step) if c is not None else None
             if r is not None and c is not None:
                 yield r, c
 
 
 def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
-    """What to put for the placeholders of a map: every layer that has its first name."""
-    for side, expression in ((reference, ours), (candidate, theirs)):
-        if placeholders(expression):
-            return side.numbers(next(name for name in names(expression) if "{" in name), step)
-    return [{}]
+    """What to put for the placeholders of a map: every layer that both sides have, by each side's first such name."""
+    found = [
+        side.numbers(next(name for name in names(expression) if "{" in name), step)
+        for side, expression in ((reference, ours), (candidate, theirs))
+        if placeholders(expression)
+    ]
+    if not found:
+        return [{}]
+    return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
 
 
 def _with_views(pair: Pair, views: Sequence[ViewRule]) -> Pair:

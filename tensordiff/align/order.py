@@ -1,7 +1,7 @@
 """Execution order: of the pairs, and whether both sides ran in the same.
 
-A folder of MAX files has none. Then it is taken from the other side; if neither has one, from the
-numbers in the names, parts before the whole.
+A folder of MAX files has none. Then it is taken from the other side; if neither has one it is recovered
+from the values, see ``recover``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from tensordiff.align.index import parts_of
+from tensordiff.align.recover import recover
 from tensordiff.dump.model import Dump, Entry
 
 Order = Literal["same", "differs", "unknown"]
@@ -26,16 +27,21 @@ class Part(NamedTuple):
 
 def in_execution_order(reference: Dump, candidate: Dump, found: Sequence[Found]) -> tuple[list[Found], str]:
     """Pairs as they ran, and what that was taken from."""
-    if reference.ordered or not candidate.ordered:
-        place = _places(reference)
-        source = "reference" if reference.ordered else "names"
-        return sorted(found, key=lambda pair: _last(place, pair[0])), source
-    place = _places(candidate)
-    return sorted(found, key=lambda pair: _last(place, pair[1])), "candidate"
+    if candidate.ordered and not reference.ordered:
+        place = _places(candidate.entries)
+        return sorted(found, key=lambda pair: _last(place, pair[1])), "candidate"
+    entries, source = (reference.entries, "reference") if reference.ordered else _recovered(reference)
+    place = _places(entries)
+    return sorted(found, key=lambda pair: _last(place, pair[0])), source
 
 
-def _places(dump: Dump) -> dict[int, int]:
-    return {id(entry): k for k, entry in enumerate(dump.entries)}
+def _recovered(dump: Dump) -> tuple[Sequence[Entry], str]:
+    entries, by_values = recover(dump)
+    return entries, "values" if by_values else "names"
+
+
+def _places(entries: Sequence[Entry]) -> dict[int, int]:
+    return {id(entry): k for k, entry in enumerate(entries)}
 
 
 def _last(places: dict[int, int], entry: Entry) -> int:
@@ -53,7 +59,7 @@ def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry,
 def order_parts(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> list[Part]:
     """Position by position, where the two sequences of paired outputs are not the same."""
     outputs = [(r, c) for r, c, _ in found if not r.is_input]
-    ours, theirs = _places(reference), _places(candidate)
+    ours, theirs = _places(reference.entries), _places(candidate.entries)
     by_reference = sorted(outputs, key=lambda pair: _last(ours, pair[0]))
     by_candidate = sorted(outputs, key=lambda pair: _last(theirs, pair[1]))
     return [

@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Literal, get_args
 
 from tensordiff.align.literal import required_literal
@@ -53,10 +52,6 @@ class Rule:
         """Whether it is on and for this side."""
         return self.on and self.side in (side, "both")
 
-    def rewrite(self, layer: str, module_class: str | None = None) -> str:
-        """What it makes of a name."""
-        return _through([self._step], layer, module_class)
-
     @cached_property
     def _step(self) -> _Step:
         return required_literal(self.match), self.pattern.sub, self.replace, self.class_pattern
@@ -82,19 +77,12 @@ class RuleSet:
         """How many entries each rule gives another name."""
         counts = [0] * len(self.rules)
         for side, dump in dumps.items():
+            steps = [(k, rule._step) for k, rule in enumerate(self.rules) if rule.is_for(side)]
             layers = Counter((entry.layer, entry.origin and entry.origin.module_class) for entry in dump.entries)
             for (layer, module_class), entries in layers.items():
-                for k in self._changing(layer, side, module_class):
+                for k in _changing(steps, layer, module_class):
                     counts[k] += entries
         return tuple(counts)
-
-    def _changing(self, layer: str, side: Side, module_class: str | None) -> list[int]:
-        changing = []
-        for k, rule in enumerate(self.rules):
-            before, layer = layer, rule.rewrite(layer, module_class) if rule.is_for(side) else layer
-            if layer != before:
-                changing.append(k)
-        return changing
 
     def with_rule(self, rule: Rule, at: int = 0) -> RuleSet:
         """These rules and one more: the first to be tried, unless another place is given."""
@@ -114,10 +102,6 @@ class RuleSet:
         """These rules with one of them turned off, or on again."""
         self._check_index(k)
         return RuleSet((*self.rules[:k], replace(self.rules[k], on=not self.rules[k].on), *self.rules[k + 1 :]))
-
-    def with_file(self, path: Path) -> RuleSet:
-        """These rules with a user's before them."""
-        return RuleSet(read_rules(path) + self.rules)
 
     def _check_index(self, k: int) -> None:
         if not 0 <= k < len(self.rules):
@@ -149,6 +133,15 @@ def _through(steps: Sequence[_Step], layer: str, module_class: str | None) -> st
     return layer
 
 
+def _changing(steps: Sequence[tuple[int, _Step]], layer: str, module_class: str | None) -> Iterator[int]:
+    """The numbers of the rules that give a name another spelling."""
+    for k, step in steps:
+        if step[0] in layer:
+            before, layer = layer, _through((step,), layer, module_class)
+            if layer != before:
+                yield k
+
+
 def check_regex(what: str, expression: str) -> None:
     """Refuse what is not a regular expression, or one that Python itself finds doubtful."""
     try:
@@ -174,15 +167,3 @@ def check_rule(rule: Rule) -> None:
     check_regex("match", rule.match)
     check_regex("module_class", rule.module_class or "")
     check_replace(rule.match, rule.replace)
-
-
-def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file that has nothing else: what would be passed over is refused."""
-    from tensordiff.align.rules_file import read_rules_file  # files are made of rules
-
-    found = read_rules_file(path)
-    later = {"map": found.maps, "view": found.views, "tolerance": found.tolerances, "presets": found.presets}
-    for word, tables in later.items():
-        if tables:
-            raise AlignError(f"{printable(path)}: [[{word}]] cannot be used yet; take it out")
-    return found.rules

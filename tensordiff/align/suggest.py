@@ -6,7 +6,7 @@ nothing else that fits, may be accepted without a person; a single tensor is nev
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -235,7 +235,8 @@ def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]
     """Each tensor once; a match is the only one if inputs leave either side no other choice."""
     best = _best_support(support)
     left = [match for match, given in support.items() if not _is_refuted(match, given, best)]
-    sure = [match for match in left if _is_alone(match, left)]
+    choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
+    sure = [match for match in left if choices[id(match.reference)] == choices[id(match.candidate)] == 1]
     yield from ((match, True) for match in sure)
     taken = {id(entry) for match in sure for entry in (match.reference, match.candidate)}
     for match in sorted(left, key=alikeness, reverse=True):
@@ -256,11 +257,6 @@ def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
 def _is_refuted(match: Match, given: Support, best: Mapping[int, float]) -> bool:
     """Whether the layers' inputs say that it is another of several equal tensors. No inputs say nothing."""
     return given.share is not None and given.share < max(best[id(match.reference)], best[id(match.candidate)])
-
-
-def _is_alone(match: Match, left: Sequence[Match]) -> bool:
-    rivals = (m for m in left if m.reference is match.reference or m.candidate is match.candidate)
-    return all(m is match for m in rivals)
 
 
 def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> tuple[MapRule, ...]:

@@ -65,15 +65,22 @@ LAST_TOKEN, ALL = numbers(1, 4), numbers(1, 9, 4)
 
 
 def test_one_call_goes_to_the_last_of_many_that_fits() -> None:
-    found = aligned({"norm-output": ALL}, {"norm-output": LAST_TOKEN, "norm(2)-output": ALL[0]})
-    assert paired(found) == [("norm-output", "norm(2)-output")]
-    assert orphans(found) == ([], ["norm-output"])
+    found = aligned({"a-output": ALL}, {"a-output": LAST_TOKEN, "a(2)-output": ALL[0]})
+    assert paired(found) == [("a-output", "a(2)-output")]
+    assert orphans(found) == ([], ["a-output"])
+
+
+def test_a_head_that_ran_for_the_last_token_too_is_paired_through_a_view() -> None:
+    found = aligned({"lm_head-output": ALL}, {"lm_head-output": LAST_TOKEN, "lm_head(2)-output": ALL[0]})
+    assert paired(found) == [("lm_head-output", "lm_head(2)-output"), ("lm_head-output", "lm_head-output")]
+    assert [pair.views for pair in found.pairs] == [[], ["last_token"]]
+    assert found.pairs[1].reference.spec.shape == LAST_TOKEN.shape
 
 
 def test_the_same_from_the_other_side() -> None:
-    found = aligned({"norm-output": LAST_TOKEN, "norm(2)-output": ALL[0]}, {"norm-output": ALL})
-    assert paired(found) == [("norm(2)-output", "norm-output")]
-    assert orphans(found) == (["norm-output"], [])
+    found = aligned({"a-output": LAST_TOKEN, "a(2)-output": ALL[0]}, {"a-output": ALL})
+    assert paired(found) == [("a(2)-output", "a-output")]
+    assert orphans(found) == (["a-output"], [])
 
 
 def test_where_no_call_fits_the_first_is_kept_for_measuring_to_say_so() -> None:
@@ -180,7 +187,9 @@ NAMES = st.lists(
 
 
 @given(NAMES, NAMES, st.data())
-def test_every_entry_is_in_one_pair_or_an_orphan(reference: list[str], candidate: list[str], data: st.DataObject) -> None:
+def test_every_entry_is_in_one_pair_or_an_orphan(
+    reference: list[str], candidate: list[str], data: st.DataObject
+) -> None:
     shapes = st.sampled_from([(2,), (1, 2), (3,)])
     sides: list[dict[str, Array | None]] = [
         {name: numbers(*data.draw(shapes)) for name in names} for names in (reference, candidate)

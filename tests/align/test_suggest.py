@@ -21,9 +21,9 @@ CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 REAL = ["llama", "llama_bf16", "qwen3", "phi3", "bert"]
 
 
-def dump(ordered: bool = True, **tensors: np.ndarray) -> Dump:
+def dump(**tensors: np.ndarray) -> Dump:
     entries = tuple(entry(name.replace("__", "."), Held(array)) for name, array in tensors.items())
-    return Dump(Path("held"), "held", entries, ordered)
+    return Dump(Path("held"), "held", entries, ordered=True)
 
 
 def suggest(reference: Dump, candidate: Dump) -> tuple[list[Suggestion], Suggester]:

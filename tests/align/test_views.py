@@ -72,7 +72,7 @@ def test_sides_may_be_swapped(shapes: tuple[Shape, Shape]) -> None:
 
 @given(SHAPES, st.data())
 def test_ones_never_stand_in_the_way(shape: Shape, data: st.DataObject) -> None:
-    other = list(n for n in shape if n != 1)
+    other = [n for n in shape if n != 1]
     for _ in range(data.draw(st.integers(0, 3))):
         other.insert(data.draw(st.integers(0, len(other))), 1)
     assert reconcile(shape, tuple(other)) is not None
@@ -101,6 +101,12 @@ def test_a_shape_is_itself(shape: Shape) -> None:
         ((2, 9, 1), (18, 1), (18, 1), ["flatten 0 1"]),
         ((1,), (), (), ["squeeze 0"]),
         ((1, 1, 1), (), (), ["squeeze 0 1 2"]),
+        ((1, 1, 9), (1, 9), (1, 9), ["squeeze 0"]),
+        ((9, 1, 1), (9, 1), (9, 1), ["squeeze 1"]),
+        ((1, 9, 1), (9, 1), (9, 1), ["squeeze 0"]),
+        ((1, 9, 1), (1, 9), (1, 9), ["squeeze 2"]),
+        ((1, 9, 1, 64), (1, 9, 64), (1, 9, 64), ["squeeze 2"]),
+        ((2, 1, 1, 3), (1, 2, 1, 1, 3, 1), (2, 1, 1, 3), ["candidate squeeze 0 5"]),
         ((1, 9), (9, 1), (9,), ["squeeze 0", "candidate squeeze 1"]),
         ((1, 2, 9, 64), (18, 64), (18, 64), ["squeeze 0", "flatten 0 1"]),
         ((1, 18, 64), (2, 9, 64), (18, 64), ["squeeze 0", "candidate flatten 0 1"]),

@@ -29,8 +29,17 @@ def test_help_names_every_command_and_every_status(call: Call) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["--json", "--rules FILE", "--golden DUMP", "--injected DUMP", "--atol X", "--rtol X", "--threshold X", "--step N"]
-    + ["--only REGEX"],
+    [
+        "--json",
+        "--rules FILE",
+        "--golden DUMP",
+        "--injected DUMP",
+        "--atol X",
+        "--rtol X",
+        "--threshold X",
+        "--step N",
+        "--only REGEX",
+    ],
 )
 def test_the_contract_s_options_are_in_the_help(call: Call, option: str) -> None:
     assert option in call("compare", "--help").out
@@ -51,7 +60,7 @@ def test_a_misspelt_command(call: Call) -> None:
 
 
 def test_a_word_like_no_command(call: Call) -> None:
-    assert_one_sentence(call("frobnicate"), "'frobnicate' is neither", "commands are compare, inspect, lint, demo")
+    assert_one_sentence(call("frobnicate"), "'frobnicate' is neither", "commands are compare, align, inspect, lint, demo")
 
 
 def test_one_path_alone(call: Call) -> None:

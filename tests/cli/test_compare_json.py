@@ -127,7 +127,10 @@ def test_a_number_that_is_not_finite_is_a_string(call: Call, tmp_path: Path, odd
     array = numbers(4, 8)
     broken = array.copy()
     broken[1, 2] = odd
-    reference, candidate = save(tmp_path / "r.safetensors", {"a": array}), save(tmp_path / "c.safetensors", {"a": broken})
+    reference, candidate = (
+        save(tmp_path / "r.safetensors", {"a": array}),
+        save(tmp_path / "c.safetensors", {"a": broken}),
+    )
     said = call("compare", reference, candidate, "--json")
     [pair] = strictly(said.out)["pairs"]
     assert said.status == 1
@@ -139,7 +142,10 @@ def test_a_number_that_is_not_finite_is_a_string(call: Call, tmp_path: Path, odd
 
 def test_views_are_named(call: Call, tmp_path: Path) -> None:
     array = numbers(1, 9, 4)
-    reference, candidate = save(tmp_path / "r.safetensors", {"a": array}), save(tmp_path / "c.safetensors", {"a": array[0]})
+    reference, candidate = (
+        save(tmp_path / "r.safetensors", {"a": array}),
+        save(tmp_path / "c.safetensors", {"a": array[0]}),
+    )
     [pair] = strictly(call("compare", reference, candidate, "--json").out)["pairs"]
     assert (pair["views"], pair["shape"]) == (["squeeze 0"], [9, 4])
 

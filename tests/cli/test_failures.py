@@ -120,7 +120,10 @@ def test_a_loop_of_links(call: Call, tmp_path: Path) -> None:
 
 
 def test_nothing_paired(call: Call, tmp_path: Path) -> None:
-    reference, candidate = save(tmp_path / "r.safetensors", {"a": ARRAY}), save(tmp_path / "c.safetensors", {"b": ARRAY})
+    reference, candidate = (
+        save(tmp_path / "r.safetensors", {"a": ARRAY}),
+        save(tmp_path / "c.safetensors", {"b": ARRAY}),
+    )
     for more in ((), ("--json",)):
         said = call("compare", reference, candidate, *more)
         assert_one_sentence(said, "nothing could be paired", "--rules", str(reference), str(candidate))

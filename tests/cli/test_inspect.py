@@ -78,7 +78,7 @@ def test_statistics_of_nothing(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_scalar(call: Call, tmp_path: Path) -> None:
-    made = save(tmp_path / "d.safetensors", {"a": np.float32(3).reshape(())})
+    made = save(tmp_path / "d.safetensors", {"a": np.array(3, np.float32)})
     assert call("inspect", made).out.splitlines()[-2].split() == ["a", "float32", "scalar", "4", "B"]
 
 

@@ -29,6 +29,7 @@ def test_every_item_is_counted_on_one_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(sys.stderr, Terminal)
     written = sys.stderr.getvalue()
     assert "\rmeasuring 2/4 ━━━━━━━━━━────────── (Ctrl-C stops)\x1b[K" in written
+    assert [f"{k}/4" in written for k in range(1, 6)] == [True] * 4 + [False]
     assert "\n" not in written
     assert written.endswith("\r\x1b[K")
 

