@@ -151,10 +151,15 @@ class _Matcher:
                 if self.is_free(reference, candidate):
                     self.take(reference, candidate, "name" if reference.name == candidate.name else "rule")
 
+    def _name(self, reference: Entry, candidate: Entry) -> str:
+        """The layer's name; of a fused layer, the side's that has it whole."""
+        is_fused = len(list(parts_of(reference))) > 1
+        return self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference)
+
     def alignment(self, views: Sequence[ViewRule]) -> Alignment:
         """All that was found, in execution order."""
         found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
-        pairs = (Pair(k, self.reference.canonical(r), r, c, by) for k, (r, c, by) in enumerate(found))
+        pairs = (Pair(k, self._name(r, c), r, c, by) for k, (r, c, by) in enumerate(found))
         return Alignment(
             tuple(_with_views(pair, views) for pair in pairs),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),

@@ -45,7 +45,7 @@ def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
 
 
 def _print_culprit(page: Page, row: Row) -> None:
-    name = label(row.pair.name, row.pair.reference.port)
+    name = label(row.pair)
     page.print(f"verdict: diverges, first at {name}", fg="red", bold=True)
     page.print(row.verdict.why, "  ")
     if row.diff is not None:
@@ -59,7 +59,7 @@ def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:
     """Why it could not be told whether the two agree, and what to try."""
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
-        first = f"{label(unknown[0].pair.name, unknown[0].pair.reference.port)}: {unknown[0].verdict.why}"
+        first = f"{label(unknown[0].pair)}: {unknown[0].verdict.why}"
         return TensordiffError(f"{len(unknown)} of {len(outcome.rows)} pairs could not be compared, first {first}")
     if outcome.rows and outcome.unread:
         return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from tensordiff.align import Pair
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
 from tensordiff.cli.text import columns, fit, pad
@@ -56,7 +57,7 @@ class Table:
         self.has_golden = session.engine.golden is not None
         self.bars = 8 if wide < 100 else 16
         numbers = (_NUMBER + 1) * (len(self.columns) + self.has_injected + self.has_golden)
-        longest = max((columns(label(p.name, p.reference.port)) for p in session.pairs), default=10)
+        longest = max((columns(label(p)) for p in session.pairs), default=10)
         self.name_width = max(16, min(longest, wide - numbers - self.bars - _INDEX - 6))
 
     def open(self, findings: Sequence[Finding]) -> None:
@@ -88,7 +89,7 @@ class Table:
     def row(self, row: Row) -> None:
         """Print one row; of one that could not be measured, why."""
         glyph, colour = GLYPHS[row.verdict.name]
-        name = label(row.pair.name, row.pair.reference.port)
+        name = label(row.pair)
         bars = sparkline(row.diff.profile, self.bars) if row.diff else ""
         why = "" if row.diff else printable(row.verdict.why)
         terse = self.page.wide is not None
@@ -118,9 +119,11 @@ class Table:
         return f"{glyph} {index:>{_INDEX}} {pad(name, self.name_width)} {numbers} {bars}".rstrip()
 
 
-def label(name: str, port: str) -> str:
-    """A pair as people call it: its layer, and the port unless it is the output."""
-    return printable(name if port in ("output", "output_0") else f"{name} {port}")
+def label(pair: Pair) -> str:
+    """A pair as people call it: its layer, the port unless it is the output, and a view that a rule asked for."""
+    port = pair.reference.port
+    words = [pair.name, *([] if port in ("output", "output_0") else [port]), *(f"[{view}]" for view in pair.views)]
+    return printable(" ".join(words))
 
 
 def number(value: float) -> str:

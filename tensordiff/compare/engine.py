@@ -174,11 +174,12 @@ class _Carried:
     def __init__(self) -> None:
         self.inputs: dict[tuple[str, int, int], float] = {}
         self.before: float | None = None
+        self.worst: float | None = None
 
     def into(self, pair: Pair) -> float | None:
-        """What is known to have come into a pair's layer; into an input comes what ran before it."""
+        """What is known to have come into a pair's layer; an input may come from anything that ran before."""
         if pair.reference.is_input:
-            return self.before
+            return self.worst
         return self.inputs.get(_place(pair), self.before)
 
     def note(self, row: Row) -> None:
@@ -190,6 +191,7 @@ class _Carried:
             self.inputs[place] = _worse(self.inputs.get(place, 0.0), row.diff.rel_l2)
         else:
             self.before = row.diff.rel_l2
+            self.worst = _worse(self.worst or 0.0, row.diff.rel_l2)
 
 
 def _place(pair: Pair) -> tuple[str, int, int]:

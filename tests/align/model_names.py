@@ -6,9 +6,17 @@ are not installed here are written down as their sources have them.
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
+
+from tensordiff.align.presets import choose
+from tensordiff.dump import Dump
+from tests.making import held, numbers
+
+Names = tuple[str, ...]
 
 SMALL = {"vocab_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -32,12 +40,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 32, "d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 8,
         "decoder_ffn_dim": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
     },
-    "T5ForConditionalGeneration": {"vocab_size": 32, "d_model": 8, "d_ff": 8, "d_kv": 4, "num_layers": 2, "num_heads": 2},
+    "T5ForConditionalGeneration": {
+        "vocab_size": 32, "d_model": 8, "d_ff": 8, "d_kv": 4, "num_layers": 2, "num_heads": 2,
+    },
 }  # fmt: skip
 
 
 @cache
-def transformers_layers(architecture: str) -> tuple[str, ...]:
+def transformers_layers(architecture: str) -> Names:
     """The layers of a model of transformers that can be called, by its own names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -51,7 +61,7 @@ def transformers_layers(architecture: str) -> tuple[str, ...]:
     return tuple(name for name, module in model.named_modules() if name and not isinstance(module, lists))
 
 
-def blocks(prefix: str, parts: str, before: str = "", after: str = "") -> tuple[str, ...]:
+def blocks(prefix: str, parts: str, before: str = "", after: str = "") -> Names:
     """Two blocks of the same parts, the block itself being ``.``; with what comes before and after them."""
     inside = (f"{prefix}.{i}" + (f".{part}" if part != "." else "") for i in range(2) for part in parts.split())
     return (*before.split(), *inside, *after.split())
@@ -147,3 +157,21 @@ OTHERS = {
     "fairseq roberta": FAIRSEQ_ROBERTA,
     "fairseq decoder": FAIRSEQ_DECODER,
 }
+
+
+def dump(layers: Iterable[str]) -> Dump:
+    """A dump of these layers' outputs."""
+    return held({f"{layer}-output": numbers(1) for layer in layers})
+
+
+def layers_of(model: str) -> Names:
+    """The layers of any model here."""
+    return OTHERS[model] if model in OTHERS else transformers_layers(model)
+
+
+def same(reference: Names, candidate: Names) -> dict[str, str]:
+    """The layers of the first block, and outside of blocks, that are spelled alike; the last of several wins."""
+    rules = choose(dump(reference), dump(candidate)).rules
+    theirs = {rules.canonical(layer, "candidate"): layer for layer in candidate}
+    found = {layer: theirs.get(rules.canonical(layer, "reference")) for layer in reference}
+    return {ours: other for ours, other in found.items() if other and not re.search(r"\.1(\.|$)", ours)}

@@ -13,7 +13,6 @@ from tensordiff.compare.plan import Tolerance
 from tensordiff.compare.verdict import Limits
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.errors import BadFile
 from tests.making import held, nudged, numbers, pairs
 
 Tensors = dict[str, Array | None]
@@ -176,9 +175,11 @@ def test_an_injected_run_in_another_shape() -> None:
     assert row.injected is None
 
 
-def test_an_injected_run_that_cannot_be_read_is_not_passed_over() -> None:
-    with pytest.raises(BadFile):
-        with_third({"a": A}, {"a": A}, injected={"a": None})
+@pytest.mark.parametrize("third", ["injected", "golden"])
+def test_a_third_run_that_cannot_be_read_is_not_passed_over(third: str) -> None:
+    first, second = with_third({"a": A, "b": A}, {"a": A, "b": A}, **{third: {"a": None, "b": A}})
+    assert first.verdict == ("unknown", "lost.pt: is truncated; dump it again")
+    assert second.verdict.name == "agrees"
 
 
 def test_an_injected_run_may_hold_less() -> None:
