@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.memory import Held
 from benchmarks.timing import best_of
 from tensordiff.align import Plan, align
 from tensordiff.align.index import Index
 from tensordiff.align.suggest import Suggester, accept
-from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Dump, Spec, entry
+from tensordiff.dump.model import Dump, entry
 
 LAYERS = 200
 PARTS = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
          "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "mlp.act_fn")  # fmt: skip
-
-
-class _Held(NamedTuple):
-    array: Array
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.array.shape, self.array.dtype)
-
-    def read(self) -> Array:
-        return self.array
 
 
 def dumps(prefix: str, noise: float, *, scrambled: bool = False) -> Dump:
@@ -38,7 +26,7 @@ def dumps(prefix: str, noise: float, *, scrambled: bool = False) -> Dump:
         names = [f"layer_{number:05d}-output" for number in np.random.default_rng(2).permutation(len(names))]
     arrays = (rng.standard_normal((16, 256), dtype=np.float32) for _ in names)
     noisy = (a + np.float32(noise) * error.standard_normal(a.shape, dtype=np.float32) for a in arrays)
-    return Dump(Path("memory"), "memory", tuple(entry(n, _Held(a)) for n, a in zip(names, noisy, strict=True)), True)
+    return Dump(Path("memory"), "memory", tuple(entry(n, Held(a)) for n, a in zip(names, noisy, strict=True)), True)
 
 
 def rows() -> list[list[str]]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.memory import Held
 from benchmarks.timing import best_of
 from benchmarks.today import compare_like_today
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
 from tensordiff.compare.measure import warm_up
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.model import Spec, entry
+from tensordiff.dump.model import entry
 
 PAIRS = (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))
 MEGABYTES = (1, 16, 256)
@@ -84,17 +84,6 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
     ]
 
 
-class _InMemory(NamedTuple):
-    array: Array
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.array.shape, self.array.dtype)
-
-    def read(self) -> Array:
-        return self.array
-
-
 def _aligned(number: int, ref: Array, cand: Array) -> Pair:
-    sides = (entry(f"layer{number}-output", _InMemory(side)) for side in (ref, cand))
+    sides = (entry(f"layer{number}-output", Held(side)) for side in (ref, cand))
     return Pair(number, f"layer{number}", *sides, by="name")
