@@ -15,7 +15,8 @@ REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
 
 
 def test_opening_reads_no_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = (save_npy(tmp_path / side, {f"a.{i}": numbers(4) for i in range(50)}) for side in "rc")
+    tensors = {f"a.{i}": numbers(4) for i in range(50)}
+    one, other = save(tmp_path / "r.safetensors", tensors), save_npy(tmp_path / "c", tensors)
     monkeypatch.setattr(NpyFile, "read", lambda _: pytest.fail("read"))
     session = Session.open(Request(one, other, injected=other, golden=other))
     assert len(session.pairs) == 50
