@@ -130,7 +130,8 @@ class _Matcher:
 
     def take(self, reference: Entry, candidate: Entry, by: By) -> None:
         """Hold two entries to be the same tensor."""
-        self.found.append((reference, candidate, by))
+        is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
+        self.found.append((reference, candidate, "fused" if is_fused else by))
         self.used_reference.update(id(part) for part in parts_of(reference))
         self.used_candidate.update(id(part) for part in parts_of(candidate))
 

@@ -13,6 +13,7 @@ from tensordiff.align.rules_file import append_maps
 from tensordiff.align.rules_tables import MapRule
 from tensordiff.align.suggest import Suggestion
 from tensordiff.align.sync import gaps
+from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
 from tensordiff.dump import Entry
@@ -45,8 +46,9 @@ def show_alignment(reference: Path, candidate: Path, rules: Path | None, wish: W
     if wish.as_json:
         echo(dumps(_as_json(session, suggestions, accepted)))
     else:
+        page = Page.here()
         for line in _lines(session, suggestions, accepted, wish):
-            echo(line)
+            page.print(line, rest="      ")
     return 0 if session.alignment.pairs else 2
 
 

@@ -1,0 +1,90 @@
+"""``tensordiff align``: what it shows, what it writes, and that what it wrote gives the same alignment."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from tests.cli.running import Call
+from tests.making import SAMPLES, numbers, save
+
+REFERENCE, MAX = SAMPLES / "reference", SAMPLES / "max"
+
+
+def fused_pair(folder: Path) -> tuple[Path, Path]:
+    """Four layers whose names no preset knows, fused on one side."""
+    ours, theirs = {}, {}
+    for k in range(4):
+        a, b = numbers(9, 24, seed=2 * k), numbers(9, 40, seed=2 * k + 1)
+        ours |= {f"layers.{k}.left": a, f"layers.{k}.right": b, f"layers.{k}.same": a[:, :20] * 2}
+        theirs |= {f"layers.{k}.both": np.concatenate((a, b), axis=1), f"layers.{k}.same": a[:, :20] * 2}
+    return save(folder / "ours.safetensors", ours), save(folder / "theirs.safetensors", theirs)
+
+
+def test_shows_how_names_were_paired_and_what_is_left(call: Call) -> None:
+    said = call("align", REFERENCE, MAX)
+    assert said.status == 0
+    assert said.out.startswith("43 pairs: ")
+    assert "fused cat(layers.0.self_attn.q_proj, layers.0.self_attn.k_proj, layers.0.self_attn.v_proj)" in said.out
+    assert "order: unknown, taken from the reference" in said.out
+    assert "the two agree again at layers.0.input_layernorm" in said.out
+    assert "model.model.rotary_emb-output_0: no layer rotary_emb on the other side" in said.out
+
+
+def test_json(call: Call) -> None:
+    said = call("align", REFERENCE, MAX, "--json")
+    whole = json.loads(said.out)
+    assert whole["schema"] == "tensordiff.align/1"
+    assert len(whole["pairs"]) == 43 and whole["order_from"] == "reference"
+    assert {pair["by"] for pair in whole["pairs"]} == {"rule", "name", "fused"}
+    views = {pair["candidate"]: pair["views"] for pair in whole["pairs"]}
+    assert views["model.lm_head-output"] == ["last_token"]
+
+
+def test_suggests_from_values_and_writes_one_map_for_all_layers(call: Call, tmp_path: Path) -> None:
+    pair, rules = fused_pair(tmp_path), tmp_path / "rules.toml"
+    said = call("align", *pair, "-o", rules)
+    assert said.status == 0 and "cat of 2 agrees to" in said.out
+    assert tomllib.loads(rules.read_text())["map"] == [
+        {"reference": "cat(layers.{i}.left, layers.{i}.right)", "candidate": "layers.{i}.both"}
+    ]
+    again = json.loads(call("align", *pair, "--rules", rules, "--json").out)
+    assert [p["by"] for p in again["pairs"]].count("map") == 4
+    assert again["orphans"] == {"reference": [], "candidate": []}
+
+
+def test_auto_accepts_what_values_prove_and_a_written_file_gives_the_same_alignment(call: Call, tmp_path: Path) -> None:
+    pair, rules = fused_pair(tmp_path), tmp_path / "rules.toml"
+    auto = json.loads(call("align", *pair, "--auto", "-o", rules, "--json").out)
+    assert [p["by"] for p in auto["pairs"]].count("fused") == 4
+    read = json.loads(call("align", *pair, "--rules", rules, "--json").out)
+    assert [(p["reference"], p["candidate"]) for p in read["pairs"]] == [
+        (p["reference"], p["candidate"]) for p in auto["pairs"]
+    ]
+
+
+def test_without_suggestions_no_tensor_is_read(call: Call, tmp_path: Path) -> None:
+    said = call("align", *fused_pair(tmp_path), "--no-suggest", "--json")
+    assert json.loads(said.out)["suggestions"] == []
+
+
+def test_a_persons_comments_survive(call: Call, tmp_path: Path) -> None:
+    pair, rules = fused_pair(tmp_path), tmp_path / "rules.toml"
+    rules.write_text("# mine\n[[rule]]  # why\nmatch = 'x'\nreplace = 'y'\n")
+    assert call("align", *pair, "--rules", rules, "-o", rules).status == 0
+    assert rules.read_text().startswith("# mine\n[[rule]]  # why\n") and "[[map]]" in rules.read_text()
+
+
+def test_a_broken_rules_file_is_pointed_at(call: Call, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[map]]\nreference = "cat(a, b"\ncandidate = "c"\n')
+    said = call("align", REFERENCE, MAX, "--rules", rules)
+    assert said.status == 2 and "line 2, column" in said.err and "Traceback" not in said.err
+
+
+def test_nothing_paired(call: Call, tmp_path: Path) -> None:
+    ours, theirs = (save(tmp_path / f"{name}.safetensors", {name: numbers(3, seed=k)}) for k, name in enumerate("ab"))
+    assert call("align", ours, theirs).status == 2
