@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensordiff.dump.dtypes import Array
 from tests.cli.running import Call
 from tests.making import SAMPLES, numbers, save
 
@@ -16,7 +17,8 @@ REFERENCE, MAX = SAMPLES / "reference", SAMPLES / "max"
 
 def fused_pair(folder: Path) -> tuple[Path, Path]:
     """Four layers whose names no preset knows, fused on one side."""
-    ours, theirs = {}, {}
+    ours: dict[str, Array] = {}
+    theirs: dict[str, Array] = {}
     for k in range(4):
         a, b = numbers(9, 24, seed=2 * k), numbers(9, 40, seed=2 * k + 1)
         ours |= {f"layers.{k}.left": a, f"layers.{k}.right": b, f"layers.{k}.same": a[:, :20] * 2}
