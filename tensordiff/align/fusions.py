@@ -1,11 +1,12 @@
 """Tensors that one side computes together and the other apart, found by value.
 
-``cat`` of neighbours, ``act(gate) * up``, a sum with the residual, one token of all. Only neighbours
-in execution order are tried, and only where the numbers of their sketches add up.
+``cat`` of neighbours, ``act(gate) * up``, a sum with the residual, one token of all, part of a wider one.
+Only neighbours in execution order are tried, and only where the numbers of their sketches add up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 
@@ -27,8 +28,8 @@ Parts = tuple[Sketch, ...]
 class Fusions:
     """What neighbours of one side could be fused to, ready to be compared with a tensor of the other."""
 
-    def __init__(self, sketches: Sequence[Sketch]) -> None:
-        self.singles = sketches
+    def __init__(self, sketches: Sequence[Sketch], orphans: Sequence[Sketch] = ()) -> None:
+        self.singles, self.orphans = sketches, orphans
         pairs = [(a, b) for k, a in enumerate(sketches) for b in sketches[k + 1 : k + WINDOW] if a.core == b.core]
         self.pairs: list[Parts] = [both for both in pairs if len(both[0].sample) == len(both[1].sample)]
         self.cats = list(_cats(sketches))
@@ -39,6 +40,7 @@ class Fusions:
         yield from self._one_token(target)
         yield from self._cats_of(target)
         yield from self._products_and_sums(target)
+        yield from self._slices_of(target)
 
     def _one_token(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
         for item in self.singles:
@@ -56,6 +58,13 @@ class Fusions:
                 names = ", ".join(f"{{{n}}}" for n in range(len(parts)))
                 yield f"cat({names})", parts
 
+    def _slices_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+        """Part of a wider tensor that has no partner as a whole."""
+        for item in self.orphans:
+            if item.core[:-1] == target.core[:-1] and item.width > target.width:
+                for start in _where(_first_row(item), _first_row(target), _LOOSE * target.same):
+                    yield f"slice({{0}}, -1, {start}, {start + target.width})", (item,)
+
     def _products_and_sums(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
         near = _LOOSE * target.same
         for parts in self.pairs:
@@ -69,6 +78,17 @@ class Fusions:
                     yield f"mul({name}({{0}}), {{1}})", parts
                 if _is_near(act(b.sample) * a.sample, target.sample, near):
                     yield f"mul({name}({{1}}), {{0}})", parts
+
+
+def _first_row(item: Sketch) -> NDArray[np.float64]:
+    return np.asarray(item.entry.read().reshape(-1, item.width)[0], np.float64)
+
+
+def _where(row: NDArray[np.float64], part: NDArray[np.float64], near: float) -> list[int]:
+    """Where a row holds another, at steps that both widths allow."""
+    step = math.gcd(len(row), len(part))
+    starts = range(0, len(row) - len(part) + 1, step)
+    return [start for start in starts if _is_near(row[start : start + len(part)], part, near)]
 
 
 def _is_sum(a: NDArray[np.float64], b: NDArray[np.float64], target: NDArray[np.float64], near: float) -> bool:

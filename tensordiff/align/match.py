@@ -78,7 +78,9 @@ class Plan:
     maps: tuple[MapRule, ...] = ()
     """A person's: they beat every rule."""
     preset_maps: tuple[MapRule, ...] = ()
-    views: tuple[ViewRule, ...] = (LAST_TOKEN,)
+    views: tuple[ViewRule, ...] = ()
+    """A person's: they hold even where shapes agree without them."""
+    fallback_views: tuple[ViewRule, ...] = (LAST_TOKEN,)
     proven_maps: tuple[MapRule, ...] = ()
     """Accepted because the values are equal."""
 
@@ -89,7 +91,7 @@ class Plan:
         chosen = choose(reference, candidate, said.presets)
         rules = RuleSet((*said.rules, *chosen.rules.rules))
         maps = tuple(_general(rule) for rule in said.maps)
-        return cls(rules, maps, chosen.maps, (*said.views, LAST_TOKEN))
+        return cls(rules, maps, chosen.maps, said.views)
 
 
 def _general(rule: MapRule) -> MapRule:
@@ -109,8 +111,8 @@ def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignme
     matcher.take_all("rule", _ports(matcher))
     matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
     matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
-    matcher.take_all("rule", _other_calls(plan.views, matcher))
-    return matcher.alignment(plan.views)
+    matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
+    return matcher.alignment(plan)
 
 
 class _Matcher:
@@ -157,12 +159,12 @@ class _Matcher:
         is_fused = len(list(parts_of(reference))) > 1
         return self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference)
 
-    def alignment(self, views: Sequence[ViewRule]) -> Alignment:
+    def alignment(self, plan: Plan) -> Alignment:
         """All that was found, in execution order."""
         found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
         pairs = (Pair(k, self._name(r, c), r, c, by) for k, (r, c, by) in enumerate(found))
         return Alignment(
-            tuple(_with_views(pair, views) for pair in pairs),
+            tuple(_with_views(pair, plan) for pair in pairs),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, found),
@@ -284,11 +286,24 @@ def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: 
     return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
 
 
-def _with_views(pair: Pair, views: Sequence[ViewRule]) -> Pair:
-    """The pair seen through the first view rule that matches it, if its shapes need one."""
-    rule = next((view for view in views if re.search(view.match, pair.name)), None)
-    if rule is None or pair.reference.is_input or could_be_same(pair.reference, pair.candidate):
+def _with_views(pair: Pair, plan: Plan) -> Pair:
+    """A pair of outputs seen through the first view that is for it; a built-in one only where shapes need it."""
+    if pair.reference.is_input or pair.views:
         return pair
+    if said := _view_for(pair, plan.views):
+        return _seen_through(said, pair)
+    rule = _view_for(pair, plan.fallback_views)
+    if rule is None or could_be_same(pair.reference, pair.candidate):
+        return pair
+    seen = _seen_through(rule, pair)
+    return seen if _fits(seen.reference, seen.candidate) else pair
+
+
+def _view_for(pair: Pair, views: Sequence[ViewRule]) -> ViewRule | None:
+    return next((view for view in views if re.search(view.match, pair.name)), None)
+
+
+def _seen_through(rule: ViewRule, pair: Pair) -> Pair:
     reference = viewed(pair.reference, rule.reference) if rule.reference else pair.reference
     candidate = viewed(pair.candidate, rule.candidate) if rule.candidate else pair.candidate
-    return replace(pair, reference=reference, candidate=candidate) if _fits(reference, candidate) else pair
+    return replace(pair, reference=reference, candidate=candidate)

@@ -153,11 +153,14 @@ def _presets(parsed: Parsed) -> tuple[str, ...] | None:
     return names
 
 
-def write_rules_file(path: Path, wanted: RulesFile) -> None:
-    """Make a file say this and nothing else; what it says already stays as it is written."""
+def write_rules_file(path: Path, wanted: RulesFile, begin: str | None = None) -> None:
+    """Make a file say this and nothing else; what it says already stays as it is written.
+
+    ``begin`` are the comment lines that a new file begins with.
+    """
     from tensordiff.align.rules_writing import changed, new_file, put  # tomlkit is needed only here
 
-    old = _read(path) if path.exists() else new_file()
+    old = _read(path) if path.exists() else begin or new_file()
     text = changed(old, read_text(old, str(path)), wanted, str(path))
     if read_text(text, str(path)) != wanted:
         raise AlignError(f"{printable(path)}: these rules cannot be written so that they read back the same")

@@ -40,13 +40,15 @@ class ViewRule:
 
 @dataclass(frozen=True)
 class ToleranceRule:
-    """What is allowed to pairs, by layer."""
+    """What is allowed to pairs, by layer and port."""
 
     match: str
     rel_l2: float | None = None
     atol: float | None = None
     rtol: float | None = None
     max_abs: float | None = None
+    cos_dist: float | None = None
+    kl_div: float | None = None
 
 
 def check_expression(text: str, *, is_view: bool = False) -> None:
@@ -187,7 +189,7 @@ def view_rule(table: Table) -> ViewRule:
 
 def tolerance_rule(table: Table) -> ToleranceRule:
     """Read a ``[[tolerance]]``."""
-    limits = ("rel_l2", "atol", "rtol", "max_abs")
+    limits = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
     table.known("match", *limits)
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))

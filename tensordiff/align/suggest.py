@@ -71,9 +71,9 @@ class Suggester:
         partners = self._partner_layers(match for match, _, is_only in equal if is_only)
         done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
-        yield from self._fused(theirs, self._outputs_reference, partners, swapped=False)
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
-        yield from self._fused(ours, self._outputs_candidate, partners, swapped=True)
+        yield from self._fused(theirs, Fusions(self._outputs_reference, ours), partners, swapped=False)
+        yield from self._fused(ours, Fusions(self._outputs_candidate, theirs), partners, swapped=True)
 
     def _partner_layers(self, proven: Iterable[Match]) -> set[tuple[str, str]]:
         """Layers of the two sides that some tensor already ties together."""
@@ -135,9 +135,8 @@ class Suggester:
     # --- fused tensors ---------------------------------------------------------------------------
 
     def _fused(
-        self, targets: list[Sketch], parts: list[Sketch], partners: set[tuple[str, str]], *, swapped: bool
+        self, targets: list[Sketch], fusions: Fusions, partners: set[tuple[str, str]], *, swapped: bool
     ) -> Iterator[Suggestion]:
-        fusions = Fusions(parts)
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
         for target in targets:
             proven = _of_partners(list(_proven(fusions, target)), target, partners, swapped)

@@ -8,6 +8,7 @@ headers and from the first rows is said at the top of every compare; what needs 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Finding, lint_headers
-from tensordiff.dump.model import Dump
+from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError
 
 __all__ = ["Finding", "lint_pair"]
@@ -28,6 +29,7 @@ def lint_pair(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterato
             yield finding._replace(where=side if not finding.where else f"{side}: {finding.where}")
     yield from _coverage(alignment)
     yield from _token_ids(reference, candidate, alignment)
+    yield from _phases(alignment)
     yield from _embedding(alignment)
 
 
@@ -58,6 +60,30 @@ def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterat
         yield _tokens_differ(pair.reference.name)
 
 
+def _phases(alignment: Alignment) -> Iterator[Finding]:
+    """A prefill step sees all tokens of the prompt, a decode step one: the two are never the same step."""
+    for pair in alignment.pairs:
+        if not _is_embedding(pair):
+            continue
+        counts = _tokens(pair.reference), _tokens(pair.candidate)
+        if None not in counts and counts[0] != counts[1] and 1 in counts:
+            prefill, decode = ("reference", "candidate") if counts[1] == 1 else ("candidate", "reference")
+            yield Finding(
+                "error", f"step {pair.reference.step}",
+                f"the {prefill} saw {max(c for c in counts if c)} tokens, the {decode} one",
+                "a prefill step is compared with a decode step", "give the step that was meant with --step, or dump it",
+            )  # fmt: skip
+
+
+def _tokens(entry: Entry) -> int | None:
+    """How many tokens an embedding gave."""
+    try:
+        shape = entry.spec.shape
+    except DumpError:
+        return None
+    return math.prod(shape[:-1]) if len(shape) > 1 else None
+
+
 def _tokens_differ(where: str) -> Finding:
     return Finding(
         "error", where, "the two runs did not get the same token ids",
@@ -82,8 +108,7 @@ def _is_token_ids(pair: Pair) -> bool:
 def _embedding(alignment: Alignment) -> Iterator[Finding]:
     """Looking up a table rounds nothing: if it differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
-        layer = pair.name.rpartition(".")[2]
-        if layer in ("embed_tokens", "word_embeddings", "wte") and not pair.reference.is_input:
+        if _is_embedding(pair):
             if _same_type(pair) and not _equal(pair):
                 yield Finding(
                     "warning", pair.reference.name, "the embedding's output is not bit-equal",
@@ -91,6 +116,11 @@ def _embedding(alignment: Alignment) -> Iterator[Finding]:
                     "compare token ids and the embedding weights before reading any other number",
                 )  # fmt: skip
             return
+
+
+def _is_embedding(pair: Pair) -> bool:
+    layer = pair.name.rpartition(".")[2]
+    return layer in ("embed_tokens", "word_embeddings", "wte") and not pair.reference.is_input
 
 
 def _same_type(pair: Pair) -> bool:

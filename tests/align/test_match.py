@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.align import Alignment, align
+from tensordiff.align import Alignment, Plan, align
+from tensordiff.align.rules_tables import ViewRule
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
 from tests.making import aligned, held, numbers
@@ -198,3 +200,12 @@ def test_every_entry_is_in_one_pair_or_an_orphan(
     left, right = orphans(found)
     assert sorted([a for a, _ in paired(found)] + left) == sorted(reference)
     assert sorted([b for _, b in paired(found)] + right) == sorted(candidate)
+
+
+def test_a_persons_view_holds_even_where_shapes_agree_without_it() -> None:
+    square = numbers(4, 4)
+    reference, candidate = held({"a.q": square}), held({"a.q": square.T.copy()})
+    plan = replace(Plan.for_dumps(reference, candidate), views=(ViewRule(r"\.q$", candidate="transpose 0 1"),))
+    (pair,) = align(reference, candidate, plan).pairs
+    assert pair.views == ["candidate transpose 0 1"]
+    assert (pair.candidate.read() == square).all()

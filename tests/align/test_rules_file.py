@@ -92,7 +92,12 @@ WRONG = [
         "'sqeeze' is not a function; did you mean squeeze",
     ),
     ("[[view]]\nmatch = 'a'\nreference = 3", 3, 1, "reference is 3; it is text in quotes"),
-    ("[[tolerance]]\nmatch = 'a'", 1, 1, "tolerance 1 says nothing; give it one of rel_l2, atol, rtol, max_abs"),
+    (
+        "[[tolerance]]\nmatch = 'a'",
+        1,
+        1,
+        "tolerance 1 says nothing; give it one of rel_l2, atol, rtol, max_abs, cos_dist, kl_div",
+    ),
     ("[[tolerance]]\nmatch = 'a'\nrel_l2 = nan", 3, 1, "rel_l2 is nan; it is a number, 0 or more"),
     ("[[tolerance]]\nmatch = 'a'\natol = -1", 3, 1, "atol is -1; it is a number, 0 or more"),
     ("[[tolerance]]\nmatch = 'a'\natol = true", 3, 1, "atol is True; it is a number"),

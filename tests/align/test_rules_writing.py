@@ -52,7 +52,7 @@ FILES = st.builds(
         max_size=3,
     ).map(tuple),
     tolerances=st.lists(
-        st.builds(ToleranceRule, REGEXES, LIMITS, LIMITS, LIMITS, LIMITS).filter(lambda t: t != ToleranceRule(t.match)),
+        st.builds(ToleranceRule, REGEXES, *[LIMITS] * 6).filter(lambda t: t != ToleranceRule(t.match)),
         max_size=3,
     ).map(tuple),
     presets=st.none() | st.lists(st.sampled_from(["hf", "max", "gpt2"]), max_size=3).map(tuple),
@@ -223,3 +223,9 @@ def test_links_and_permissions_stay(path: Path, tmp_path: Path) -> None:
     assert path.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert len(tomllib.loads(real.read_text())["map"]) == 2
+
+
+def test_a_comment_at_the_top_is_about_the_file(path: Path) -> None:
+    path.write_text("# Rules of a port\n[[map]]\nreference = 'a'\ncandidate = 'b'\n")
+    write_rules_file(path, RulesFile())
+    assert path.read_text() == "# Rules of a port\n"

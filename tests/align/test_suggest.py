@@ -189,3 +189,9 @@ def test_equal_tensors_that_nothing_tells_apart_are_not_accepted() -> None:
 
 def test_held_tensors_have_the_spec_of_their_array() -> None:
     assert Held(values(2, 3)).spec == Spec((2, 3), np.dtype(np.float32))
+
+
+def test_part_of_a_wider_tensor() -> None:
+    wide = values(9, 96)
+    found, _ = suggest(dump(qkv=wide), dump(k=wide[:, 64:80].copy()))
+    assert texts(found) == {("slice(qkv, -1, 64, 80)", "k")}

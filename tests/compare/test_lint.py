@@ -127,3 +127,16 @@ def test_a_file_that_cannot_be_read_names_side_and_file(tmp_path: Path) -> None:
     truncate(save(tmp_path / "c" / "b.safetensors", {"b": A}))
     [finding] = findings(reference, tmp_path / "c")
     assert (finding.level, finding.where) == ("warning", "candidate: b.safetensors")
+
+
+# --- phases -------------------------------------------------------------------------------------
+
+
+def test_a_prefill_step_is_not_a_decode_step(tmp_path: Path) -> None:
+    found = of(tmp_path, {f"{EMBED}-output": A}, {f"{EMBED}-output": A[-1:]})
+    assert ("error", "the reference saw 9 tokens, the candidate one") in [(f.level, f.what) for f in found]
+
+
+def test_two_steps_of_one_phase(tmp_path: Path) -> None:
+    assert of(tmp_path, {f"{EMBED}-output": A}, {f"{EMBED}-output": A[None]}) == []
+    assert of(tmp_path, {f"{EMBED}-output": A[-1:]}, {f"{EMBED}-output": A[None, -1:]}) == []
