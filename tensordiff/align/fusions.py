@@ -40,7 +40,6 @@ class Fusions:
         yield from self._one_token(target)
         yield from self._cats_of(target)
         yield from self._products_and_sums(target)
-        yield from self._slices_of(target)
 
     def _one_token(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
         for item in self.singles:
@@ -58,7 +57,7 @@ class Fusions:
                 names = ", ".join(f"{{{n}}}" for n in range(len(parts)))
                 yield f"cat({names})", parts
 
-    def _slices_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def slices_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
         """Part of a wider tensor that has no partner as a whole."""
         for item in self.orphans:
             if item.core[:-1] == target.core[:-1] and item.width > target.width:

@@ -72,8 +72,15 @@ class Suggester:
         done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
-        yield from self._fused(theirs, Fusions(self._outputs_reference, ours), partners, swapped=False)
-        yield from self._fused(ours, Fusions(self._outputs_candidate, theirs), partners, swapped=True)
+        whole, split = Fusions(self._outputs_reference, ours), Fusions(self._outputs_candidate, theirs)
+        for find in (Fusions.of, Fusions.slices_of):  # what is fused whole explains its parts
+            for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
+                for target in (target for target in targets if id(target.entry) not in done):
+                    found = self._fused(target, find(fusions, target), partners, swapped)
+                    if found is not None:
+                        suggestion, parts = found
+                        done |= {id(item.entry) for item in (target, *parts)}
+                        yield suggestion
 
     def _partner_layers(self, proven: Iterable[Match]) -> set[tuple[str, str]]:
         """Layers of the two sides that some tensor already ties together."""
@@ -135,34 +142,34 @@ class Suggester:
     # --- fused tensors ---------------------------------------------------------------------------
 
     def _fused(
-        self, targets: list[Sketch], fusions: Fusions, partners: set[tuple[str, str]], *, swapped: bool
-    ) -> Iterator[Suggestion]:
+        self, target: Sketch, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
+    ) -> tuple[Suggestion, Parts] | None:
+        """The likeliest of the expressions tried that are the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
-        for target in targets:
-            proven = _of_partners(list(_proven(fusions, target)), target, partners, swapped)
-            proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
-            if not proven:
-                continue
-            distance, template, chosen = proven[0]
-            made = fill(template, [str(Name(_label(mine, part.entry))) for part in chosen])
-            whole = str(Name(_label(other, target.entry)))
-            sides = (whole, made) if swapped else (made, whole)
-            evidence = (f"{template.partition('(')[0]} of {len(chosen)} agrees to {distance:.1e}",)
-            yield Suggestion(*sides, distance, evidence, is_only=len(proven) == 1)
+        proven = _of_partners(_proven(tried, target), target, partners, swapped)
+        if not proven:
+            return None
+        proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
+        distance, template, parts = proven[0]
+        made = fill(template, [str(Name(_label(mine, part.entry))) for part in parts])
+        whole = str(Name(_label(other, target.entry)))
+        sides = (whole, made) if swapped else (made, whole)
+        evidence = (f"{template.partition('(')[0]} of {len(parts)} agrees to {distance:.1e}",)
+        return Suggestion(*sides, distance, evidence, is_only=len(proven) == 1), parts
 
 
 _Proven = tuple[float, str, Parts]
 
 
-def _proven(fusions: Fusions, target: Sketch) -> list[_Proven]:
-    """Fusions that hold by value."""
+def _proven(tried: Iterable[tuple[str, Parts]], target: Sketch) -> list[_Proven]:
+    """The expressions that hold by value."""
     wanted = target.entry.read()
-    tried = (
+    measured = (
         (_distance(template, parts, wanted), template, parts)
-        for template, parts in fusions.of(target)
+        for template, parts in tried
         if target.entry.step == parts[0].entry.step
     )
-    return [item for item in tried if item[0] <= max(target.same, *(part.same for part in item[2]))]
+    return [item for item in measured if item[0] <= max(target.same, *(part.same for part in item[2]))]
 
 
 def _of_partners(proven: list[_Proven], target: Sketch, partners: set[tuple[str, str]], swapped: bool) -> list[_Proven]:
