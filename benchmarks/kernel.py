@@ -62,7 +62,7 @@ def rows() -> list[list[str]]:
 
 
 def _row(types: tuple[str, str], megabytes: int) -> list[str]:
-    count = 8 if megabytes < 16 else 2 if megabytes < 256 else 1  # few enough to stay in the cache, as one pair would
+    count = 8 if megabytes < 16 else 2 if megabytes < 256 else 1  # so few that they stay in the cache
     pairs = [pair(types, megabytes, seed) for seed in range(count)]
     tensors = [(as_torch(ref), as_torch(cand)) for ref, cand in pairs]
     engine, aligned = Engine(), [_aligned(k, *sides) for k, sides in enumerate(pairs)]
