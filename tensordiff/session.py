@@ -16,11 +16,12 @@ from tensordiff.align import Alignment, Pair, Plan, align
 from tensordiff.align.index import Index, port_of
 from tensordiff.align.rules import Side
 from tensordiff.align.rules_file import RulesFile, read_rules_file
-from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.rules_tables import MapRule, ToleranceRule
 from tensordiff.align.suggest import Suggester, Suggestion, accept
 from tensordiff.align.sync import Gap
-from tensordiff.compare.engine import Engine, Row, Third
-from tensordiff.compare.verdict import Limits
+from tensordiff.compare.engine import Engine, Row, Third, values_of
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.logits import Logits, is_logits, logits, summed_up
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.collector import collector_held
 from tensordiff.errors import AlignError, TensordiffError, printable
@@ -36,6 +37,8 @@ class Request:
     rules: Path | None = None
     golden: Path | None = None
     injected: Path | None = None
+    tolerances: Path | None = None
+    """Tolerances (TOML) by layer; those of the rules come after them."""
     limits: Limits = field(default_factory=Limits)
     step: int | None = None
     only: str | None = None
@@ -56,12 +59,13 @@ class Session:
     def open(cls, request: Request) -> Session:
         """Open both dumps, and those beside them, and align. Touches headers at most."""
         said = read_rules_file(request.rules) if request.rules else RulesFile()
+        limits = replace(request.limits, rules=(*_tolerances(request.tolerances), *said.tolerances))
         with collector_held():
             reference, candidate = _open_source(request.reference), _open_source(request.candidate)
             injected, golden = (_third(reference, path, said) for path in (request.injected, request.golden))
             plan = Plan.for_dumps(reference, candidate, said)
             alignment = align(reference, candidate, plan)
-        return cls(request, reference, candidate, plan, alignment, Engine(request.limits, injected, golden))
+        return cls(request, reference, candidate, plan, alignment, Engine(limits, injected, golden))
 
     @cached_property
     def _indexes(self) -> tuple[Index, Index]:
@@ -115,11 +119,37 @@ class Session:
         """Measure the pairs, in order."""
         return self.engine.rows(self.pairs)
 
+    def logits(self, rows: Iterable[Row]) -> Logits | None:
+        """How far apart the logits of the whole run are; None where none were dumped."""
+        found: dict[int, Row] = {}
+        for row in rows:
+            entry, shape = row.pair.reference, row.shape or ()
+            if row.diff and row.diff.elements and is_logits(row.pair.name, entry.port, shape):
+                before = found.setdefault(entry.step, row)
+                found[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
+        seen = (values_of(row.pair) for row in found.values())
+        return summed_up(logits(*sides, most=_LOGITS_READ) for sides in seen if sides is not None)
+
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""
         dumps = self.reference, self.candidate
         unread = (f"{d.path / p.file}: {p.sentence}" for d in dumps for p in d.problems if p.is_unread)
         return Outcome(tuple(rows), tuple(map(printable, unread)))
+
+
+_LOGITS_READ = 1 << 24
+"""Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
+
+
+def _tolerances(path: Path | None) -> tuple[ToleranceRule, ...]:
+    if path is None:
+        return ()
+    said = read_rules_file(path)
+    if replace(said, tolerances=()) != RulesFile():
+        raise AlignError(f"{printable(path)}: holds more than tolerances; give it with --rules, which takes all of it")
+    if not said.tolerances:
+        raise AlignError(f"{printable(path)}: holds no [[tolerance]], and would let anything pass; see docs/rules.md")
+    return said.tolerances
 
 
 _SOURCE = re.compile(r"^(hf|max|py|onnx):")

@@ -33,8 +33,8 @@ def command(reference: Path, candidate: Path, as_json: bool, faults: bool, quiet
 
 def request(reference: Path, candidate: Path, **options: Any) -> Any:
     """What the options say, as the session takes it."""
+    from tensordiff.compare.limits import Limits
     from tensordiff.compare.plan import Tolerance
-    from tensordiff.compare.verdict import Limits
     from tensordiff.session import Request
 
     atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")

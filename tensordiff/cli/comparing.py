@@ -38,7 +38,8 @@ def compare(request: Request, talk: Talk) -> int:
 def _as_json(session: Session, findings: Sequence[Finding]) -> Outcome:
     with Progress("measuring", len(session.pairs)) as progress:
         outcome = session.outcome(progress.over(session.rows()))
-    echo(dumps(compare_json(session.reference, session.candidate, session.alignment, outcome, findings)))
+    logits = session.logits(outcome.rows)
+    echo(dumps(compare_json(session.reference, session.candidate, session.alignment, outcome, findings, logits)))
     return outcome
 
 

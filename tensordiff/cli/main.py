@@ -18,12 +18,14 @@ from tensordiff import __version__
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable
 
-COMMANDS = ("compare", "align", "inspect", "lint", "demo")
+COMMANDS = ("compare", "bisect", "align", "tolerances", "inspect", "lint", "demo")
 EPILOG = """\b
 Everyday:
   tensordiff REF CAND                 compare two dumps, REF being the trusted one
   tensordiff compare REF CAND --json  the same for a script
+  tensordiff bisect REF CAND --auto   binary search, reading a few pairs; without --auto you judge
   tensordiff align REF CAND           how names were paired, and what is left over
+  tensordiff tolerances REF CAND      what would pass, for compare --tolerances to enforce
   tensordiff inspect DUMP             what was captured
   tensordiff lint REF CAND            is the comparison fair?
 

@@ -21,19 +21,21 @@ def comparison(function: Command) -> Command:
     return function
 
 
-class _Size(click.FloatRange):
+class Size(click.FloatRange):
     """A number from 0 up. NaN is none: nothing lies outside of it, and everything would agree."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was typed, as a number."""
         size = super().convert(value, param, ctx)
         return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
 
 
-_SIZE = _Size(min=0)
+_SIZE = Size(min=0)
 _COMPARISON = (
     click.argument("reference", type=DUMP),
     click.argument("candidate", type=DUMP),
     click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike."),
+    click.option("--tolerances", type=DUMP, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
     click.option("--golden", type=DUMP, metavar="DUMP", help="The run in higher precision: each side's own error."),
     click.option("--injected", type=DUMP, metavar="DUMP", help="The candidate given the reference's inputs."),
     click.option("--atol", type=_SIZE, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),

@@ -20,11 +20,13 @@ _PLAIN = str.maketrans("✓✗·…Δ×∞━─▁▂▃▄▅▆▇█", "+x.~
 
 
 def prepare() -> None:
-    """Make both streams take any text. To be called once, before anything is printed."""
+    """Make both streams take any text, and stdin any bytes. To be called once, before anything is printed."""
     codecs.register_error(_HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -45,11 +47,23 @@ def say(text: str) -> None:
         _write(text, sys.stderr)
 
 
+def has_person() -> bool:
+    """Whether somebody can be asked: one who reads stderr and writes to stdin."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(text: str) -> str | None:
+    """Ask the person for one line; None where no more will come."""
+    _write(text, sys.stderr, end="")
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
 def abandon_stdout() -> None:
     """Whatever is still to be written goes nowhere: Python must not complain while closing stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _write(text: str, stream: object) -> None:
+def _write(text: str, stream: object, end: str = "\n") -> None:
     # Named, because click by itself writes UTF-8 to a stream that says it is ASCII.
-    click.echo(text, file=stream, color=False if os.environ.get("NO_COLOR") else None)  # type: ignore[arg-type]
+    click.echo(text + end, file=stream, nl=False, color=False if os.environ.get("NO_COLOR") else None)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import click
@@ -10,6 +11,7 @@ from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
 from tensordiff.cli.table import GLYPHS, label
 from tensordiff.compare.engine import Row
+from tensordiff.compare.logits import Logits
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome
@@ -26,6 +28,8 @@ def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
         echo("  ".join(_count(name, count) for name, count in counts.items() if count))
     _print_orphans(page, "reference", session.alignment.reference_orphans)
     _print_orphans(page, "candidate", session.alignment.candidate_orphans)
+    if logits := session.logits(outcome.rows):
+        page.print(_logits(logits))
     if outcome.culprit is None:
         echo(f"verdict: {outcome.verdict}")
     else:
@@ -35,6 +39,18 @@ def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
 def _count(name: str, count: int) -> str:
     glyph, colour = GLYPHS[name]
     return click.style(f"{glyph} {count} {name}", fg=colour)
+
+
+def _logits(found: Logits) -> str:
+    tokens = f"{found.tokens}" if found.tokens == found.of else f"{found.tokens} of {found.of}"
+    same = f"top-1 {_percent(found.top_1)}, top-{found.k} {_percent(found.top_k)} the same"
+    worst = f"worst kl_div {found.kl_div:.1e}, cos_dist {found.cosine_distance:.1e}"
+    return f"logits of {tokens} tokens: {same}; {worst}"
+
+
+def _percent(share: float) -> str:
+    """Rounded down: 100 % is all of them."""
+    return f"{math.floor(1000 * share) / 10:g} %"
 
 
 def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:

@@ -45,7 +45,7 @@ class Histogram(NamedTuple):
 def worst(ref: Array, cand: Array, k: int = 10) -> list[Element]:
     """The k largest errors, largest first; NaN is larger than anything; the first of equals first."""
     found: list[tuple[float, int, float, float, float]] = []
-    for offset, r, c, error in _errors(ref, cand):
+    for offset, r, c, error in element_errors(ref, cand):
         rank = np.where(np.isnan(error), math.inf, error)
         top = np.argsort(-rank, kind="stable")[:k]
         places = zip(top.tolist(), rank[top].tolist(), strict=True)
@@ -63,7 +63,7 @@ def along(ref: Array, cand: Array, axis: int) -> Floats:
     ref, cand = np.moveaxis(ref, axis, 0), np.moveaxis(cand, axis, 0)
     sums = np.zeros((len(ref), 2))
     for place, (r_slice, c_slice) in enumerate(zip(ref, cand, strict=True)):
-        for _, r, _, error in _errors(r_slice, c_slice):
+        for _, r, _, error in element_errors(r_slice, c_slice):
             sums[place] += np.square(error).sum(), np.square(r[np.isfinite(r)]).sum()
     errors = np.sqrt(sums[:, 0] / max(1, ref.size // max(1, len(ref))))
     size = math.sqrt(sums[:, 1].sum() / ref.size) if ref.size else 0.0
@@ -74,7 +74,7 @@ def histogram(ref: Array, cand: Array) -> Histogram:
     """Errors counted by decade."""
     counts: dict[int, int] = {}
     zero = odd = 0
-    for _, _, _, error in _errors(ref, cand):
+    for _, _, _, error in element_errors(ref, cand):
         finite = error[np.isfinite(error)]
         odd += error.size - finite.size
         zero += int(np.count_nonzero(finite == 0))
@@ -85,7 +85,7 @@ def histogram(ref: Array, cand: Array) -> Histogram:
     return Histogram(span, tuple(counts.get(decade, 0) for decade in span), zero, odd)
 
 
-def _errors(ref: Array, cand: Array) -> Iterator[tuple[int, Floats, Floats, Floats]]:
+def element_errors(ref: Array, cand: Array) -> Iterator[tuple[int, Floats, Floats, Floats]]:
     """Flat parts of the pair with their |error|; equal non-finite values have none."""
     for offset, r, c in flat_parts(ref, cand):
         with np.errstate(all="ignore"):

@@ -15,9 +15,11 @@ from typing import NamedTuple
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import Views, reconcile
 from tensordiff.compare.ahead import in_order
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.logits import has_distributions, logits
 from tensordiff.compare.measure import SHARED, measure
 from tensordiff.compare.sums import Diff
-from tensordiff.compare.verdict import Limits, Verdict, judge
+from tensordiff.compare.verdict import Verdict, judge
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -89,31 +91,37 @@ class Engine:
         if isinstance(opened, Row):
             return opened
         pair, views, ref, cand = opened
+        limits = self.limits.for_pair(pair.name, pair.reference.port)
+        wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
+        if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
+            return _unknown(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
         try:
-            injected = self._measure_injected(pair, ref) if self.injected else None
+            injected = self._measure_injected(pair, ref, limits) if self.injected else None
             ratio = self._golden_ratio(pair, ref, cand) if self.golden else None
         except DumpError as error:
             return _unknown(pair, str(error))
-        diff = measure(ref, cand, self.limits.tolerance)
-        return _Numbers(pair, (name_of(ref.dtype), name_of(cand.dtype)), views, diff, injected, ratio)
+        diff = measure(ref, cand, limits.tolerance)
+        kl_div = logits(ref, cand).kl_div if wants_kl_div else None
+        dtypes = name_of(ref.dtype), name_of(cand.dtype)
+        return _Numbers(pair, dtypes, views, diff, injected, ratio, limits, kl_div)
 
     def _row(self, numbers: _Numbers | Row, carried: _Carried) -> Row:
         """What the numbers mean after all that came before."""
         if isinstance(numbers, Row):
             return numbers
-        pair, dtypes, views, diff, injected, ratio = numbers
-        verdict = judge(diff, dtypes, carried.into(pair), self.limits)
-        if injected is not None and not self.limits.are_set:
+        pair, dtypes, views, diff, injected, ratio, limits, kl_div = numbers
+        verdict = judge(diff, dtypes, carried.into(pair), limits, kl_div)
+        if injected is not None and not limits.are_set:
             verdict = _weigh_injected(verdict, diff, injected, dtypes)
         return Row(pair, dtypes, views.shape, (*pair.views, *views.named()), diff, injected, ratio, verdict)
 
-    def _measure_injected(self, pair: Pair, ref: Array) -> Diff | None:
+    def _measure_injected(self, pair: Pair, ref: Array, limits: Limits) -> Diff | None:
         entry = self.injected.get(pair.reference) if self.injected else None
         if entry is None:
             return None
         other = entry.read()
         seen = reconcile(ref.shape, other.shape)
-        return measure(seen.apply(ref), seen.apply(other), self.limits.tolerance) if seen else None
+        return measure(seen.apply(ref), seen.apply(other), limits.tolerance) if seen else None
 
     def _golden_ratio(self, pair: Pair, ref: Array, cand: Array) -> float | None:
         """Candidate's error over reference's, each against the golden; None where the reference is exact."""
@@ -146,6 +154,16 @@ class _Numbers(NamedTuple):
     diff: Diff
     injected: Diff | None
     golden_ratio: float | None
+    limits: Limits
+    """Those that are the pair's own."""
+    kl_div: float | None
+    """Measured only where there is a limit to it."""
+
+
+def values_of(pair: Pair) -> tuple[Array, Array] | None:
+    """Both sides of a pair in one shape, to be looked at more closely; None where they cannot be had."""
+    opened = _open(pair)
+    return None if isinstance(opened, Row) else (opened.ref, opened.cand)
 
 
 def _open(pair: Pair) -> _Opened | Row:

@@ -35,13 +35,19 @@ def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, comp
     """All numbers for two tensors of one shape. ``compiled`` forces a pass; None decides by itself."""
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
-    if ref.dtype.kind == "c" or cand.dtype.kind == "c":
-        ref, cand = _real(ref), _real(cand)
+    ref, cand = as_reals(ref, cand)
     plan = plan_for(ref.dtype, cand.dtype)
     wanted = _is_ready(plan, ref.size) if compiled is None else compiled
     kernels = _kernels() if wanted and plan.may_compile else None
     sums = _collect(kernels, plan, ref, cand, tolerance or plan.usual)
     return finish(sums, ref.shape, lambda factor: _products(kernels, plan, ref, cand, factor))
+
+
+def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
+    """The pair in real numbers, which it mostly is."""
+    if ref.dtype.kind == "c" or cand.dtype.kind == "c":
+        return _real(ref), _real(cand)
+    return ref, cand
 
 
 def _real(array: Array) -> Array:

@@ -2,16 +2,15 @@
 
 An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is
 wrong when its output stands clear of what precision explains (the floor) *and* of what its inputs
-carried in. A user's own tolerance beats all of it.
+carried in. A user's own tolerance beats all of it; what the user said is in ``limits``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.limits import Limits as Limits
 from tensordiff.compare.sums import Diff
 
 VerdictName = Literal["agrees", "drifts", "diverges", "unknown"]
@@ -45,19 +44,6 @@ class Verdict(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the user said about tolerance; None where nothing was said."""
-
-    tolerance: Tolerance | None = None
-    threshold: float | None = None
-
-    @property
-    def are_set(self) -> bool:
-        """Whether the user's word decides."""
-        return self.tolerance is not None or self.threshold is not None
-
-
 def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
     """The floor of the coarser of two types, and that type's name."""
     for name in _COARSEST_FIRST:
@@ -68,14 +54,21 @@ def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
     return "exact", FLOORS["exact"]
 
 
-def judge(diff: Diff, dtypes: tuple[str, str], carried: float | None, limits: Limits) -> Verdict:
-    """Judge one pair. ``carried`` is the error of what came in, None where nothing is known of it."""
+def judge(
+    diff: Diff, dtypes: tuple[str, str], carried: float | None, limits: Limits, kl_div: float | None = None
+) -> Verdict:
+    """Judge one pair by the limits that are its own (``Limits.for_pair``).
+
+    ``carried`` is the error of what came in, None where nothing is known of it; ``kl_div`` is measured only where
+    there is a limit to it.
+    """
     if not diff.elements:
         return Verdict("agrees", "both are empty")
     if diff.apart:
         return _by_odd(diff, carried, limits)
     if limits.are_set:
-        return _by_limits(diff, limits)
+        broken = limits.broken_by(diff, kl_div)
+        return Verdict("diverges", broken) if broken else Verdict("agrees", f"within the tolerance {limits.said}")
     kind, floor = floor_for(*dtypes)
     if diff.rel_l2 <= floor.agrees:
         return Verdict("agrees", "equal" if diff.max_abs == 0 else f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
@@ -97,16 +90,6 @@ def _odd(diff: Diff) -> str:
     if diff.inf[0] != diff.inf[1]:
         return f"infinite in {diff.inf[1]} places of the candidate, in {diff.inf[0]} of the reference"
     return f"NaN or infinite in other places ({diff.apart} stand apart)"
-
-
-def _by_limits(diff: Diff, limits: Limits) -> Verdict:
-    if limits.threshold is not None and not diff.rel_l2 <= limits.threshold:
-        return Verdict("diverges", f"rel_l2 {diff.rel_l2:.1e} is above the threshold {limits.threshold:g}")
-    if limits.tolerance is not None and diff.outside:
-        atol, rtol = limits.tolerance
-        share = 100 * diff.outside / diff.elements
-        return Verdict("diverges", f"{diff.outside} elements ({share:.3g} %) outside atol {atol:g} + rtol {rtol:g}")
-    return Verdict("agrees", "within the tolerance given")
 
 
 def _by_what_came_in(error: float, carried: float | None, kind: str, floor: Floor) -> Verdict:

@@ -11,6 +11,7 @@ from typing import Any
 from tensordiff.align.match import Alignment
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding
+from tensordiff.compare.logits import Logits
 from tensordiff.dump.model import Dump
 from tensordiff.report.component import component
 from tensordiff.search.outcome import Outcome
@@ -35,7 +36,12 @@ def dumps(value: Any) -> str:
 
 
 def compare_json(
-    reference: Dump, candidate: Dump, alignment: Alignment, outcome: Outcome, findings: Iterable[Finding]
+    reference: Dump,
+    candidate: Dump,
+    alignment: Alignment,
+    outcome: Outcome,
+    findings: Iterable[Finding],
+    logits: Logits | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as one object."""
     return {
@@ -53,9 +59,9 @@ def compare_json(
         },
         "lint": [finding._asdict() for finding in findings],
         "pairs": [_row(row) for row in outcome.rows],
-        "culprit": _culprit(outcome.culprit),
+        "culprit": culprit_json(outcome.culprit),
         "verdict": outcome.verdict,
-        "summary": summary(outcome.rows),
+        "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
 
 
@@ -81,7 +87,8 @@ def _row(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _culprit(row: Row | None) -> dict[str, Any] | None:
+def culprit_json(row: Row | None) -> dict[str, Any] | None:
+    """The place to look at first, in few words."""
     if row is None:
         return None
     whole = _row(row)

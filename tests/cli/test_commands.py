@@ -60,9 +60,7 @@ def test_a_misspelt_command(call: Call) -> None:
 
 
 def test_a_word_like_no_command(call: Call) -> None:
-    assert_one_sentence(
-        call("frobnicate"), "'frobnicate' is neither", "commands are compare, align, inspect, lint, demo"
-    )
+    assert_one_sentence(call("frobnicate"), "'frobnicate' is neither", f"commands are {', '.join(COMMANDS)}")
 
 
 def test_one_path_alone(call: Call) -> None:

@@ -151,7 +151,7 @@ def test_damaged_npz(tmp_path: Path, data: bytes) -> None:
     keeps_promise(tmp_path / "x.npz")
 
 
-@pytest.mark.parametrize("data", [VALID_NPZ, VALID_PACKED])
+@pytest.mark.parametrize("data", [VALID_NPZ, VALID_PACKED], ids=["stored", "packed"])  # zips hold the time of day
 def test_the_files_that_are_damaged_are_whole(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(data)
     dump: Dump = open_dump(tmp_path / "x.npz")

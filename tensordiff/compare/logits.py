@@ -1,0 +1,186 @@
+"""Logits: how far apart two models are in what they would say next.
+
+A row along the last axis is one token's logits. As MAX's ``verify`` has it: the KL divergence of the candidate's
+distribution from the reference's, the cosine distance, each by token; and whether the likeliest tokens are the
+same. All of it in float64. The divergence is summed from terms that are never negative, so that the 1e-15 of two
+healthy float32 runs is a number and not what rounding left of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.dump.dtypes import Array
+
+K = 5
+"""How many of the likeliest tokens ``top_k`` looks at."""
+SMALLEST_VOCABULARY = 32
+_PART = 1 << 20  # elements converted at a time
+_LAYERS = ("lm_head", "logits")
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Logits(NamedTuple):
+    """Two sets of logits beside each other."""
+
+    tokens: int
+    """How many were measured."""
+    of: int
+    """How many there are."""
+    kl_div: float
+    """KL(reference || candidate) in nats, of the worst token. NaN where one has no distribution."""
+    kl_div_mean: float
+    cosine_distance: float
+    """Of the worst token."""
+    cosine_distance_mean: float
+    top_1: float
+    """Share of the tokens for which both choose the same next token."""
+    top_k: float
+    """Share of the reference's ``k`` likeliest tokens that are among the candidate's, over all tokens."""
+    k: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return self._asdict()
+
+
+def is_logits(name: str, port: str, shape: Sequence[int]) -> bool:
+    """Whether an entry holds logits, by what it is called and how long its last axis is."""
+    is_named = port == "output_logits" or (name.rpartition(".")[2] in _LAYERS and not port.startswith("input"))
+    return is_named and len(shape) > 0 and shape[-1] >= SMALLEST_VOCABULARY
+
+
+def has_distributions(array: Array) -> bool:
+    """Whether a softmax along the last axis says anything."""
+    return array.ndim > 0 and array.shape[-1] > 1 and array.dtype.kind != "c"
+
+
+def logits(ref: Array, cand: Array, most: int | None = None) -> Logits:
+    """Measure a pair of one shape. With ``most``, no more elements: tokens evenly spaced, the last included."""
+    ref, cand = _by_token(ref), _by_token(cand)
+    tokens, vocabulary = ref.shape
+    chosen = _chosen(tokens, tokens if most is None else max(1, most // vocabulary))
+    step = max(1, _PART // vocabulary)
+    parts = [chosen[begin : begin + step] for begin in range(0, len(chosen), step)]
+    return joined([_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
+
+
+def _by_token(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
+
+
+def _chosen(tokens: int, most: int) -> NDArray[np.int64]:
+    if most >= tokens:
+        return np.arange(tokens)
+    return (np.arange(1, most + 1) * tokens) // most - 1
+
+
+def joined(parts: Sequence[Logits], k: int, of: int) -> Logits:
+    """Several sets of tokens as one."""
+    tokens = sum(part.tokens for part in parts)
+
+    def mean(field: str) -> float:
+        return sum(getattr(part, field) * part.tokens for part in parts) / tokens if tokens else math.nan
+
+    return Logits(
+        tokens, of,
+        _worst([part.kl_div for part in parts]), mean("kl_div_mean"),
+        _worst([part.cosine_distance for part in parts]), mean("cosine_distance_mean"),
+        mean("top_1"), mean("top_k"), k,
+    )  # fmt: skip
+
+
+def _worst(values: Sequence[float]) -> float:
+    """The largest; a NaN is larger than any, and nothing at all is NaN too."""
+    return max(values, key=lambda value: (math.isnan(value), value), default=math.nan)
+
+
+def _part(ref: Array, cand: Array, of: int) -> Logits:
+    x, y = ref.astype(np.float64), cand.astype(np.float64)
+    with np.errstate(all="ignore"):
+        kl, cosine, (top_1, top_k) = kl_divergence(x, y), cosine_distances(x, y), _agreement(x, y)
+        means = float(kl.mean()), float(cosine.mean())
+    worst = _worst(kl.tolist()), _worst(cosine.tolist())
+    return Logits(len(x), of, worst[0], means[0], worst[1], means[1], top_1, top_k, min(K, x.shape[-1]))
+
+
+def kl_divergence(x: Floats, y: Floats) -> Floats:
+    """KL(softmax(x) || softmax(y)) of each row, in nats.
+
+    A row with a NaN or with +inf has no distribution, nor one of nothing but -inf: NaN. -inf is a probability of 0;
+    if only the candidate has it, the divergence is infinite.
+    """
+    with np.errstate(all="ignore"):
+        log_p, log_q = _log_softmax(x), _log_softmax(y)
+        p = np.exp(log_p)
+        far = np.maximum(np.where(p > 0, p * (log_p - log_q), 0.0).sum(-1), 0.0)
+        near, is_near = _small_divergence(x, y, p)
+        nothing = ~(np.isfinite(x.max(-1)) & np.isfinite(y.max(-1)))
+        return np.where(nothing, np.nan, np.where(is_near, near, far))
+
+
+def _log_softmax(x: Floats) -> Floats:
+    shifted = x - x.max(-1, keepdims=True)
+    found: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return found
+
+
+def _small_divergence(x: Floats, y: Floats, p: Floats) -> tuple[Floats, Flags]:
+    """The divergence where logits differ by less than 1 but for a shift, and where that is so.
+
+    With t = log q - log p, KL = sum of p * (e^t - 1 - t), as both p and q sum to 1; no term is negative. t is had from
+    the difference of the logits, not from that of two logarithms, which would cancel.
+    """
+    shift = np.take_along_axis(y - x, x.argmax(-1)[..., None], -1)
+    e = np.where(np.isinf(x) & (x == y), 0.0, y - x - shift)
+    is_near: Flags = np.all(np.abs(e) < 1, axis=-1)
+    t = np.where(is_near[..., None], e - np.log1p((p * np.expm1(e)).sum(-1, keepdims=True)), 0.0)
+    series = t * t / 2 * (1 + t / 3 * (1 + t / 4 * (1 + t / 5 * (1 + t / 6))))
+    terms = np.where(np.abs(t) < 1e-2, series, np.expm1(t) - t)
+    return (p * terms).sum(-1), is_near
+
+
+def cosine_distances(x: Floats, y: Floats) -> Floats:
+    """1 - cos of each row. Infinities of one sign in one place agree and add nothing; what else is not finite: NaN."""
+    same = np.isinf(x) & (x == y)
+    u, v = (_unit(np.where(same, 0.0, side)) for side in (x, y))
+    is_zero = [~side.any(-1) for side in (u, v)]
+    apart = np.square(u - v).sum(-1) / 2  # without the cancellation of 1 - u.v
+    return np.where(is_zero[0] | is_zero[1], np.where(is_zero[0] & is_zero[1], 0.0, 1.0), apart)
+
+
+def _unit(x: Floats) -> Floats:
+    """Rows of length 1; rows of zeros stay."""
+    scaled = x / np.where((peak := np.abs(x).max(-1, keepdims=True)) == 0, 1.0, peak)
+    norm = np.sqrt(np.square(scaled).sum(-1, keepdims=True))
+    found: Floats = scaled / np.where(norm == 0, 1.0, norm)
+    return found
+
+
+def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
+    """Top-1 and top-k agreement. A row with a NaN chooses nothing, and agrees with nothing."""
+    chooses = ~(np.isnan(x).any(-1) | np.isnan(y).any(-1))
+    k = min(K, x.shape[-1])
+    top_1 = (x.argmax(-1) == y.argmax(-1)) & chooses
+    both = (_is_top(x, k) & _is_top(y, k)).sum(-1)
+    return float(top_1.mean()), float((np.minimum(both, k) * chooses).mean() / k)
+
+
+def _is_top(x: Floats, k: int) -> Flags:
+    """Which are among the k largest; all that tie with the last of them are."""
+    least = np.partition(x, -k, axis=-1)[..., -k : x.shape[-1] - k + 1]
+    found: Flags = x >= least
+    return found
+
+
+def summed_up(measured: Iterator[Logits]) -> Logits | None:
+    """What several pairs come to; None where there is none."""
+    parts = list(measured)
+    return joined(parts, parts[0].k, sum(part.of for part in parts)) if parts else None
