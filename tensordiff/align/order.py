@@ -46,7 +46,8 @@ def _places(entries: Sequence[Entry]) -> dict[int, int]:
 
 def _last(places: dict[int, int], entry: Entry) -> int:
     """An expression is known when the last of its parts is."""
-    return max(places[id(part)] for part in parts_of(entry))
+    place = places.get(id(entry))
+    return place if place is not None else max(places[id(part)] for part in parts_of(entry))
 
 
 def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> Order:

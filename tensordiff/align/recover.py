@@ -13,24 +13,31 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
-import numpy as np
-
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.dump.names import natural_key
 from tensordiff.errors import DumpError
 
 Node = tuple[str, int, int]
 """Layer, step and call."""
-_ENDS = 1 << 16  # bytes at either end that tell tensors apart
+_ENDS = 1 << 12  # bytes at either end that tell tensors apart
+_MOST_READ = 20_000  # entries up to which values are asked at all
 _SMALLEST = 16
 
 
 def recover(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in a likely order of execution, and whether values had a say in it."""
-    edges = set(_from_values(dump))
-    order = _sorted({_node(entry) for entry in dump.entries}, edges | set(_from_names(dump)))
+    nodes = {_node(entry) for entry in dump.entries}
+    edges = set(_from_values(dump)) if len(dump) <= _MOST_READ else set()
+    within = set(_from_names(nodes))
+    order = _sorted(nodes, edges | within) if edges or within else sorted(nodes, key=_key)
     place = {node: k for k, node in enumerate(order)}
-    return sorted(dump.entries, key=lambda e: (place[_node(e)], not e.is_input, natural_key(e.port))), bool(edges)
+    return sorted(dump.entries, key=lambda e: (place[_node(e)], *_port_key(e.port))), bool(edges)
+
+
+@lru_cache(maxsize=1 << 12)
+def _port_key(port: str) -> tuple[object, ...]:
+    """What a layer is given stands before what it gives."""
+    return not port.startswith("input"), natural_key(port)
 
 
 def _node(entry: Entry) -> Node:
@@ -39,6 +46,8 @@ def _node(entry: Entry) -> Node:
 
 def _from_values(dump: Dump) -> Iterator[tuple[Node, Node]]:
     """Who gave what another was given. Equal values at several levels tie the innermost giver to each taker."""
+    if not any(entry.is_input for entry in dump.entries):
+        return
     givers: dict[object, list[Entry]] = defaultdict(list)
     for entry in dump.entries:
         if not entry.is_input and (digest := _digest(entry)) is not None:
@@ -61,9 +70,8 @@ def _inside(dump: Dump) -> dict[Node, list[Node]]:
     return found
 
 
-def _from_names(dump: Dump) -> Iterator[tuple[Node, Node]]:
+def _from_names(nodes: set[Node]) -> Iterator[tuple[Node, Node]]:
     """A module ends after every part of it."""
-    nodes = {_node(entry) for entry in dump.entries}
     for layer, step, call in nodes:
         parent = layer
         while "." in parent:
@@ -84,13 +92,14 @@ def _digest(entry: Entry) -> object:
         array = entry.read()
     except DumpError:
         return None  # measuring will say why
-    if array.size < _SMALLEST:
+    if array.size < _SMALLEST or not array.flags.c_contiguous:
         return None
-    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if not raw.any():
+    # Only the ends are touched: opening must not read a dump.
+    flat, count = array.reshape(-1), max(1, _ENDS // array.itemsize)
+    ends = (flat[:count].tobytes(), flat[-count:].tobytes())
+    if not any(map(any, ends)):
         return None
-    ends = (raw, raw[:0]) if raw.size <= 2 * _ENDS else (raw[:_ENDS], raw[-_ENDS:])
-    return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1].tobytes(), zlib.crc32(ends[0].tobytes()))
+    return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
 
 
 def _sorted(nodes: set[Node], edges: set[tuple[Node, Node]]) -> list[Node]:
