@@ -19,7 +19,9 @@ from tensordiff.align.rules_file import RulesFile, read_rules_file
 from tensordiff.align.rules_tables import MapRule, ToleranceRule
 from tensordiff.align.suggest import Suggester, Suggestion, accept
 from tensordiff.align.sync import Gap
+from tensordiff.compare.context import context_of
 from tensordiff.compare.engine import Engine, Row, Third, values_of
+from tensordiff.compare.hint import Hint, hint
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.logits import Logits, is_logits, logits, summed_up
 from tensordiff.dump import Dump, Entry, open_dump
@@ -129,6 +131,12 @@ class Session:
                 found[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
         seen = (values_of(row.pair) for row in found.values())
         return summed_up(logits(*sides, most=_LOGITS_READ) for sides in seen if sides is not None)
+
+    def hint(self, row: Row) -> Hint | None:
+        """What kind of error a row shows; reads the pair again, and what stands around it in the reference."""
+        if row.diff is None or (sides := values_of(row.pair)) is None:
+            return None
+        return hint(*sides, context_of(row.pair.reference, self.reference, sides[0].size))
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""

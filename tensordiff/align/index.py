@@ -42,20 +42,24 @@ class Index:
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
+    def _tables(self) -> tuple[dict[Key, list[Entry]], dict[tuple[str, int], list[Entry]]]:
+        calls: dict[Key, list[Entry]] = defaultdict(list)
+        layers: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+        for entry in self.dump.entries:
+            name = self.canonical(entry)
+            calls[name, port_of(entry.port), entry.step].append(entry)
+            layers[name, entry.step].append(entry)
+        return calls, layers
+
+    @property
     def calls(self) -> dict[Key, list[Entry]]:
         """Entries by layer, port and step; the calls of each in order."""
-        found: dict[Key, list[Entry]] = defaultdict(list)
-        for entry in self.dump.entries:
-            found[self.canonical(entry), port_of(entry.port), entry.step].append(entry)
-        return found
+        return self._tables[0]
 
-    @cached_property
+    @property
     def layers(self) -> dict[tuple[str, int], list[Entry]]:
         """Entries by canonical layer and step."""
-        found: dict[tuple[str, int], list[Entry]] = defaultdict(list)
-        for entry in self.dump.entries:
-            found[self.canonical(entry), entry.step].append(entry)
-        return found
+        return self._tables[1]
 
     @cached_property
     def steps(self) -> list[int]:

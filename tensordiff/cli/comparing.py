@@ -39,7 +39,9 @@ def _as_json(session: Session, findings: Sequence[Finding]) -> Outcome:
     with Progress("measuring", len(session.pairs)) as progress:
         outcome = session.outcome(progress.over(session.rows()))
     logits = session.logits(outcome.rows)
-    echo(dumps(compare_json(session.reference, session.candidate, session.alignment, outcome, findings, logits)))
+    hint = outcome.culprit and session.hint(outcome.culprit)
+    dumped = session.reference, session.candidate
+    echo(dumps(compare_json(*dumped, session.alignment, outcome, findings, logits, hint)))
     return outcome
 
 

@@ -11,6 +11,7 @@ from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
 from tensordiff.cli.table import GLYPHS, label
 from tensordiff.compare.engine import Row
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.logits import Logits
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
@@ -33,7 +34,7 @@ def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
     if outcome.culprit is None:
         echo(f"verdict: {outcome.verdict}")
     else:
-        _print_culprit(page, outcome.culprit)
+        _print_culprit(page, outcome.culprit, session.hint(outcome.culprit))
 
 
 def _count(name: str, count: int) -> str:
@@ -60,13 +61,15 @@ def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
         page.print(f"{shown}{more}", f"not paired on the {side}: ")
 
 
-def _print_culprit(page: Page, row: Row) -> None:
+def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
     name = label(row.pair)
     page.print(f"verdict: diverges, first at {name}", fg="red", bold=True)
     page.print(row.verdict.why, "  ")
     if row.diff is not None:
         at, shape = list(row.diff.max_abs_index or ()), list(row.shape or ())
         page.print(f"largest |Δ| {row.diff.max_abs:.6g} at {at} of {shape}", "  ")
+    if hint is not None:
+        page.print(hint.sentence, "  looks like: ", " " * 14)
     page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
     page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
 

@@ -34,43 +34,32 @@ def pool() -> ThreadPoolExecutor:
 def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int]) -> Iterator[R]:
     """Work on items, giving results in their order; those with a weight in other threads, in batches, a few ahead."""
     ahead: deque[Future[list[R]] | list[R]] = deque()
+    batch: list[T] = []
+    load = 0
     try:
-        for batch, is_heavy in _batches(items, weight):
-            if is_heavy:
+        for item in items:
+            heavy = weight(item)
+            if not heavy and not batch and not ahead:
+                yield work(item)  # the common case: nothing is under way, and it is not worth a thread
+                continue
+            if heavy:
+                batch.append(item)
+                load += heavy
+            if batch and (load >= BATCH or not heavy):
                 ahead.append(pool().submit(_work_on, work, batch))
-            elif ahead:
-                ahead.append(_work_on(work, batch))
-            else:
-                yield from _work_on(work, batch)
+                batch, load = [], 0
+            if not heavy:
+                ahead.append([work(item)])
             while len(ahead) > 2 * cores():
                 yield from _result(ahead.popleft())
+        if batch:
+            ahead.append(pool().submit(_work_on, work, batch))
         while ahead:
             yield from _result(ahead.popleft())
     finally:
         for job in ahead:
             if isinstance(job, Future):
                 job.cancel()
-
-
-def _batches(items: Iterable[T], weight: Callable[[T], int]) -> Iterator[tuple[list[T], bool]]:
-    """Items without a weight one by one; heavy ones until a batch is worth waking a thread for."""
-    batch: list[T] = []
-    load = 0
-    for item in items:
-        heavy = weight(item)
-        if batch and not heavy:
-            yield batch, True
-            batch, load = [], 0
-        if not heavy:
-            yield [item], False
-            continue
-        batch.append(item)
-        load += heavy
-        if load >= BATCH:
-            yield batch, True
-            batch, load = [], 0
-    if batch:
-        yield batch, True
 
 
 def _work_on(work: Callable[[T], R], batch: list[T]) -> list[R]:

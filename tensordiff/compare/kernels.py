@@ -34,6 +34,7 @@ from tensordiff.compare.sums import (
     SUM_DD,
     SUM_RD,
     SUM_RR,
+    TOTALS,
     WHERE,
     WIDTH,
 )  # fmt: skip
@@ -281,11 +282,15 @@ def scan(
     ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
     """
     rows = cells[ROWS:].reshape(-1, WIDTH)
+    row = np.empty(WIDTH)
     end = offset + ref.shape[0]
     for bucket in range(rows.shape[0]):
         first, last = max(edges[bucket], offset) - offset, min(edges[bucket + 1], end) - offset
         if first < last:
-            _scan_bucket(ref, cand, first, last, offset, tolerance, bounds, vanishing, splits_ties, rows[bucket], cells)
+            row[:] = 0.0
+            _scan_bucket(ref, cand, first, last, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
+            rows[bucket] += row
+            cells[TOTALS:ROWS] += row
 
 
 @_fast  # type: ignore[untyped-decorator]

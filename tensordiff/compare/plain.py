@@ -71,7 +71,9 @@ def _stretch(
     columns = (error, d * d, r * r, r * d, outside)
     buckets, first = _cuts(starts, offset, len(r))
     for column, values in enumerate(columns):
-        sums.rows[first : first + len(buckets), column] += np.add.reduceat(values, buckets, dtype=np.float64)
+        parts = np.add.reduceat(values, buckets, dtype=np.float64)
+        sums.rows[first : first + len(buckets), column] += parts
+        sums.cells[at.TOTALS + column] += parts.sum()
 
 
 def _cuts(starts: NDArray[np.int64], offset: int, length: int) -> tuple[NDArray[np.int64], int]:

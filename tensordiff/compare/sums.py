@@ -28,8 +28,8 @@ REL_GUARD = 1e-10
 PEAKS, WHERE = 0, 2
 # ... then counts and first places of non-finite values. "Apart": on one side only, or differently on both ...
 NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(4, 12)
-# ... then a row of sums for each bucket: of |d|, d², r², r·d, and how many elements lie outside the tolerance.
-ROWS = 12
+# ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance: of all, and for each bucket.
+TOTALS, ROWS = 12, 17
 SUM_ABS, SUM_DD, SUM_RR, SUM_RD, OUTSIDE = range(5)
 WIDTH = 5
 
@@ -47,7 +47,7 @@ class Sums(NamedTuple):
     def empty(elements: int) -> Sums:
         """Nothing collected yet."""
         cells = np.zeros(ROWS + WIDTH * min(BUCKETS, elements))
-        cells[FIRST_NAN:ROWS] = elements
+        cells[FIRST_NAN:TOTALS] = elements
         return Sums(elements, cells)
 
     @property
@@ -61,9 +61,9 @@ class Sums(NamedTuple):
         for peak, where in ((PEAKS, WHERE), (PEAKS + 1, WHERE + 1)):
             if (theirs[peak], -theirs[where]) > (mine[peak], -mine[where]):
                 mine[peak], mine[where] = theirs[peak], theirs[where]
-        mine[FIRST_NAN:ROWS] = np.minimum(mine[FIRST_NAN:ROWS], theirs[FIRST_NAN:ROWS])
+        mine[FIRST_NAN:TOTALS] = np.minimum(mine[FIRST_NAN:TOTALS], theirs[FIRST_NAN:TOTALS])
         mine[NAN_REF:FIRST_NAN] += theirs[NAN_REF:FIRST_NAN]
-        mine[ROWS:] += theirs[ROWS:]
+        mine[TOTALS:] += theirs[TOTALS:]
 
 
 class Products(NamedTuple):
@@ -147,10 +147,8 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
     n, cells = sums
     if not n:
         return _NOTHING._replace(shape=shape)
-    rows = cells[ROWS:].reshape(-1, WIDTH)
-    total_abs, dd, rr, rd, outside = np.add.reduce(rows).tolist()
-    max_abs, max_rel, *head = cells[:ROWS].tolist()
-    at_abs, at_rel, nan_ref, nan_cand, inf_ref, inf_cand, nan_apart, inf_apart, first_nan, first_inf = map(int, head)
+    max_abs, max_rel, *counts, total_abs, dd, rr, rd, outside = cells[:ROWS].tolist()
+    at_abs, at_rel, nan_ref, nan_cand, inf_ref, inf_cand, nan_apart, inf_apart, first_nan, first_inf = map(int, counts)
     products = Products(dd, rr, rd, max(0.0, rr + 2 * rd + dd), rr + rd)
     poison = math.nan if nan_apart else math.inf if inf_apart else 0.0
     if poison:
@@ -172,7 +170,7 @@ def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Prod
         apart=nan_apart + inf_apart,
         ref_rms=math.sqrt(rr / n),
         scale=products.rc / products.rr if products.rr and not poison else math.nan,
-        bucket_rms=_bucket_rms(rows[:, SUM_DD] / _lengths(n), dd),
+        bucket_rms=_bucket_rms(cells[ROWS + SUM_DD :: WIDTH] / _lengths(n), dd),
         shape=shape,
     )  # fmt: skip
 

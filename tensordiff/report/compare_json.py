@@ -10,6 +10,7 @@ from typing import Any
 
 from tensordiff.align.match import Alignment
 from tensordiff.compare.engine import Row
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.lint import Finding
 from tensordiff.compare.logits import Logits
 from tensordiff.dump.model import Dump
@@ -42,8 +43,9 @@ def compare_json(
     outcome: Outcome,
     findings: Iterable[Finding],
     logits: Logits | None = None,
+    hint: Hint | None = None,
 ) -> dict[str, Any]:
-    """The whole comparison as one object."""
+    """The whole comparison as one object; the hint is the culprit's."""
     return {
         "schema": SCHEMA,
         "reference": _dump(reference),
@@ -58,8 +60,8 @@ def compare_json(
             },
         },
         "lint": [finding._asdict() for finding in findings],
-        "pairs": [_row(row) for row in outcome.rows],
-        "culprit": culprit_json(outcome.culprit),
+        "pairs": [_row(row, hint if row is outcome.culprit else None) for row in outcome.rows],
+        "culprit": culprit_json(outcome.culprit, hint),
         "verdict": outcome.verdict,
         "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
@@ -74,7 +76,7 @@ def _dump(dump: Dump) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: Row, hint: Hint | None = None) -> dict[str, Any]:
     reference, candidate = row.pair.reference, row.pair.candidate
     return {
         "index": row.pair.index, "name": row.pair.name, "port": reference.port,
@@ -82,17 +84,17 @@ def _row(row: Row) -> dict[str, Any]:
         "reference": reference.name, "candidate": candidate.name, "by": row.pair.by,
         "views": list(row.views), "dtype": row.dtypes, "shape": row.shape,
         "diff": row.diff and row.diff.as_json(), "injected": row.injected and row.injected.as_json(),
-        "golden_ratio": row.golden_ratio, "hint": None,
+        "golden_ratio": row.golden_ratio, "hint": hint and hint._asdict(),
         "verdict": row.verdict.name, "why": row.verdict.why,
     }  # fmt: skip
 
 
-def culprit_json(row: Row | None) -> dict[str, Any] | None:
+def culprit_json(row: Row | None, hint: Hint | None = None) -> dict[str, Any] | None:
     """The place to look at first, in few words."""
     if row is None:
         return None
-    whole = _row(row)
-    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
+    whole = _row(row, hint)
+    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why", "hint")}
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
