@@ -39,7 +39,7 @@ def _as_json(session: Session, findings: Sequence[Finding]) -> Outcome:
     with Progress("measuring", len(session.pairs)) as progress:
         outcome = session.outcome(progress.over(session.rows()))
     logits = session.logits(outcome.rows)
-    hint = outcome.culprit and session.hint(outcome.culprit)
+    hint = session.hint(outcome.culprit) if outcome.culprit else None
     dumped = session.reference, session.candidate
     echo(dumps(compare_json(*dumped, session.alignment, outcome, findings, logits, hint)))
     return outcome

@@ -61,7 +61,7 @@ def compare_json(
         },
         "lint": [finding._asdict() for finding in findings],
         "pairs": [_row(row, hint if row is outcome.culprit else None) for row in outcome.rows],
-        "culprit": culprit_json(outcome.culprit, hint),
+        "culprit": _hinted(culprit_json(outcome.culprit), hint),
         "verdict": outcome.verdict,
         "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
@@ -89,12 +89,16 @@ def _row(row: Row, hint: Hint | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def culprit_json(row: Row | None, hint: Hint | None = None) -> dict[str, Any] | None:
+def culprit_json(row: Row | None) -> dict[str, Any] | None:
     """The place to look at first, in few words."""
     if row is None:
         return None
-    whole = _row(row, hint)
-    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why", "hint")}
+    whole = _row(row)
+    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
+
+
+def _hinted(culprit: dict[str, Any] | None, hint: Hint | None) -> dict[str, Any] | None:
+    return culprit and culprit | {"hint": hint and hint._asdict()}
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:

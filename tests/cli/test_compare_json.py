@@ -22,9 +22,11 @@ DIFF: dict[str, Any] = {
 PAIR: dict[str, Any] = {
     "index": int, "name": str, "port": str, "step": int, "call": int, "reference": str, "candidate": str, "by": str,
     "views": list, "dtype": list, "shape": list, "diff": dict, "injected": (dict, type(None)),
-    "golden_ratio": (*NUMBER, type(None)), "hint": (str, type(None)), "verdict": str, "why": str,
+    "golden_ratio": (*NUMBER, type(None)), "hint": (dict, type(None)), "verdict": str, "why": str,
 }  # fmt: skip
-CULPRIT = {"index": int, "name": str, "port": str, "reference": str, "candidate": str, "why": str}
+CULPRIT: dict[str, Any] = {
+    "index": int, "name": str, "port": str, "reference": str, "candidate": str, "why": str, "hint": (dict, type(None)),
+}  # fmt: skip
 STATISTICS = dict.fromkeys(("min", "max", "mean", "median"), NUMBER)
 
 

@@ -1,0 +1,110 @@
+"""Hints told by where the error stands, and by how small it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tensordiff.compare.hint import hint
+from tensordiff.dump.dtypes import DTYPES
+from tests.compare.test_hint import told
+from tests.making import nudged, numbers
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kind"),
+    [
+        ([0], "first_token"), ([5], "one_token"), ([8], "last_token"), (range(1, 9), "all_but_first"),
+        (range(8), "all_but_last"), (range(4, 9), "from_token"), (range(4), "up_to_token"), ([2, 6], None),
+    ],
+)  # fmt: skip
+def test_tokens(tokens: list[int], kind: str | None) -> None:
+    ref = numbers(1, 9, 64)
+    cand = ref.copy()
+    cand[:, list(tokens)] += numbers(1, len(tokens), 64, seed=1)
+    found = hint(ref, cand)
+    assert (found and found.kind) == kind
+    if found:
+        assert found.evidence["tokens"] == list(tokens)
+
+
+def test_a_stray_element_is_not_a_wrong_token() -> None:
+    ref = numbers(9, 64)
+    cand = ref.copy()
+    cand[4, 7] += 100
+    assert hint(ref, cand) is None
+
+
+def test_other_tokens_must_be_right_not_only_less_wrong() -> None:
+    ref = numbers(9, 64)
+    cand = nudged(ref, 0.05)
+    cand[4] = 100 * numbers(64, seed=2)
+    assert hint(ref, cand) is None
+
+
+def test_a_head_and_a_block() -> None:
+    ref = numbers(9, 128)
+    cand = ref.copy()
+    cand[:, 32:64] = numbers(9, 32, seed=1)
+    found = told(ref, cand)
+    assert (found.kind, found.evidence["head"], found.evidence["heads"]) == ("one_head", 1, 4)
+    cand = ref.copy()
+    cand[:, 30:37] = numbers(9, 7, seed=1)
+    found = told(ref, cand)
+    assert (found.kind, found.evidence["channels"]) == ("channel_block", [30, 37])
+
+
+@pytest.mark.parametrize("side", ["candidate", "reference"])
+def test_where_nan_stands(side: str) -> None:
+    ref = numbers(2, 9, 64)
+    for part, where in (((slice(None), 3), "tokens"), ((..., slice(16, 32)), "channels"), ((1,), "groups")):
+        cand = ref.copy()
+        cand[part] = math.nan
+        found = told(ref, cand) if side == "candidate" else told(cand, ref)
+        assert (found.kind, found.evidence["side"], found.evidence["where"]) == ("nan", side, where)
+    cand = np.full_like(ref, math.nan)
+    assert told(ref, cand).evidence["where"] == "everywhere"
+    cand = ref.copy()
+    cand[0, 1, 2] = cand[1, 3, 4] = math.nan
+    assert (told(ref, cand).evidence["where"], told(ref, cand).evidence["elements"]) == ("scattered", 2)
+
+
+def test_an_overflow_is_told_from_an_infinity() -> None:
+    ref = numbers(9, 64) * 4e4
+    with np.errstate(over="ignore"):
+        small = ref.astype(np.float16)
+    assert np.isinf(small).any()
+    found = told(ref, small.astype(np.float32))
+    assert (found.kind, found.evidence["overflow"]) == ("inf", "float16")
+    cand = ref.copy()
+    cand[0, 0] = math.inf
+    assert "overflow" not in told(ref, cand).evidence
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_cast_is_told_whichever_side_has_it(name: str) -> None:
+    ref = numbers(32, 64)
+    cast = ref.astype(DTYPES[name]).astype(np.float32)
+    for side, pair in (
+        ("candidate", (ref, cast)),
+        ("reference", (cast, ref)),
+        ("candidate", (ref, ref.astype(DTYPES[name]))),
+    ):
+        found = told(*pair)
+        assert (found.kind, found.evidence["side"]) == ("rounded", side)
+        assert name.removesuffix("fn") in str(found.evidence["type"])
+
+
+def test_a_smaller_type_that_does_not_explain_the_error_is_not_blamed() -> None:
+    ref = numbers(32, 64)
+    assert hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"])) is None
+    assert hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"]).astype(np.float32)) is None
+
+
+def test_a_product_and_a_sum_rounded_once_or_twice() -> None:
+    a, b, c = (np.abs(numbers(32, 64, seed=seed)) for seed in range(3))
+    once = (a.astype(np.float64) * b + c).astype(np.float32)
+    found = told(a * b + c, once)
+    assert (found.kind, found.evidence["type"]) == ("last_bits", "float32")
