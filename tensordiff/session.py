@@ -20,6 +20,7 @@ from tensordiff.align.rules_tables import MapRule, ToleranceRule
 from tensordiff.align.suggest import Suggester, Suggestion, accept
 from tensordiff.align.sync import Gap
 from tensordiff.compare.context import context_of
+from tensordiff.compare.detail import Element, worst
 from tensordiff.compare.engine import Engine, Row, Third, values_of
 from tensordiff.compare.hint import Hint, hint
 from tensordiff.compare.limits import Limits
@@ -137,6 +138,11 @@ class Session:
         if row.diff is None or (sides := values_of(row.pair)) is None:
             return None
         return hint(*sides, context_of(row.pair.reference, self.reference, sides[0].size))
+
+    def worst(self, row: Row, count: int) -> list[Element]:
+        """A row's largest errors, with places and both values; reads the pair again."""
+        sides = values_of(row.pair) if row.diff is not None else None
+        return worst(*sides, count) if sides else []
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""

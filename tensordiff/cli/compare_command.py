@@ -15,7 +15,12 @@ from tensordiff.cli.options import comparison, json_option
 @json_option
 @click.option("--faults", is_flag=True, help="Print only rows that do not agree.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
-def command(reference: Path, candidate: Path, as_json: bool, faults: bool, quiet: bool, **options: Any) -> int:
+@click.option(
+    "--worst", type=click.IntRange(min=0), default=0, metavar="N", help="Show the culprit's N largest errors."
+)
+def command(
+    reference: Path, candidate: Path, as_json: bool, faults: bool, quiet: bool, worst: int, **options: Any
+) -> int:
     """Pair the tensors of two dumps, measure every pair, and name the first layer that is wrong.
 
     REFERENCE is the dump you trust, CANDIDATE the one under test. Rows come in execution order.
@@ -28,7 +33,7 @@ def command(reference: Path, candidate: Path, as_json: bool, faults: bool, quiet
     """
     from tensordiff.cli.comparing import Talk, compare
 
-    return compare(request(reference, candidate, **options), Talk(as_json, faults, quiet))
+    return compare(request(reference, candidate, **options), Talk(as_json, faults, quiet, worst))
 
 
 def request(reference: Path, candidate: Path, **options: Any) -> Any:

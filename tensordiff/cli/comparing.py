@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
-from tensordiff.cli.summary import print_summary, why_unknown
+from tensordiff.cli.summary import print_summary, print_worst, why_unknown
 from tensordiff.cli.table import Table
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
@@ -23,25 +24,30 @@ class Talk(NamedTuple):
     as_json: bool = False
     only_faults: bool = False
     quiet: bool = False
+    worst: int = 0
+    """How many of the culprit's largest errors to show."""
 
 
 def compare(request: Request, talk: Talk) -> int:
     """Compare and report; the exit status. Raises, all being printed, where it could not be told."""
     session = Session.open(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
-    outcome = _as_json(session, findings) if talk.as_json else _as_text(session, findings, talk)
+    outcome = _as_json(session, findings, talk) if talk.as_json else _as_text(session, findings, talk)
     if outcome.verdict == "unknown":
         raise why_unknown(session, outcome)
     return outcome.exit_status
 
 
-def _as_json(session: Session, findings: Sequence[Finding]) -> Outcome:
+def _as_json(session: Session, findings: Sequence[Finding], talk: Talk) -> Outcome:
     with Progress("measuring", len(session.pairs)) as progress:
         outcome = session.outcome(progress.over(session.rows()))
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
     dumped = session.reference, session.candidate
-    echo(dumps(compare_json(*dumped, session.alignment, outcome, findings, logits, hint)))
+    whole = compare_json(*dumped, session.alignment, outcome, findings, logits, hint)
+    if outcome.culprit is not None and talk.worst:
+        whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, talk.worst)]
+    echo(dumps(whole))
     return outcome
 
 
@@ -53,6 +59,8 @@ def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
         table.headings()
     outcome = session.outcome(_stream(session, table, talk))
     print_summary(page, session, outcome)
+    if outcome.culprit is not None and talk.worst:
+        print_worst(page, session.worst(outcome.culprit, talk.worst))
     return outcome
 
 

@@ -10,6 +10,7 @@ import click
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
 from tensordiff.cli.table import GLYPHS, label
+from tensordiff.compare.detail import Element
 from tensordiff.compare.engine import Row
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.logits import Logits
@@ -72,6 +73,13 @@ def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
         page.print(hint.sentence, "  looks like: ", " " * 14)
     page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
     page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
+
+
+def print_worst(page: Page, elements: Sequence[Element]) -> None:
+    """The culprit's largest errors, one a line."""
+    page.print("largest errors: |Δ|, place, reference, candidate", "  ")
+    for item in elements:
+        page.print(f"{item.error:.6g} at {list(item.index)}: {item.reference:.9g}, {item.candidate:.9g}", "    ")
 
 
 def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:

@@ -162,3 +162,13 @@ def test_a_threshold_beats_what_injection_would_forgive(call: Call, two: Any) ->
     reference, candidate = two({"a": ARRAY}, {"a": nudged(ARRAY, 0.1)})
     assert call("compare", reference, candidate, "--injected", reference, "-q").status == 0
     assert call("compare", reference, candidate, "--injected", reference, "-q", "--threshold", "0.01").status == 1
+
+
+def test_the_culprits_largest_errors(call: Call) -> None:
+    said = call("compare", REFERENCE, CANDIDATE, "-q", "--worst", 3)
+    lines = said.out.splitlines()
+    start = lines.index("  largest errors: |Δ|, place, reference, candidate")
+    assert lines[start + 1].startswith("    0.0460884 at [0, 8, 67]: ") and len(lines[start + 1 :]) == 3
+    worst = json.loads(call("compare", REFERENCE, CANDIDATE, "--worst", 2, "--json").out)["culprit"]["worst"]
+    assert worst[0]["index"] == [0, 8, 67] and len(worst) == 2
+    assert abs(worst[0]["candidate"] - worst[0]["reference"]) == worst[0]["error"]
