@@ -27,8 +27,8 @@ def cores() -> int:
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Threads for work that lets go of Python's lock."""
-    return ThreadPoolExecutor(cores(), thread_name_prefix="tensordiff")
+    """Threads for work that lets go of Python's lock, beside the one that asks for it."""
+    return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="tensordiff")
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int]) -> Iterator[R]:
@@ -46,20 +46,28 @@ def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], i
                 batch.append(item)
                 load += heavy
             if batch and (load >= BATCH or not heavy):
-                ahead.append(pool().submit(_work_on, work, batch))
+                ahead.append(_start(work, batch, ahead))
                 batch, load = [], 0
             if not heavy:
                 ahead.append([work(item)])
             while len(ahead) > 2 * cores():
                 yield from _result(ahead.popleft())
         if batch:
-            ahead.append(pool().submit(_work_on, work, batch))
+            ahead.append(_start(work, batch, ahead))
         while ahead:
             yield from _result(ahead.popleft())
     finally:
         for job in ahead:
             if isinstance(job, Future):
                 job.cancel()
+
+
+def _start(
+    work: Callable[[T], R], batch: list[T], ahead: Iterable[Future[list[R]] | list[R]]
+) -> Future[list[R]] | list[R]:
+    """Give a batch to another thread if one is idle, else do it here: a thread that only waits leaves a core idle."""
+    busy = sum(isinstance(job, Future) and not job.done() for job in ahead)
+    return pool().submit(_work_on, work, batch) if busy < cores() - 1 else _work_on(work, batch)
 
 
 def _work_on(work: Callable[[T], R], batch: list[T]) -> list[R]:

@@ -24,7 +24,7 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-HANDED_OVER = 1 << 15
+HANDED_OVER = 1 << 17
 """Elements from which handing a pair to another thread pays."""
 
 
