@@ -43,8 +43,16 @@ def rows() -> list[list[str]]:
         suggester = Suggester(*sides, align(reference, unnamed, plan))
         found = len(accept(list(suggester.suggestions()), *sides))
 
-    best = best_of({"rules": lambda: align(reference, candidate)}, 1.0) | best_of({"values": by_value}, 1.0, at_least=1)
+    def rules_alone() -> None:
+        rules = Plan.for_dumps(reference, candidate).rules
+        for side, dump in (("reference", reference), ("candidate", candidate)):
+            for item in dump.entries:
+                rules.canonical(item.layer, side)
+
+    methods = {"rules": rules_alone, "whole": lambda: align(reference, candidate)}
+    best = best_of(methods, 0.5) | best_of({"values": by_value}, 1.0, at_least=1)
     return [
-        [f"by rules, {pairs} pairs", f"{best['rules'] * 1e3:.0f} ms", "50 ms"],
+        ["presets chosen, rules applied to all names", f"{best['rules'] * 1e3:.0f} ms", "50 ms"],
+        [f"the whole alignment by rules, {pairs} pairs", f"{best['whole'] * 1e3:.0f} ms", "-"],
         [f"by value alone, {found} of {len(unnamed)} found, all names scrambled", f"{best['values']:.1f} s", "seconds"],
     ]

@@ -109,8 +109,9 @@ def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignme
     matcher.take_all("map", _mapped(plan.maps, matcher))
     matcher.take_named()
     matcher.take_all("rule", _ports(matcher))
-    matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
-    matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
+    if matcher.has_orphans:
+        matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
+        matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
     matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
     return matcher.alignment(plan)
 
@@ -123,6 +124,12 @@ class _Matcher:
         self.found: list[tuple[Entry, Entry, By]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether anything is left to pair."""
+        sides = (self.reference, self.used_reference), (self.candidate, self.used_candidate)
+        return any(len(used) < len(index.dump) for index, used in sides)
 
     def is_free(self, reference: Entry | None, candidate: Entry | None) -> bool:
         """Whether neither entry is in a pair yet."""
