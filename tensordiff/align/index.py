@@ -6,20 +6,18 @@ read, so that nothing after alignment needs to know that ``cat(q, k, v)`` never 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tensordiff.align.expression import Expression, Name, bindings, evaluate, names, parse_view, plan, view_of
+from tensordiff.align.expression.placeholders import LONE_NUMBER, PLACEHOLDER
 from tensordiff.align.rules import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
 
-_PLACEHOLDER = re.compile(r"\{([ijk])\}")
-_NUMBER = re.compile(r"(?<![\w-])(?:0|[1-9][0-9]{0,8})(?![\w-])")
 Key = tuple[str, str, int]
 """Canonical layer, port, step."""
 
@@ -78,7 +76,7 @@ class Index:
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
         """What may stand for the placeholders of a name, by the layers there are."""
         layer = parse_name(pattern).layer
-        if layer.count("{") == 1 and (only := _PLACEHOLDER.search(layer)):
+        if layer.count("{") == 1 and (only := PLACEHOLDER.search(layer)):
             numbers = self._outlines.get((layer.replace(only[0], "{}"), step), [])
             return [{only[1]: number} for number in numbers]
         return [found for name, at in self.layers if at == step and (found := bindings(layer, name)) is not None]
@@ -88,7 +86,7 @@ class Index:
         """The numbers that stand in each place of each name: a map with one placeholder is looked up, not tried."""
         outlines: dict[tuple[str, int], list[int]] = defaultdict(list)
         for name, step in self.layers:
-            for found in _NUMBER.finditer(name):
+            for found in LONE_NUMBER.finditer(name):
                 outlines[f"{name[: found.start()]}{{}}{name[found.end() :]}", step].append(int(found[0]))
         return outlines
 

@@ -18,7 +18,7 @@ from tensordiff.align.expression import evaluate, generalize, parse, parse_view,
 from tensordiff.align.expression.tree import Name
 from tensordiff.align.fusions import Fusions, Parts, fill
 from tensordiff.align.index import Index
-from tensordiff.align.match import Alignment
+from tensordiff.align.match import Alignment, resolve_map
 from tensordiff.align.rules_tables import MapRule
 from tensordiff.align.sketch import Sketch, sketch
 from tensordiff.align.views import reconcile
@@ -282,8 +282,6 @@ def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 
 def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:
     """Whether every layer that a general map would pair is among those proven."""
-    from tensordiff.align.match import resolve_map
-
     everywhere = {(r.name, c.name) for r, c in resolve_map(MapRule(*general), reference, candidate)}
     proven = {
         (r.name, c.name) for s in group for r, c in resolve_map(MapRule(s.reference, s.candidate), reference, candidate)

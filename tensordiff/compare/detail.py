@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensordiff.compare.measure import flat_parts
 from tensordiff.compare.plain import difference
+from tensordiff.compare.sums import unravel
 from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
@@ -51,11 +52,7 @@ def worst(ref: Array, cand: Array, k: int = 10) -> list[Element]:
         places = zip(top.tolist(), rank[top].tolist(), strict=True)
         found += ((-size, offset + at, float(r[at]), float(c[at]), float(error[at])) for at, size in places)
         found = heapq.nsmallest(k, found, key=lambda item: item[:2])
-    return [Element(_index(at, ref.shape), r, c, error) for _, at, r, c, error in found if error != 0]
-
-
-def _index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(place) for place in np.unravel_index(flat, shape)) if shape else ()
+    return [Element(unravel(at, ref.shape), r, c, error) for _, at, r, c, error in found if error != 0]
 
 
 def along(ref: Array, cand: Array, axis: int) -> Floats:

@@ -126,12 +126,12 @@ class Diff(NamedTuple):
     @property
     def max_abs_index(self) -> Index | None:
         """Where the largest error stands; None in an empty tensor."""
-        return _unravel(self.max_abs_at, self.shape) if self.elements else None
+        return unravel(self.max_abs_at, self.shape) if self.elements else None
 
     @property
     def max_rel_index(self) -> Index | None:
         """Where the largest relative error stands; None in an empty tensor."""
-        return _unravel(self.max_rel_at, self.shape) if self.elements else None
+        return unravel(self.max_rel_at, self.shape) if self.elements else None
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object; ``nan`` and ``inf`` stay floats here."""
@@ -211,7 +211,8 @@ def cosine_distance(p: Products) -> float:
     return max(0.0, across) / p.cc / (1 + min(cosine, 1.0))
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> Index:
+def unravel(flat: int, shape: tuple[int, ...]) -> Index:
+    """A flat position by axis."""
     index = []
     for size in reversed(shape):
         flat, place = divmod(flat, size)

@@ -15,9 +15,9 @@ from functools import lru_cache
 from tensordiff.align.expression.tree import HERE, Expression, Name, leaves, rebuild
 from tensordiff.dump.names import parse_name
 
-_PLACEHOLDER = re.compile(r"\{([ijk])\}")
+PLACEHOLDER = re.compile(r"\{([ijk])\}")
 _WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number: what is bound must read back as itself
-_COMPONENT = re.compile(rf"(?<![\w-])(?:{_WHOLE})(?![\w-])")
+LONE_NUMBER = re.compile(rf"(?<![\w-])(?:{_WHOLE})(?![\w-])")
 _OF_LAYER = re.compile(rf"(?<![0-9A-Za-z])(?:layers?|blocks?|h)[^0-9A-Za-z]({_WHOLE})(?![0-9A-Za-z])")
 
 
@@ -28,14 +28,14 @@ def names(expression: Expression) -> tuple[str, ...]:
 
 def placeholders(expression: Expression) -> frozenset[str]:
     """The placeholders that are not filled yet, without braces."""
-    return frozenset(letter for text in names(expression) for letter in _PLACEHOLDER.findall(text))
+    return frozenset(letter for text in names(expression) for letter in PLACEHOLDER.findall(text))
 
 
 def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
     """Fill placeholders; those that no number is given for stay."""
 
     def filled(name: Name) -> Name:
-        text = _PLACEHOLDER.sub(lambda found: str(numbers.get(found[1], found[0])), name.text)
+        text = PLACEHOLDER.sub(lambda found: str(numbers.get(found[1], found[0])), name.text)
         return replace(name, text=text)
 
     return rebuild(expression, filled)
@@ -50,7 +50,7 @@ def bindings(pattern: str, text: str) -> dict[str, int] | None:
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
     source, seen, end = "", set(), 0
-    for found in _PLACEHOLDER.finditer(pattern):
+    for found in PLACEHOLDER.finditer(pattern):
         letter = found[1]
         source += re.escape(pattern[end : found.start()])
         source += f"(?P={letter})" if letter in seen else f"(?P<{letter}>{_WHOLE})"
@@ -90,4 +90,4 @@ def _layer_numbers(text: str) -> list[slice]:
     """
     layer = parse_name(text).layer
     found = [slice(*match.span(1)) for match in _OF_LAYER.finditer(layer)]
-    return found or [slice(*match.span()) for match in _COMPONENT.finditer(layer)]
+    return found or [slice(*match.span()) for match in LONE_NUMBER.finditer(layer)]
