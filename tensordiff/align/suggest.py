@@ -7,7 +7,7 @@ nothing else that fits, may be accepted without a person; a single tensor is nev
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -239,8 +239,8 @@ def _distance(template: str, parts: Parts, wanted: Array) -> float:
 
 def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, bool]]:
     """Each tensor once; a match is the only one if inputs leave either side no other choice."""
-    best = _best_support(support)
-    left = [match for match, given in support.items() if not _is_refuted(match, given, best)]
+    best, proven = _best_support(support), _forms_proven(support)
+    left = [match for match, given in support.items() if not _is_refuted(match, given, best, proven)]
     choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
     sure = [match for match in left if choices[id(match.reference)] == choices[id(match.candidate)] == 1]
     yield from ((match, True) for match in sure)
@@ -260,9 +260,31 @@ def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
     return best
 
 
-def _is_refuted(match: Match, given: Support, best: Mapping[int, float]) -> bool:
-    """Whether the layers' inputs say that it is another of several equal tensors. No inputs say nothing."""
-    return given.share is not None and given.share < max(best[id(match.reference)], best[id(match.candidate)])
+def _forms_proven(support: Mapping[Match, Support]) -> set[tuple[int, bool]]:
+    """Entries that inputs tie to a partner, and of which form that partner is."""
+    return {
+        (id(entry), _is_counted(partner))
+        for match, given in support.items()
+        if given.share
+        for entry, partner in ((match.reference, match.candidate), (match.candidate, match.reference))
+    }
+
+
+def _is_counted(entry: Entry) -> bool:
+    """Whether a layer gives a list or tuple: wrappers do, and what they wrap does not."""
+    return entry.port[-1].isdigit()
+
+
+def _is_refuted(match: Match, given: Support, best: Mapping[int, float], proven: Collection[tuple[int, bool]]) -> bool:
+    """Whether the layers' inputs say that it is another of several equal tensors.
+
+    No inputs on a layer say nothing, unless inputs prove another of the same form: then one of another form may
+    still be a wrapper, whose name the person would choose.
+    """
+    r, c = match.reference, match.candidate
+    if given.share is None:
+        return (id(r), _is_counted(c)) in proven or (id(c), _is_counted(r)) in proven
+    return given.share < max(best[id(r)], best[id(c)])
 
 
 def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> tuple[MapRule, ...]:

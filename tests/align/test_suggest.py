@@ -80,8 +80,7 @@ def test_values_recover_scrambled_names(case: str, side: str) -> None:
             other, old = scrambled(candidate, seed)
             found = output_pairs(by_value_alone(reference, other), old)
         assert found <= expected  # not one wrong
-        # In qwen3 a wrapper without inputs and what it wraps give the same values: nobody can tell which is meant.
-        assert len(found) >= (0.8 if case == "qwen3" else 0.9) * len(expected)
+        assert len(found) >= 0.9 * len(expected)
 
 
 def test_values_recover_the_samples() -> None:
