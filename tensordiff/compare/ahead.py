@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-BATCH = 1 << 20
-"""Weight of a batch: waking another thread takes as long as measuring some 100,000 elements."""
+BATCH = 1 << 19
+"""Elements of a batch: waking another thread takes as long as measuring some 100,000."""
+MOST = 64
+"""Items of a batch, however small."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -31,48 +33,56 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="tensordiff")
 
 
-def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int]) -> Iterator[R]:
-    """Work on items, giving results in their order; those with a weight in other threads, in batches, a few ahead."""
-    ahead: deque[Future[list[R]] | list[R]] = deque()
+def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items a few at a time: few enough to be shown at once, enough that what is done once a batch costs little."""
     batch: list[T] = []
     load = 0
+    for item in items:
+        batch.append(item)
+        load += size(item)
+        if load >= BATCH or len(batch) >= MOST:
+            yield batch
+            batch, load = [], 0
+    if batch:
+        yield batch
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int]) -> Iterator[R]:
+    """Work on items, giving results in their order; those with a weight in other threads, a few ahead."""
+    ahead: deque[Future[R] | _Done[R]] = deque()
     try:
         for item in items:
             heavy = weight(item)
-            if not heavy and not batch and not ahead:
+            if not heavy and not ahead:
                 yield work(item)  # the common case: nothing is under way, and it is not worth a thread
                 continue
-            if heavy:
-                batch.append(item)
-                load += heavy
-            if batch and (load >= BATCH or not heavy):
-                ahead.append(_start(work, batch, ahead))
-                batch, load = [], 0
-            if not heavy:
-                ahead.append([work(item)])
-            while len(ahead) > 2 * cores():
-                yield from _result(ahead.popleft())
-        if batch:
-            ahead.append(_start(work, batch, ahead))
+            ahead.append(_start(work, item, ahead) if heavy else _Done(work(item)))
+            while len(ahead) > 2 * cores() or (ahead and ahead[0].done()):
+                yield ahead.popleft().result()
         while ahead:
-            yield from _result(ahead.popleft())
+            yield ahead.popleft().result()
     finally:
         for job in ahead:
-            if isinstance(job, Future):
-                job.cancel()
+            job.cancel()
 
 
-def _start(
-    work: Callable[[T], R], batch: list[T], ahead: Iterable[Future[list[R]] | list[R]]
-) -> Future[list[R]] | list[R]:
-    """Give a batch to another thread if one is idle, else do it here: a thread that only waits leaves a core idle."""
-    busy = sum(isinstance(job, Future) and not job.done() for job in ahead)
-    return pool().submit(_work_on, work, batch) if busy < cores() - 1 else _work_on(work, batch)
+class _Done(Generic[R]):
+    """A result that is there, beside those that are under way."""
+
+    def __init__(self, result: R) -> None:
+        self._result = result
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> R:
+        return self._result
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
 
 
-def _work_on(work: Callable[[T], R], batch: list[T]) -> list[R]:
-    return [work(item) for item in batch]
-
-
-def _result(job: Future[list[R]] | list[R]) -> list[R]:
-    return job.result() if isinstance(job, Future) else job
+def _start(work: Callable[[T], R], item: T, ahead: Iterable[Future[R] | _Done[R]]) -> Future[R] | _Done[R]:
+    """Give an item to another thread if one is idle, else do it here: a thread that only waits leaves a core idle."""
+    busy = sum(not job.done() for job in ahead)
+    return pool().submit(work, item) if busy < cores() - 1 else _Done(work(item))

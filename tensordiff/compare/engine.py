@@ -8,24 +8,24 @@ and the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import Views, reconcile
-from tensordiff.compare.ahead import in_order
+from tensordiff.compare.ahead import in_batches, in_order
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.logits import has_distributions, logits
-from tensordiff.compare.measure import SHARED, measure
+from tensordiff.compare.measure import SHARED, Sides, measure_many
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Verdict, judge
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-HANDED_OVER = 1 << 17
-"""Elements from which handing a pair to another thread pays."""
+HANDED_OVER = 1 << 15
+"""Elements a pair from which another thread may take a batch: with fewer, most of the time is Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +81,32 @@ class Engine:
     def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
         """Measure pairs, in order; a row comes as soon as it and all before it are known."""
         carried = _Carried()
-        for numbers in in_order(self._measure, map(_open, pairs), _weight):
-            row = self._row(numbers, carried)
-            carried.note(row)
-            yield row
+        for measured in in_order(self._measure, in_batches(map(_open, pairs), _size), _weight):
+            for numbers in measured:
+                row = self._row(numbers, carried)
+                carried.note(row)
+                yield row
 
-    def _measure(self, opened: _Opened | Row) -> _Numbers | Row:
-        """All that needs no other pair."""
-        if isinstance(opened, Row):
-            return opened
-        pair, views, ref, cand = opened
+    def _measure(self, batch: Sequence[_Opened | Row]) -> list[_Numbers | Row]:
+        """All that needs no other pair, for a few pairs at once."""
+        asked = [opened if isinstance(opened, Row) else self._ask(opened) for opened in batch]
+        diffs = iter(measure_many(sides for ask in asked if isinstance(ask, _Asked) for sides in ask.sides))
+        return [_answer(ask, diffs) if isinstance(ask, _Asked) else ask for ask in asked]
+
+    def _ask(self, opened: _Opened) -> _Asked | Row:
+        """What is to be measured of a pair; a row at once where it cannot be."""
+        pair, _, ref, cand = opened
         limits = self.limits.for_pair(pair.name, pair.reference.port)
         wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
         if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
             return _unknown(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
+        sides: list[Sides] = [(ref, cand, limits.tolerance)]
         try:
-            injected = self._measure_injected(pair, ref, limits) if self.injected else None
-            ratio = self._golden_ratio(pair, ref, cand) if self.golden else None
+            injected = self._injected_sides(pair, ref, limits) if self.injected else []
+            golden = self._golden_sides(pair, ref, cand) if self.golden else []
         except DumpError as error:
             return _unknown(pair, str(error))
-        diff = measure(ref, cand, limits.tolerance)
-        kl_div = logits(ref, cand).kl_div if wants_kl_div else None
-        dtypes = name_of(ref.dtype), name_of(cand.dtype)
-        return _Numbers(pair, dtypes, views, diff, injected, ratio, limits, kl_div)
+        return _Asked(opened, limits, wants_kl_div, sides + injected + golden, bool(injected), bool(golden))
 
     def _row(self, numbers: _Numbers | Row, carried: _Carried) -> Row:
         """What the numbers mean after all that came before."""
@@ -115,25 +118,23 @@ class Engine:
             verdict = _weigh_injected(verdict, diff, injected, dtypes)
         return Row(pair, dtypes, views.shape, (*pair.views, *views.named()), diff, injected, ratio, verdict)
 
-    def _measure_injected(self, pair: Pair, ref: Array, limits: Limits) -> Diff | None:
+    def _injected_sides(self, pair: Pair, ref: Array, limits: Limits) -> list[Sides]:
+        """What the candidate gave with the reference's inputs, beside the reference."""
         entry = self.injected.get(pair.reference) if self.injected else None
         if entry is None:
-            return None
+            return []
         other = entry.read()
         seen = reconcile(ref.shape, other.shape)
-        return measure(seen.apply(ref), seen.apply(other), limits.tolerance) if seen else None
+        return [(seen.apply(ref), seen.apply(other), limits.tolerance)] if seen else []
 
-    def _golden_ratio(self, pair: Pair, ref: Array, cand: Array) -> float | None:
-        """Candidate's error over reference's, each against the golden; None where the reference is exact."""
+    def _golden_sides(self, pair: Pair, ref: Array, cand: Array) -> list[Sides]:
+        """Each side beside the golden."""
         entry = self.golden.get(pair.reference) if self.golden else None
         if entry is None:
-            return None
+            return []
         golden = entry.read()
         seen = reconcile(golden.shape, ref.shape)
-        if seen is None:
-            return None
-        of_reference, of_candidate = (measure(seen.apply(golden), seen.apply(side)).rel_l2 for side in (ref, cand))
-        return of_candidate / of_reference if of_reference > 0 else None
+        return [(seen.apply(golden), seen.apply(side), None) for side in (ref, cand)] if seen else []
 
 
 class _Opened(NamedTuple):
@@ -143,6 +144,35 @@ class _Opened(NamedTuple):
     views: Views
     ref: Array
     cand: Array
+
+
+class _Asked(NamedTuple):
+    """A pair and all that is to be measured of it."""
+
+    opened: _Opened
+    limits: Limits
+    """Those that are the pair's own."""
+    wants_kl_div: bool
+    sides: list[Sides]
+    """The pair itself; then, where they are there, the injected run's and the golden's."""
+    has_injected: bool
+    has_golden: bool
+
+
+def _answer(asked: _Asked, diffs: Iterator[Diff]) -> _Numbers:
+    """What was measured of a pair, taken from all that was measured."""
+    pair, views, ref, cand = asked.opened
+    diff = next(diffs)
+    injected = next(diffs) if asked.has_injected else None
+    ratio = _ratio(next(diffs).rel_l2, next(diffs).rel_l2) if asked.has_golden else None
+    kl_div = logits(ref, cand).kl_div if asked.wants_kl_div else None
+    dtypes = name_of(ref.dtype), name_of(cand.dtype)
+    return _Numbers(pair, dtypes, views, diff, injected, ratio, asked.limits, kl_div)
+
+
+def _ratio(of_reference: float, of_candidate: float) -> float | None:
+    """Candidate's error over reference's; None where the reference is exact."""
+    return of_candidate / of_reference if of_reference > 0 else None
 
 
 class _Numbers(NamedTuple):
@@ -179,11 +209,14 @@ def _open(pair: Pair) -> _Opened | Row:
     return _Opened(pair, views, views.apply(ref), views.apply(cand))
 
 
-def _weight(opened: _Opened | Row) -> int:
-    """Elements of a pair that is worth handing over; 0 if it is too small, or so large that all cores share it."""
-    if isinstance(opened, Row) or not HANDED_OVER <= opened.ref.size < SHARED:
-        return 0
-    return opened.ref.size
+def _size(opened: _Opened | Row) -> int:
+    return 0 if isinstance(opened, Row) else opened.ref.size
+
+
+def _weight(batch: Sequence[_Opened | Row]) -> int:
+    """Elements of a batch that is worth handing over; 0 if it is small, or so large that all cores share it."""
+    elements = sum(map(_size, batch))
+    return elements if HANDED_OVER * len(batch) <= elements < SHARED else 0
 
 
 class _Carried:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import config, njit, types
+from numba import carray, config, njit, types
 from numba.extending import intrinsic, overload
 
 from tensordiff.compare.sums import (
@@ -299,13 +299,37 @@ def scan(
     rows = cells[ROWS:].reshape(-1, WIDTH)
     row = np.empty(WIDTH)
     end = offset + ref.shape[0]
-    for bucket in range(rows.shape[0]):
+    for bucket in range(edges.shape[0] - 1):
         first, last = max(edges[bucket], offset) - offset, min(edges[bucket + 1], end) - offset
         if first < last:
             row[:] = 0.0
             _scan_bucket(ref, cand, first, last, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
             rows[bucket] += row
             cells[TOTALS:ROWS] += row
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _memory_at(typing: Any, address: Any, like: Any) -> Any:
+    """The memory at an address, as elements of a type."""
+    pointer = types.CPointer(like.dtype)
+
+    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], context.get_value_type(pointer))
+
+    return pointer(types.int64, like), generate
+
+
+@_strict  # type: ignore[untyped-decorator]
+def scan_many(
+    addresses: Any, elements: Any, edges: Any, ref_like: Any, cand_like: Any, tolerance: Any, bounds: Any,
+    vanishing: Any, splits_ties: Any, cells: Any,
+) -> None:  # fmt: skip
+    """``scan`` pairs that lie whole in memory, one row of cells each: calling once a pair costs as much as a pair."""
+    for k in range(addresses.shape[0]):
+        ref = carray(_memory_at(addresses[k, 0], ref_like), elements[k])
+        cand = carray(_memory_at(addresses[k, 1], cand_like), elements[k])
+        bounded = edges[k, : min(elements[k], edges.shape[1] - 1) + 1]
+        scan(ref, cand, 0, bounded, tolerance, bounds, vanishing, splits_ties, cells[k])
 
 
 @_fast  # type: ignore[untyped-decorator]

@@ -8,18 +8,20 @@ while numpy answers, and dumps too small to matter never ask for it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensordiff.compare import plain
 from tensordiff.compare.ahead import cores, pool
+from tensordiff.compare.finish import finish
 from tensordiff.compare.plan import Plan, Tolerance, plan_for
-from tensordiff.compare.sums import Diff, Products, Sums, edges, finish
+from tensordiff.compare.sums import Cells, Diff, Products, Sums, all_edges, edges, empty_cells
 from tensordiff.dump.dtypes import Array, DType
 
 PART = 1 << 20
@@ -33,14 +35,49 @@ _WAIT_ABOVE = 1 << 25  # elements in one tensor for which numpy would take longe
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
     """All numbers for two tensors of one shape. ``compiled`` forces a pass; None decides by itself."""
+    return measure_many([(ref, cand, tolerance)], compiled=compiled)[0]
+
+
+Sides = tuple[Array, Array, Tolerance | None]
+
+
+def measure_many(sides: Iterable[Sides], *, compiled: bool | None = None) -> list[Diff]:
+    """All numbers for several pairs, each of one shape and any types: small ones are quicker together."""
+    pairs = [_prepared(ref, cand, tolerance, compiled) for ref, cand, tolerance in sides]
+    cells = empty_cells([pair.ref.size for pair in pairs])
+    together: dict[tuple[Plan, Tolerance, bool], list[int]] = defaultdict(list)
+    for k, pair in enumerate(pairs):
+        if pair.lies_whole and pair.ref.size < SHARED:
+            together[pair.plan, pair.how, _splits_ties(pair.ref.size, pair.ref, pair.cand)].append(k)
+        else:
+            _collect(pair, Sums(pair.ref.size, cells[k]))
+    for (plan, how, splits_ties), places in together.items():
+        _scan_together(plan, how, splits_ties, [pairs[k] for k in places], places, cells)
+    shapes = [pair.ref.shape for pair in pairs]
+    return finish([pair.ref.size for pair in pairs], shapes, cells, lambda k, factor: _products(pairs[k], factor))
+
+
+class _Prepared(NamedTuple):
+    """A pair in real numbers, and how it is measured."""
+
+    ref: Array
+    cand: Array
+    plan: Plan
+    how: Tolerance
+    kernels: ModuleType | None
+    lies_whole: bool
+    """Whether the compiled pass can read both where they lie."""
+
+
+def _prepared(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bool | None) -> _Prepared:
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     ref, cand = as_reals(ref, cand)
     plan = plan_for(ref.dtype, cand.dtype)
     wanted = _is_ready(plan, ref.size) if compiled is None else compiled
     kernels = _kernels() if wanted and plan.may_compile else None
-    sums = _collect(kernels, plan, ref, cand, tolerance or plan.usual)
-    return finish(sums, ref.shape, lambda factor: _products(kernels, plan, ref, cand, factor))
+    lies_whole = kernels is not None and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
+    return _Prepared(ref, cand, plan, tolerance or plan.usual, kernels, lies_whole)
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
@@ -77,7 +114,10 @@ class _Readiness:
     def compile(self, plan: Plan) -> None:
         """Compile for these types, or load what was compiled before."""
         ref, cand = (np.zeros(4, dtype) for dtype in plan.enter)
-        _scan_part(_kernels(), ref, cand, 0, Sums.empty(4), Tolerance())
+        pair = _Prepared(ref, cand, plan, Tolerance(), _kernels(), True)
+        if plan.in_place:
+            _scan_together(plan, pair.how, True, [pair], [0], empty_cells([4]))
+        _scan_part(_kernels(), ref, cand, 0, Sums.empty(4), pair.how)
         self.ready.add(plan.enter)
 
 
@@ -111,16 +151,47 @@ def _kernels() -> ModuleType:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _collect(kernels: ModuleType | None, plan: Plan, ref: Array, cand: Array, how: Tolerance) -> Sums:
-    if kernels is not None and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand):
-        return _scan_in_place(kernels, ref.reshape(-1).view(plan.enter[0]), cand.reshape(-1).view(plan.enter[1]), how)
-    sums = Sums.empty(ref.size)
+def _collect(pair: _Prepared, sums: Sums) -> None:
+    """Take a pair that is large, or that must be converted, into its sums."""
+    ref, cand, plan, how, kernels, lies_whole = pair
+    if kernels is not None and lies_whole:
+        _scan_on_all_cores(kernels, _flat(ref, plan.enter[0]), _flat(cand, plan.enter[1]), sums, how)
+        return
     for offset, r, c in flat_parts(ref, cand):
         if kernels is None:
             plain.collect(r, c, offset, sums, *how)
         else:
             _scan_part(kernels, *plan.convert(r, c), offset, sums, how)
-    return sums
+
+
+def _flat(array: Array, enter: DType) -> Array:
+    return array.reshape(-1).view(enter)
+
+
+def _scan_together(
+    plan: Plan, how: Tolerance, splits_ties: bool, pairs: Sequence[_Prepared], places: list[int], cells: Cells
+) -> None:
+    """Read pairs that lie whole in memory in one call; their rows of cells are at these places."""
+    addresses = np.array([(_address(pair.ref), _address(pair.cand)) for pair in pairs], dtype=np.int64)
+    elements = [pair.ref.size for pair in pairs]
+    starts = np.array([all_edges(n) for n in elements])
+    like = np.empty(0, plan.enter[0]), np.empty(0, plan.enter[1])
+    are_all = len(places) == len(cells)
+    mine = cells if are_all else cells[places]
+    bounds, vanishing = _bounds(how, plan.enter[0] == np.float64)
+    _kernels().scan_many(addresses, np.array(elements), starts, *like, how, bounds, vanishing, splits_ties, mine)
+    if not are_all:
+        cells[places] = mine
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _splits_ties(elements: int, ref: Array, cand: Array) -> bool:
+    """16-bit values tie in nearly every block: telling ties apart in large tensors would double the time."""
+    return elements < _TIES_SPLIT_BELOW or max(ref.itemsize, cand.itemsize) > 2
 
 
 def _is_plain_memory(array: Array) -> bool:
@@ -150,12 +221,8 @@ def _row_parts(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
             yield begin * row + offset, r, c
 
 
-def _scan_in_place(kernels: ModuleType, ref: Array, cand: Array, how: Tolerance) -> Sums:
-    """Read both tensors where they lie; the larger ones on all cores."""
-    sums = Sums.empty(ref.size)
-    if ref.size < SHARED:
-        _scan_part(kernels, ref, cand, 0, sums, how)
-        return sums
+def _scan_on_all_cores(kernels: ModuleType, ref: Array, cand: Array, sums: Sums, how: Tolerance) -> None:
+    """Read both tensors where they lie, each core its share."""
     cuts = [ref.size * k // cores() for k in range(cores() + 1)]
     shares = [(a, b, Sums.empty(ref.size)) for a, b in pairwise(cuts[1:])]
     jobs = [pool().submit(_scan_part, kernels, ref[a:b], cand[a:b], a, part, how) for a, b, part in shares]
@@ -163,13 +230,11 @@ def _scan_in_place(kernels: ModuleType, ref: Array, cand: Array, how: Tolerance)
     for job, (_, _, part) in zip(jobs, shares, strict=True):
         job.result()
         sums.add(part)
-    return sums
 
 
 def _scan_part(kernels: ModuleType, ref: Array, cand: Array, offset: int, sums: Sums, how: Tolerance) -> None:
     bounds, vanishing = _bounds(how, ref.dtype == np.float64)
-    # 16-bit values tie in nearly every block: telling ties apart there would double the time.
-    splits_ties = sums.elements < _TIES_SPLIT_BELOW or max(ref.itemsize, cand.itemsize) > 2
+    splits_ties = _splits_ties(sums.elements, ref, cand)
     kernels.scan(ref, cand, offset, edges(sums.elements), how, bounds, vanishing, splits_ties, sums.cells)
 
 
@@ -180,11 +245,11 @@ def _bounds(how: Tolerance, wide: bool) -> tuple[tuple[np.floating[Any], ...], n
     return tuple(real(limit * factor) for factor in (1 - band, 1 + band) for limit in how), real(vanishing)
 
 
-def _products(kernels: ModuleType | None, plan: Plan, ref: Array, cand: Array, factor: float) -> Products:
+def _products(pair: _Prepared, factor: float) -> Products[float]:
     total = np.zeros(5)
-    for _, r, c in flat_parts(ref, cand):
-        if kernels is None or factor != 1:
+    for _, r, c in flat_parts(pair.ref, pair.cand):
+        if pair.kernels is None or factor != 1:
             total += plain.products(r, c, factor)
         else:
-            kernels.exact_products(*plan.convert(r, c), total)
+            pair.kernels.exact_products(*pair.plan.convert(r, c), total)
     return Products(*total.tolist())

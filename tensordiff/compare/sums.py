@@ -1,7 +1,7 @@
-"""From sums to a diff: what one pass collects, and what is said from it.
+"""What one pass over a pair collects, and the numbers that are said of it.
 
-Both passes (``kernels``, compiled; ``plain``, numpy) fill the same ``Sums``; ``finish`` alone
-turns them into numbers, so that the two can never disagree on what a number means.
+Both passes (``kernels``, compiled; ``plain``, numpy) fill the same ``Sums``; ``finish`` alone turns
+them into a ``Diff``.
 
 Non-finite values: a NaN or an infinity that stands in the same place on both sides agrees and adds
 nothing. One that does not makes every distance NaN (or inf), and the first such place is where the
@@ -11,9 +11,9 @@ maximum stands. Norms of the reference are over its finite elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ BUCKETS = 32
 REL_GUARD = 1e-10
 """max_rel is |cand - ref| / max(|ref|, this), as MAX's tools have it."""
 
-# What a pass fills is one flat array of float64, so that a small pair costs one allocation. First two peaks (the
+# What a pass fills is one flat row of float64, so that many small pairs cost one allocation. First two peaks (the
 # largest error and the largest relative error of finite elements) and their flat positions ...
 PEAKS, WHERE = 0, 2
 # ... then counts and first places of non-finite values. "Apart": on one side only, or differently on both ...
@@ -46,14 +46,12 @@ class Sums(NamedTuple):
     @staticmethod
     def empty(elements: int) -> Sums:
         """Nothing collected yet."""
-        cells = np.zeros(ROWS + WIDTH * min(BUCKETS, elements))
-        cells[FIRST_NAN:TOTALS] = elements
-        return Sums(elements, cells)
+        return Sums(elements, empty_cells([elements])[0])
 
     @property
     def rows(self) -> Cells:
         """The sums, one row a bucket."""
-        return self.cells[ROWS:].reshape(-1, WIDTH)
+        return self.cells[ROWS : ROWS + WIDTH * min(BUCKETS, self.elements)].reshape(-1, WIDTH)
 
     def add(self, other: Sums) -> None:
         """Take in another part of the same pair."""
@@ -66,22 +64,24 @@ class Sums(NamedTuple):
         mine[TOTALS:] += theirs[TOTALS:]
 
 
-class Products(NamedTuple):
-    """Inner products of a pair: ``d`` is cand - ref, ``r`` ref, ``c`` cand."""
+def empty_cells(elements: Sequence[int]) -> Cells:
+    """Cells for pairs of these sizes, nothing collected yet: one allocation for all."""
+    cells = np.zeros((len(elements), ROWS + WIDTH * BUCKETS))
+    cells[:, FIRST_NAN:TOTALS] = np.array(elements, dtype=np.float64).reshape(-1, 1)
+    return cells
 
-    dd: float
-    rr: float
-    rd: float
-    cc: float
-    rc: float
 
-    @property
-    def is_cancelling(self) -> bool:
-        """Whether the cosine hangs on more digits than block sums have."""
-        dd, rr, rd, cc, _ = self
-        if not (0 < dd < math.inf and 0 < rr < math.inf):
-            return False
-        return dd - rd * (rd / rr) < 1e-3 * dd or cc < 1e-3 * max(rr, dd)
+T = TypeVar("T")
+
+
+class Products(NamedTuple, Generic[T]):
+    """Inner products of a pair, or columns of them: ``d`` is cand - ref, ``r`` ref, ``c`` cand."""
+
+    dd: T
+    rr: T
+    rd: T
+    cc: T
+    rc: T
 
 
 _JSON_FIELDS = (
@@ -139,78 +139,6 @@ class Diff(NamedTuple):
         return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
 
 
-def finish(sums: Sums, shape: tuple[int, ...], sum_again: Callable[[float], Products]) -> Diff:
-    """Say what the sums mean for a tensor of this shape.
-
-    ``sum_again`` gives products in float64 of the tensors times a factor, should these sums not carry them.
-    """
-    n, cells = sums
-    if not n:
-        return _NOTHING._replace(shape=shape)
-    max_abs, max_rel, *counts, total_abs, dd, rr, rd, outside = cells[:ROWS].tolist()
-    at_abs, at_rel, nan_ref, nan_cand, inf_ref, inf_cand, nan_apart, inf_apart, first_nan, first_inf = map(int, counts)
-    products = Products(dd, rr, rd, max(0.0, rr + 2 * rd + dd), rr + rd)
-    poison = math.nan if nan_apart else math.inf if inf_apart else 0.0
-    if poison:
-        max_abs = max_rel = total_abs = dd = poison
-        at_abs = at_rel = first_nan if nan_apart else first_inf
-    elif (factor := _summing_factor(products, max_abs)) is not None:
-        products = sum_again(factor)
-    return Diff(
-        max_abs, at_abs, max_rel, at_rel,
-        mean_abs=total_abs / n,
-        mse=dd / n,
-        rms=math.sqrt(dd / n),
-        rel_l2=_ratio(poison or products.dd, products.rr),
-        cosine_distance=math.nan if poison else cosine_distance(products),
-        outside=int(outside),
-        elements=n,
-        nan=(nan_ref, nan_cand),
-        inf=(inf_ref, inf_cand),
-        apart=nan_apart + inf_apart,
-        ref_rms=math.sqrt(rr / n),
-        scale=products.rc / products.rr if products.rr and not poison else math.nan,
-        bucket_rms=_bucket_rms(cells[ROWS + SUM_DD :: WIDTH] / _lengths(n), dd),
-        shape=shape,
-    )  # fmt: skip
-
-
-_NOTHING = Diff(
-    0.0, 0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, (0, 0), (0, 0), 0, 0.0, math.nan, np.empty(0, np.float32), ()
-)  # fmt: skip
-
-
-def _summing_factor(products: Products, max_abs: float) -> float | None:
-    """By what to multiply before summing again; None if the sums serve. Ratios and angles have no scale."""
-    if math.inf in (products.dd, products.rr):
-        return 2.0**-600
-    if products.dd == 0 and max_abs > 0:
-        return 2.0**600
-    return 1.0 if products.is_cancelling else None
-
-
-def _ratio(dd: float, rr: float) -> float:
-    """||d|| / ||r||, with an error against nothing being infinite and no error being none."""
-    if rr:
-        return math.sqrt(dd) / math.sqrt(rr)
-    return 0.0 if dd == 0 else dd * math.inf
-
-
-def cosine_distance(p: Products) -> float:
-    """1 - cos(ref, cand), from the candidate's part across the reference, so that small angles stay true.
-
-    Two zero tensors point the same way (0); one zero tensor points nowhere (1).
-    """
-    if not p.rr or not p.cc:
-        return 0.0 if p.rr == p.cc else 1.0
-    cosine = p.rc / math.sqrt(p.rr) / math.sqrt(p.cc)
-    if cosine <= 0:
-        return min(2.0, 1 - cosine)
-    # Of the two ways to the candidate's part across the reference, the one that cancels less.
-    across = p.dd - p.rd * (p.rd / p.rr) if p.dd < p.cc else p.cc - p.rc * (p.rc / p.rr)
-    return max(0.0, across) / p.cc / (1 + min(cosine, 1.0))
-
-
 def unravel(flat: int, shape: tuple[int, ...]) -> Index:
     """A flat position by axis."""
     index = []
@@ -228,13 +156,15 @@ def edges(elements: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1024)
-def _lengths(elements: int) -> NDArray[np.float64]:
-    return np.diff(edges(elements)).astype(np.float64)
+def all_edges(elements: int) -> NDArray[np.int64]:
+    """``edges`` of a row as wide as any tensor's; a small tensor has fewer buckets, and what follows is its end."""
+    found = edges(elements)
+    return np.pad(found, (0, BUCKETS + 1 - len(found)), mode="edge")
 
 
-def _bucket_rms(mean_squares: Cells, largest: float) -> NDArray[np.float32]:
-    """Enough to draw; what is too large for float32 is drawn as infinite."""
-    if largest < 1e70:
-        return np.sqrt(mean_squares).astype(np.float32)
-    with np.errstate(over="ignore"):
-        return np.sqrt(mean_squares).astype(np.float32)
+@lru_cache(maxsize=1024)
+def lengths(elements: int) -> NDArray[np.float64]:
+    """How many elements each bucket holds; 1 for those that a small tensor does not have."""
+    held = np.ones(BUCKETS)
+    held[: min(BUCKETS, elements)] = np.diff(edges(elements))
+    return held
