@@ -1,29 +1,37 @@
-"""From sums to numbers: what the cells that a pass filled mean, for many pairs at once.
+"""From sums to numbers: what the cells that a pass filled mean.
 
-Both passes (``kernels``, compiled; ``plain``, numpy) fill the same cells, and nothing but ``finish`` turns them
-into a ``Diff``, so that the two can never disagree on what a number means. It works on columns, one place a pair:
-a dump may hold twenty thousand small tensors, and Python is slower than measuring one. Pairs whose sums do not
-carry the answer (non-finite places, squares that overflow, angles that cancel) are mended first, one by one.
+Both passes (``kernels``, compiled; ``plain``, numpy) fill the same cells, and nothing but ``fill`` says what they
+mean, so that the two can never disagree on what a number is. It is written for one pair, in the little of Python
+that ``kernels`` can compile as it stands: a dump may hold twenty thousand small tensors, and interpreting this
+would take longer than measuring one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.sums import (
     BUCKETS,
+    FIRST_INF,
     FIRST_NAN,
     INF_APART,
+    INF_CAND,
+    INF_REF,
     NAN_APART,
+    NAN_CAND,
     NAN_REF,
+    OUTSIDE,
     PEAKS,
     ROWS,
+    SUM_ABS,
     SUM_DD,
+    SUM_RD,
+    SUM_RR,
     TOTALS,
     WHERE,
     WIDTH,
@@ -33,108 +41,121 @@ from tensordiff.compare.sums import (
     lengths,
 )
 
-Column = NDArray[np.float64]
-SumAgain = Callable[[int, float], Products[float]]
+SumAgain = Callable[[int, float], Products]
 """Products in float64 of one of the pairs times a factor, should its sums not carry them."""
+Filled = NDArray[Any]
+
+# What is filled for a pair: real numbers, in the order of ``Diff``, then by what to sum again ...
+REALS = 10
+FACTOR = 9
+# ... and whole numbers.
+COUNTS = 8
 
 
-def finish(elements: Sequence[int], shapes: Sequence[tuple[int, ...]], cells: Cells, again: SumAgain) -> list[Diff]:
+def finish(
+    elements: Sequence[int], shapes: Sequence[tuple[int, ...]], cells: Cells, again: SumAgain, fill_all: FillAll | None
+) -> list[Diff]:
     """Say what the cells, a row for each pair, mean for tensors of these sizes and shapes."""
     if not elements:
         return []
-    with np.errstate(all="ignore"):  # NaN and infinities are answers here
-        columns = _columns(np.array(elements), cells, again)
-        return list(map(Diff, *columns, _profiles(elements, cells), shapes))
+    reals, counts = np.empty((len(elements), REALS)), np.empty((len(elements), COUNTS), np.int64)
+    (fill_all or fill_in_python)(cells, np.array(elements), reals, counts)
+    for k in np.flatnonzero(reals[:, FACTOR]).tolist():
+        products = again(k, float(reals[k, FACTOR]))
+        fill_ratios(products.dd, products.rr, products.rd, products.cc, products.rc, reals[k])
+    return list(map(_diff, reals.tolist(), counts.tolist(), elements, _profiles(elements, cells), shapes))
 
 
-class _Totals(NamedTuple):
-    """What a pair's numbers are made of: the sums, and the products that ratios and angles are of."""
-
-    total_abs: Column
-    dd: Column
-    rr: Column
-    products: Products[Column]
-
-
-def _columns(elements: NDArray[np.int64], cells: Cells, again: SumAgain) -> list[list[Any]]:
-    """Every field of a ``Diff`` but the last two, as lists."""
-    n = np.maximum(elements, 1)
-    peaks, places = cells[:, PEAKS:WHERE].copy(), cells[:, WHERE:NAN_REF].copy()
-    totals = _totals(cells)
-    poison = _poison(cells)
-    _mend(cells, totals, peaks, places, poison, again)
-    mse, counts = totals.dd / n, cells[:, NAN_REF:NAN_APART].astype(np.int64)
-    _, rr, _, _, rc = totals.products
-    found = (
-        peaks[:, 0], places[:, 0].astype(np.int64), peaks[:, 1], places[:, 1].astype(np.int64),
-        totals.total_abs / n, mse, np.sqrt(mse),
-        _ratio(np.where(poison, poison, totals.products.dd), rr),
-        np.where(poison, np.nan, cosine_distance(totals.products)),
-        cells[:, ROWS - 1].astype(np.int64), elements,
+def _diff(
+    reals: list[float], counts: list[int], elements: int, profile: NDArray[np.float32], shape: tuple[int, ...]
+) -> Diff:
+    max_abs, max_rel, mean_abs, mse, rms, rel_l2, cosine, ref_rms, scale, _ = reals
+    at_abs, at_rel, outside, nan_ref, nan_cand, inf_ref, inf_cand, apart = counts
+    return Diff(
+        max_abs, at_abs, max_rel, at_rel, mean_abs, mse, rms, rel_l2, cosine, outside, elements,
+        (nan_ref, nan_cand), (inf_ref, inf_cand), apart, ref_rms, scale, profile, shape,
     )  # fmt: skip
-    nans, infs = (list(map(tuple, pair.tolist())) for pair in (counts[:, :2], counts[:, 2:]))
-    apart = (cells[:, NAN_APART] + cells[:, INF_APART]).astype(np.int64)
-    scale = np.where((rr != 0) & (poison == 0), rc / rr, np.nan)
-    last = (apart, np.sqrt(totals.rr / n), scale)
-    return [*(column.tolist() for column in found), nans, infs, *(column.tolist() for column in last)]
 
 
-def _totals(cells: Cells) -> _Totals:
-    total_abs, dd, rr, rd, _ = cells[:, TOTALS:ROWS].copy().T
-    products = Products(dd.copy(), rr.copy(), rd, np.maximum(0.0, rr + 2 * rd + dd), rr + rd)
-    return _Totals(total_abs, dd, rr, products)
+FillAll = Callable[[Cells, NDArray[np.int64], Filled, Filled], None]
 
 
-def _poison(cells: Cells) -> Column:
-    """What every distance of a pair is, where a NaN or an infinity stands on one side only; 0 elsewhere."""
-    return np.where(cells[:, NAN_APART] > 0, np.nan, np.where(cells[:, INF_APART] > 0, np.inf, 0.0))
+def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Filled, counts: Filled) -> None:
+    """``fill`` every row, where the compiler is not at hand."""
+    for k in range(len(elements)):
+        fill(cells[k].tolist(), int(elements[k]), reals[k], counts[k])
 
 
-def _mend(cells: Cells, totals: _Totals, peaks: Cells, places: Cells, poison: Column, again: SumAgain) -> None:
-    """Put right what the sums do not carry."""
-    for k in np.flatnonzero(poison):
-        peaks[k] = totals.total_abs[k] = totals.dd[k] = poison[k]
-        places[k] = cells[k, FIRST_NAN if math.isnan(poison[k]) else FIRST_NAN + 1]
-    factors = _summing_factors(totals.products, peaks[:, 0])
-    for k in np.flatnonzero((factors != 0) & (poison == 0)):
-        for column, exact in zip(totals.products, again(int(k), float(factors[k])), strict=True):
-            column[k] = exact
+# --- what kernels compiles too -------------------------------------------------------------------
 
 
-def _summing_factors(products: Products[Column], max_abs: Column) -> Column:
+def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
+    """All numbers of a pair but its profile. Where the factor is not 0, ``fill_ratios`` needs better products."""
+    n = max(elements, 1)
+    max_abs, max_rel, at_abs, at_rel = cells[PEAKS], cells[PEAKS + 1], cells[WHERE], cells[WHERE + 1]
+    total_abs, dd = cells[TOTALS + SUM_ABS], cells[TOTALS + SUM_DD]
+    rr, rd = cells[TOTALS + SUM_RR], cells[TOTALS + SUM_RD]
+    cc, rc = max(0.0, rr + 2 * rd + dd), rr + rd
+    factor = summing_factor(dd, rr, rd, cc, max_abs)
+    is_apart = cells[NAN_APART] > 0 or cells[INF_APART] > 0
+    if is_apart:
+        max_abs = math.nan if cells[NAN_APART] > 0 else math.inf
+        at_abs = cells[FIRST_NAN] if cells[NAN_APART] > 0 else cells[FIRST_INF]
+        max_rel, at_rel, total_abs, dd, factor = max_abs, at_abs, max_abs, max_abs, 0.0
+    reals[0], reals[1], reals[2], reals[3] = max_abs, max_rel, total_abs / n, dd / n
+    reals[4], reals[7], reals[FACTOR] = math.sqrt(dd / n), math.sqrt(rr / n), factor
+    fill_ratios(dd, rr, rd, cc, rc, reals)
+    if is_apart:
+        reals[6] = reals[8] = math.nan
+    counts[0], counts[1], counts[2] = int(at_abs), int(at_rel), int(cells[TOTALS + OUTSIDE])
+    counts[3], counts[4], counts[5], counts[6] = (
+        int(cells[NAN_REF]), int(cells[NAN_CAND]), int(cells[INF_REF]), int(cells[INF_CAND])
+    )  # fmt: skip
+    counts[7] = int(cells[NAN_APART] + cells[INF_APART])
+
+
+def fill_ratios(dd: float, rr: float, rd: float, cc: float, rc: float, reals: Any) -> None:
+    """What has no scale: rel_l2, the angle, the factor that fits best."""
+    reals[5] = ratio(dd, rr)
+    reals[6] = cosine_distance(dd, rr, rd, cc, rc)
+    reals[8] = rc / rr if rr != 0 else math.nan
+
+
+def summing_factor(dd: float, rr: float, rd: float, cc: float, max_abs: float) -> float:
     """By what to multiply before summing again; 0 if the sums serve. Ratios and angles have no scale."""
-    dd, rr = products.dd, products.rr
-    overflows, vanishes = np.isinf(dd) | np.isinf(rr), (dd == 0) & (max_abs > 0)
-    return np.select([overflows, vanishes, _is_cancelling(products)], [2.0**-600, 2.0**600, 1.0])
+    if math.isinf(dd) or math.isinf(rr):
+        return 2.0**-600
+    if dd == 0 and max_abs > 0:
+        return 2.0**600
+    is_cancelling = dd > 0 and rr > 0 and (dd - rd * (rd / rr) < 1e-3 * dd or cc < 1e-3 * max(rr, dd))
+    return 1.0 if is_cancelling else 0.0
 
 
-def _is_cancelling(p: Products[Column]) -> NDArray[np.bool_]:
-    """Whether the cosine hangs on more digits than block sums have."""
-    across = p.dd - p.rd * (p.rd / p.rr)
-    return (p.dd > 0) & (p.rr > 0) & ((across < 1e-3 * p.dd) | (p.cc < 1e-3 * np.maximum(p.rr, p.dd)))
-
-
-def _ratio(dd: Column, rr: Column) -> Column:
+def ratio(dd: float, rr: float) -> float:
     """||d|| / ||r||, with an error against nothing being infinite and no error being none."""
-    against_nothing = np.where(dd == 0, 0.0, dd * np.inf)
-    return np.where(rr != 0, np.sqrt(dd) / np.sqrt(rr), against_nothing)
+    if rr != 0:
+        return math.sqrt(dd) / math.sqrt(rr)
+    return 0.0 if dd == 0 else dd * math.inf
 
 
-def cosine_distance(p: Products[Column]) -> Column:
+def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> float:
     """1 - cos(ref, cand), from the candidate's part across the reference, so that small angles stay true.
 
     Two zero tensors point the same way (0); one zero tensor points nowhere (1).
     """
-    cosine = p.rc / np.sqrt(p.rr) / np.sqrt(p.cc)
+    if rr == 0 or cc == 0:
+        return 0.0 if rr == cc else 1.0
+    cosine = rc / math.sqrt(rr) / math.sqrt(cc)
+    if cosine <= 0:
+        return min(2.0, 1 - cosine)
     # Of the two ways to the candidate's part across the reference, the one that cancels less.
-    across = np.where(p.dd < p.cc, p.dd - p.rd * (p.rd / p.rr), p.cc - p.rc * (p.rc / p.rr))
-    near = np.maximum(0.0, across) / p.cc / (1 + np.minimum(cosine, 1.0))
-    of_nothing = np.where(p.rr == p.cc, 0.0, 1.0)
-    return np.where((p.rr == 0) | (p.cc == 0), of_nothing, np.where(cosine <= 0, np.minimum(2.0, 1 - cosine), near))
+    across = dd - rd * (rd / rr) if dd < cc else cc - rc * (rc / rr)
+    return max(0.0, across) / cc / (1 + min(cosine, 1.0))
 
 
 def _profiles(elements: Sequence[int], cells: Cells) -> list[NDArray[np.float32]]:
     """RMS error of each stretch, enough to draw; what is too large for float32 is drawn as infinite."""
     squares = cells[:, ROWS + SUM_DD :: WIDTH]
-    drawn = list(np.sqrt(squares / np.array([lengths(n) for n in elements])).astype(np.float32))
+    with np.errstate(over="ignore"):
+        drawn = np.sqrt(squares / np.array([lengths(n) for n in elements])).astype(np.float32)
     return [row if n >= BUCKETS else row[:n] for n, row in zip(elements, drawn, strict=True)]

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 from numba import carray, config, njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
 
+from tensordiff.compare import finish
 from tensordiff.compare.sums import (
     FIRST_NAN,
     INF_CAND,
@@ -321,15 +322,30 @@ def _memory_at(typing: Any, address: Any, like: Any) -> Any:
 
 @_strict  # type: ignore[untyped-decorator]
 def scan_many(
-    addresses: Any, elements: Any, edges: Any, ref_like: Any, cand_like: Any, tolerance: Any, bounds: Any,
-    vanishing: Any, splits_ties: Any, cells: Any,
+    addresses: Any, elements: Any, offsets: Any, edges: Any, ref_like: Any, cand_like: Any, tolerance: Any,
+    bounds: Any, vanishing: Any, splits_ties: Any, cells: Any,
 ) -> None:  # fmt: skip
-    """``scan`` pairs that lie whole in memory, one row of cells each: calling once a pair costs as much as a pair."""
+    """``scan`` several pairs, or parts of pairs, one row of cells each: calling costs as much as a small pair.
+
+    They are given by address, so that arrays which may be written and those which may not are compiled for once.
+    """
     for k in range(addresses.shape[0]):
         ref = carray(_memory_at(addresses[k, 0], ref_like), elements[k])
         cand = carray(_memory_at(addresses[k, 1], cand_like), elements[k])
-        bounded = edges[k, : min(elements[k], edges.shape[1] - 1) + 1]
-        scan(ref, cand, 0, bounded, tolerance, bounds, vanishing, splits_ties, cells[k])
+        buckets = min(edges[k, -1], edges.shape[1] - 1)
+        scan(ref, cand, offsets[k], edges[k, : buckets + 1], tolerance, bounds, vanishing, splits_ties, cells[k])
+
+
+# The compiled code is kept by this file's date: touch it after a change in ``finish``.
+for _part in (finish.ratio, finish.cosine_distance, finish.summing_factor, finish.fill_ratios, finish.fill):
+    register_jitable(_part)
+
+
+@_strict  # type: ignore[untyped-decorator]
+def fill_all(cells: Any, elements: Any, reals: Any, counts: Any) -> None:
+    """``finish.fill`` every row."""
+    for k in range(elements.shape[0]):
+        finish.fill(cells[k], elements[k], reals[k], counts[k])
 
 
 @_fast  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ from tensordiff.compare import plain
 from tensordiff.compare.ahead import cores, pool
 from tensordiff.compare.finish import finish
 from tensordiff.compare.plan import Plan, Tolerance, plan_for
-from tensordiff.compare.sums import Cells, Diff, Products, Sums, all_edges, edges, empty_cells
+from tensordiff.compare.sums import Cells, Diff, Products, Sums, all_edges, empty_cells
 from tensordiff.dump.dtypes import Array, DType
 
 PART = 1 << 20
@@ -43,8 +43,12 @@ Sides = tuple[Array, Array, Tolerance | None]
 
 def measure_many(sides: Iterable[Sides], *, compiled: bool | None = None) -> list[Diff]:
     """All numbers for several pairs, each of one shape and any types: small ones are quicker together."""
-    pairs = [_prepared(ref, cand, tolerance, compiled) for ref, cand, tolerance in sides]
-    cells = empty_cells([pair.ref.size for pair in pairs])
+    return _measure_prepared([_prepared(ref, cand, tolerance, compiled) for ref, cand, tolerance in sides])
+
+
+def _measure_prepared(pairs: Sequence[_Prepared]) -> list[Diff]:
+    sizes, shapes = [pair.ref.size for pair in pairs], [pair.ref.shape for pair in pairs]
+    cells = empty_cells(sizes)
     together: dict[tuple[Plan, Tolerance, bool], list[int]] = defaultdict(list)
     for k, pair in enumerate(pairs):
         if pair.lies_whole and pair.ref.size < SHARED:
@@ -53,8 +57,8 @@ def measure_many(sides: Iterable[Sides], *, compiled: bool | None = None) -> lis
             _collect(pair, Sums(pair.ref.size, cells[k]))
     for (plan, how, splits_ties), places in together.items():
         _scan_together(plan, how, splits_ties, [pairs[k] for k in places], places, cells)
-    shapes = [pair.ref.shape for pair in pairs]
-    return finish([pair.ref.size for pair in pairs], shapes, cells, lambda k, factor: _products(pairs[k], factor))
+    fill_all = _kernels().fill_all if together else None
+    return finish(sizes, shapes, cells, lambda k, factor: _products(pairs[k], factor), fill_all)
 
 
 class _Prepared(NamedTuple):
@@ -114,10 +118,7 @@ class _Readiness:
     def compile(self, plan: Plan) -> None:
         """Compile for these types, or load what was compiled before."""
         ref, cand = (np.zeros(4, dtype) for dtype in plan.enter)
-        pair = _Prepared(ref, cand, plan, Tolerance(), _kernels(), True)
-        if plan.in_place:
-            _scan_together(plan, pair.how, True, [pair], [0], empty_cells([4]))
-        _scan_part(_kernels(), ref, cand, 0, Sums.empty(4), pair.how)
+        _measure_prepared([_Prepared(ref, cand, plan, Tolerance(), _kernels(), True)])
         self.ready.add(plan.enter)
 
 
@@ -172,16 +173,32 @@ def _scan_together(
     plan: Plan, how: Tolerance, splits_ties: bool, pairs: Sequence[_Prepared], places: list[int], cells: Cells
 ) -> None:
     """Read pairs that lie whole in memory in one call; their rows of cells are at these places."""
-    addresses = np.array([(_address(pair.ref), _address(pair.cand)) for pair in pairs], dtype=np.int64)
-    elements = [pair.ref.size for pair in pairs]
-    starts = np.array([all_edges(n) for n in elements])
-    like = np.empty(0, plan.enter[0]), np.empty(0, plan.enter[1])
+    sizes, sides = [pair.ref.size for pair in pairs], [(pair.ref, pair.cand) for pair in pairs]
     are_all = len(places) == len(cells)
     mine = cells if are_all else cells[places]
-    bounds, vanishing = _bounds(how, plan.enter[0] == np.float64)
-    _kernels().scan_many(addresses, np.array(elements), starts, *like, how, bounds, vanishing, splits_ties, mine)
+    _scan(_kernels(), plan.enter, sides, [0] * len(sizes), sizes, how, splits_ties, mine)
     if not are_all:
         cells[places] = mine
+
+
+def _scan(
+    kernels: ModuleType, enter: tuple[DType, DType], sides: Sequence[tuple[Array, Array]], offsets: Sequence[int],
+    wholes: Sequence[int], how: Tolerance, splits_ties: bool, cells: Cells,
+) -> None:  # fmt: skip
+    """Take parts that start at these offsets, of pairs of these sizes, into a row of cells each."""
+    addresses = np.array([(_address(ref), _address(cand)) for ref, cand in sides], dtype=np.int64)
+    elements, starts = np.array([ref.size for ref, _ in sides]), np.array([all_edges(n) for n in wholes])
+    bounds, vanishing = _bounds(how, enter[0] == np.float64)
+    likes = _like(enter[0]), _like(enter[1])
+    kernels.scan_many(
+        addresses, elements, np.array(offsets), starts, *likes, how, bounds, vanishing, splits_ties, cells
+    )
+
+
+@cache
+def _like(dtype: DType) -> Array:
+    """What tells the compiled pass of which type the memory at an address is."""
+    return np.empty(0, dtype)
 
 
 def _address(array: Array) -> int:
@@ -233,9 +250,9 @@ def _scan_on_all_cores(kernels: ModuleType, ref: Array, cand: Array, sums: Sums,
 
 
 def _scan_part(kernels: ModuleType, ref: Array, cand: Array, offset: int, sums: Sums, how: Tolerance) -> None:
-    bounds, vanishing = _bounds(how, ref.dtype == np.float64)
     splits_ties = _splits_ties(sums.elements, ref, cand)
-    kernels.scan(ref, cand, offset, edges(sums.elements), how, bounds, vanishing, splits_ties, sums.cells)
+    sides, cells = [(ref, cand)], sums.cells.reshape(1, -1)
+    _scan(kernels, (ref.dtype, cand.dtype), sides, [offset], [sums.elements], how, splits_ties, cells)
 
 
 @lru_cache(maxsize=256)
@@ -245,7 +262,7 @@ def _bounds(how: Tolerance, wide: bool) -> tuple[tuple[np.floating[Any], ...], n
     return tuple(real(limit * factor) for factor in (1 - band, 1 + band) for limit in how), real(vanishing)
 
 
-def _products(pair: _Prepared, factor: float) -> Products[float]:
+def _products(pair: _Prepared, factor: float) -> Products:
     total = np.zeros(5)
     for _, r, c in flat_parts(pair.ref, pair.cand):
         if pair.kernels is None or factor != 1:

@@ -106,7 +106,7 @@ def _set_odd_aside(
     return np.where(odd_r, 0.0, r), np.where(odd, 0.0, d), apart
 
 
-def products(ref: Array, cand: Array, factor: float) -> Products[float]:
+def products(ref: Array, cand: Array, factor: float) -> Products:
     """Inner products of the finite places, each side times a factor, in float64."""
     total = np.zeros(5)
     for begin in range(0, len(ref), STRETCH):

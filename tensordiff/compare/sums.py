@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,17 +71,14 @@ def empty_cells(elements: Sequence[int]) -> Cells:
     return cells
 
 
-T = TypeVar("T")
+class Products(NamedTuple):
+    """Inner products of a pair: ``d`` is cand - ref, ``r`` ref, ``c`` cand."""
 
-
-class Products(NamedTuple, Generic[T]):
-    """Inner products of a pair, or columns of them: ``d`` is cand - ref, ``r`` ref, ``c`` cand."""
-
-    dd: T
-    rr: T
-    rd: T
-    cc: T
-    rc: T
+    dd: float
+    rr: float
+    rd: float
+    cc: float
+    rc: float
 
 
 _JSON_FIELDS = (
