@@ -60,7 +60,7 @@ def compare_json(
             },
         },
         "lint": [finding._asdict() for finding in findings],
-        "pairs": [_row(row, hint if row is outcome.culprit else None) for row in outcome.rows],
+        "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
         "culprit": _hinted(culprit_json(outcome.culprit), hint),
         "verdict": outcome.verdict,
         "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
@@ -76,7 +76,8 @@ def _dump(dump: Dump) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, hint: Hint | None = None) -> dict[str, Any]:
+def row_json(row: Row, hint: Hint | None = None) -> dict[str, Any]:
+    """One measured pair as an object."""
     reference, candidate = row.pair.reference, row.pair.candidate
     return {
         "index": row.pair.index, "name": row.pair.name, "port": reference.port,
@@ -93,7 +94,7 @@ def culprit_json(row: Row | None) -> dict[str, Any] | None:
     """The place to look at first, in few words."""
     if row is None:
         return None
-    whole = _row(row)
+    whole = row_json(row)
     return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
 
 

@@ -1,0 +1,65 @@
+"""The report as JUnit XML, which every CI shows: a test case a pair, a failure where it diverges.
+
+A pair that drifts passes: it is no fault of its own. A pair nobody could judge is an error, and so is a comparison
+without pairs, which would otherwise look like a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from tensordiff.compare.engine import Row
+from tensordiff.errors import printable
+from tensordiff.report.component import component
+from tensordiff.report.saving import encoded, save
+from tensordiff.report.sentence import sentence
+from tensordiff.report.words import label
+from tensordiff.search.outcome import Outcome
+
+
+def write_junit(path: Path | None, outcome: Outcome, name: str) -> None:
+    """Write it, where it was asked for."""
+    if path is not None:
+        save(path, encoded(junit(outcome, name)))
+
+
+def junit(outcome: Outcome, name: str) -> str:
+    """One test suite."""
+    cases = [_case(row) for row in outcome.rows]
+    failures = sum(row.verdict.name == "diverges" for row in outcome.rows)
+    errors = sum(row.verdict.name == "unknown" for row in outcome.rows)
+    if outcome.verdict == "unknown" and not errors:
+        cases.append(_whole(sentence(outcome)))
+        errors = 1
+    numbers = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="0"'
+    return "\n".join((
+        '<?xml version="1.0" encoding="UTF-8"?>', f'<testsuites name="tensordiff" {numbers}>',
+        f'<testsuite name="{_text(name)}" {numbers}>', *cases,
+        f"<system-out>{_text(sentence(outcome))}</system-out>", "</testsuite>", "</testsuites>", "",
+    ))  # fmt: skip
+
+
+def _case(row: Row) -> str:
+    inside = "".join(_said(row))
+    return f'<testcase classname="{component(row.pair.name)}" name="{_text(label(row.pair))}">{inside}</testcase>'
+
+
+def _said(row: Row) -> Iterator[str]:
+    why = _text(row.verdict.why)
+    names = f"reference {printable(row.pair.reference.name)}, candidate {printable(row.pair.candidate.name)}"
+    if row.verdict.name == "diverges":
+        yield f'<failure type="diverges" message="{why}">{escape(names)}</failure>'
+    elif row.verdict.name == "unknown":
+        yield f'<error type="unknown" message="{why}">{escape(names)}</error>'
+
+
+def _whole(said: str) -> str:
+    error = f'<error type="unknown" message="{_text(said)}"></error>'
+    return f'<testcase classname="comparison" name="comparison">{error}</testcase>'
+
+
+def _text(text: str) -> str:
+    """Printable text has no character that XML 1.0 forbids."""
+    return escape(printable(text))

@@ -1,0 +1,151 @@
+"""The report as a picture: MSE of every output along the run, on a log axis, by component; each scenario a panel.
+
+Drawn by matplotlib's Agg with its own defaults, so that neither a display nor a person's matplotlibrc changes it, and
+the same comparison makes the same bytes. Names are drawn as they are: ``$`` is no formula here.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tensordiff.errors import printable
+from tensordiff.report.component import component
+from tensordiff.report.outliers import Point, outliers
+from tensordiff.report.plot_labels import Name, place
+from tensordiff.report.story import Story
+from tensordiff.report.words import cut, label
+
+# Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
+STYLES = {
+    "attention": ("#0072b2", "o"), "mlp": ("#d55e00", "s"), "norm": ("#009e73", "^"), "embedding": ("#cc79a7", "D"),
+    "head": ("#e69f00", "v"), "block": ("#56b4e9", "P"), "other": ("#777777", "X"),
+}  # fmt: skip
+_LABEL, _WIDE, _CROWDED = 44, 165, 2000
+
+
+class Scenario(NamedTuple):
+    """One panel."""
+
+    title: str
+    points: tuple[Point, ...]
+
+
+def scenarios(story: Story) -> list[Scenario]:
+    """What is drawn: the run as it was, and with the reference's inputs injected."""
+    found = [("without injection" if story.has_injected else "", [(row, row.diff) for row in story.outputs])]
+    if story.has_injected:
+        found.append(("with the reference's inputs injected", [(row, row.injected) for row in story.outputs]))
+    return [
+        Scenario(title, tuple(Point(r.pair.index, d.mse, label(r.pair), component(r.pair.name)) for r, d in some if d))
+        for title, some in found
+    ]
+
+
+def plot(story: Story) -> bytes:
+    """A PNG."""
+    import matplotlib.style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = scenarios(story)
+    with matplotlib.style.context("default"):
+        figure = Figure(figsize=(12, 1.4 + 4.6 * len(panels)), dpi=110, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        _title(figure, story)
+        for axis, panel in zip(axes, panels, strict=True):
+            _panel(axis, panel, story)
+        axes[-1].set_xlabel("layer index, in execution order")
+        figure.draw_without_rendering()
+        for axis, panel in zip(axes, panels, strict=True):
+            ends = _ends(panel.points)
+            place(axis, _names(panel, story), [(point.place, _height(point.mse, ends)) for point in panel.points])
+        out = io.BytesIO()
+        figure.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()
+
+
+def _title(figure: Any, story: Story) -> None:
+    lines = textwrap.wrap(plain(story.sentence), _WIDE)[:2]
+    text = "\n".join((f"{plain(story.title)}   {story.verdict}", *lines))
+    figure.suptitle(text, fontsize=9.5, x=0.01, ha="left", parse_math=False)
+
+
+def _panel(axis: Any, panel: Scenario, story: Story) -> None:
+    ends, size = _ends(panel.points), 26 if len(panel.points) <= _CROWDED else 7
+    for name, (colour, marker) in STYLES.items():
+        some = [point for point in panel.points if point.component == name]
+        if some:
+            xs, ys = [point.place for point in some], [_height(point.mse, ends) for point in some]
+            axis.scatter(
+                xs, ys, s=size, c=colour, marker=marker, label=f"{name} ({len(some)})", linewidths=0, alpha=0.9
+            )
+    _axis(axis, panel, ends)
+    culprit = story.outcome.culprit
+    if culprit is not None:
+        axis.axvline(culprit.pair.index, color="#b00020", linewidth=1, linestyle="--", alpha=0.6, zorder=0)
+    if panel.points:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.005, 1), fontsize=8, frameon=False)
+
+
+class _Ends(NamedTuple):
+    """Where the log axis ends, and where zero and what is not finite stand beyond it."""
+
+    zero: float
+    odd: float
+
+
+def _ends(points: Sequence[Point]) -> _Ends:
+    finite = [point.mse for point in points if 0 < point.mse < math.inf]
+    low, high = (min(finite), max(finite)) if finite else (1e-12, 1.0)
+    return _Ends(10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** (math.ceil(math.log10(high)) + 1))
+
+
+def _height(mse: float, ends: _Ends) -> float:
+    if mse == 0:
+        return ends.zero
+    return mse if math.isfinite(mse) else ends.odd
+
+
+def _axis(axis: Any, panel: Scenario, ends: _Ends) -> None:
+    axis.set_yscale("log")
+    axis.set_ylim(ends.zero / 3, ends.odd * 3)
+    axis.set_ylabel("MSE")
+    axis.grid(visible=True, which="major", axis="y", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.set_title(panel.title, fontsize=9, loc="left")
+    for value, text in _beyond(panel.points, ends):
+        axis.axhline(value, color="#999999", linewidth=0.8, linestyle=":")
+        axis.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=7, ha="right", va="bottom")
+    if not panel.points:
+        axis.text(0.5, 0.5, "nothing was measured", transform=axis.transAxes, ha="center")
+
+
+def _beyond(points: Sequence[Point], ends: _Ends) -> Iterator[tuple[float, str]]:
+    if any(point.mse == 0 for point in points):
+        yield ends.zero, "exactly 0"
+    if any(not math.isfinite(point.mse) for point in points):
+        yield ends.odd, "NaN or infinite"
+
+
+def _names(panel: Scenario, story: Story) -> list[Name]:
+    """The culprit first, then what stands out."""
+    culprit, ends = story.outcome.culprit, _ends(panel.points)
+    first = [point for point in panel.points if culprit is not None and point.place == culprit.pair.index]
+    rest = [point for point in outliers(panel.points) if point not in first]
+    return [
+        Name(plain(cut(point.label, _LABEL)), (point.place, _height(point.mse, ends)), point in first)
+        for point in (*first, *rest)
+    ]
+
+
+_SPELLED = str.maketrans({"Δ": "d", "×": "x", "…": "..."})
+
+
+def plain(text: str) -> str:
+    """What the font surely has; the rest is spelled out."""
+    return printable(text).translate(_SPELLED).encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,52 @@
+"""Comparisons that the tests of reports share, made of dumps in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensordiff.align import Plan, align
+from tensordiff.compare.engine import Engine, Third
+from tensordiff.dump.dtypes import Array
+from tensordiff.report.story import Story, tell
+from tensordiff.report.writing import format_for
+from tensordiff.search.outcome import Outcome
+from tensordiff.session import Request, Session
+from tests.making import SAMPLES, held
+
+FORMATS = (".md", ".html", ".json", ".txt", ".csv", ".png")
+
+HOSTILE = (
+    "<script>alert(1)</script>", "blocks[/0]", "a|b", "one\ntwo", "`tick` **bold**", "=cmd|' /C calc'!A0",
+    "</script><img src=x onerror=alert(1)>", "\x1b[31mred", "$x^{2}$", "a\ud800b", "@everyone", "語" * 30, "&lt;b&gt;",
+    '"><svg onload=alert(1)>', "]]>", "<!--", "[link](javascript:alert(1))", "+1", "-1", "\u202eabc", "\0",
+)  # fmt: skip
+
+Tensors = Mapping[str, Array | None]
+
+
+def compared(reference: Tensors, candidate: Tensors, injected: Tensors | None = None) -> tuple[Session, Outcome]:
+    """A session of two dumps in memory, and what it came to."""
+    ref, cand = held(reference), held(candidate)
+    third = None if injected is None else Third.of(align(ref, held(injected)))
+    plan = Plan.for_dumps(ref, cand)
+    request = Request(Path("reference"), Path("candidate"))
+    session = Session(request, ref, cand, plan, align(ref, cand, plan), Engine(injected=third))
+    return session, session.outcome(session.rows())
+
+
+def samples(*, injected: bool = True) -> tuple[Session, Outcome]:
+    """The sample dumps, which hide a planted bug."""
+    beside = SAMPLES / "candidate_injected" if injected else None
+    session = Session.open(Request(SAMPLES / "reference", SAMPLES / "candidate", injected=beside))
+    return session, session.outcome(session.rows())
+
+
+def written(session: Session, story: Story, suffix: str) -> bytes:
+    """A report in one format."""
+    return format_for(f"r{suffix}")(session, story)
+
+
+def report(session: Session, outcome: Outcome, suffix: str) -> str:
+    """A report of everything, as text."""
+    return written(session, tell(session, outcome), suffix).decode()
