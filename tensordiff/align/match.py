@@ -14,9 +14,10 @@ from typing import Literal
 
 from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
 from tensordiff.align.index import Index, parts_of, view_on, viewed
+from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
-from tensordiff.align.rules import RuleSet
+from tensordiff.align.rules import RuleSet, switched_off
 from tensordiff.align.rules_file import RulesFile
 from tensordiff.align.rules_tables import MapRule, ViewRule
 from tensordiff.align.views import reconcile
@@ -89,12 +90,12 @@ class Plan:
         """What the names of two dumps ask for, after what a person said."""
         said = said or RulesFile()
         chosen = choose(reference, candidate, said.presets)
-        rules = RuleSet((*said.rules, *chosen.rules.rules))
-        maps = tuple(_general(rule) for rule in said.maps)
-        return cls(rules, maps, chosen.maps, said.views)
+        rules = RuleSet((*said.rules, *switched_off(chosen.rules.rules, said.rules)))
+        maps = tuple(general(rule) for rule in said.maps if rule.on)
+        return cls(rules, maps, chosen.maps, tuple(view for view in said.views if view.on))
 
 
-def _general(rule: MapRule) -> MapRule:
+def general(rule: MapRule) -> MapRule:
     """A map of one layer holds for every layer, unless the user says otherwise."""
     if not rule.every:
         return rule
@@ -107,6 +108,7 @@ def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignme
     plan = plan or Plan.for_dumps(reference, candidate)
     matcher = _Matcher(Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate"))
     matcher.take_all("map", _mapped(plan.maps, matcher))
+    matcher.take_all("rule", pair_operations(matcher.reference, matcher.candidate))
     matcher.take_named()
     matcher.take_all("rule", _ports(matcher))
     if matcher.has_orphans:
@@ -156,6 +158,8 @@ class _Matcher:
     def take_named(self) -> None:
         """Take what rules write alike."""
         for key, calls in self.reference.calls.items():
+            if "/" in key[0] and is_operation(key[0]):
+                continue
             others = self.candidate.calls.get(key, [])
             for reference, candidate in _fit_calls(calls, others):
                 if self.is_free(reference, candidate):
@@ -222,6 +226,8 @@ def could_be_same(reference: Entry, candidate: Entry) -> bool:
 def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
     """Ports that one side counts and the other names, where shapes leave one choice on either side."""
     for key, entries in matcher.reference.layers.items():
+        if "/" in key[0] and is_operation(key[0]):
+            continue  # paired by their sequence or not at all
         others = matcher.candidate.layers.get(key, [])
         ours = [entry for entry in entries if matcher.is_free(entry, None)]
         theirs = [entry for entry in others if matcher.is_free(None, entry)]

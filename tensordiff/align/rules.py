@@ -142,6 +142,20 @@ def _changing(steps: Sequence[tuple[int, _Step]], layer: str, module_class: str 
                 yield k
 
 
+def switches_off(own: Rule, preset: Rule) -> bool:
+    """Whether a person's rule says that a preset's is not wanted: it is off, and says the same."""
+    same = (own.match, own.replace, own.module_class) == (preset.match, preset.replace, preset.module_class)
+    return same and not own.on and own.side in (preset.side, "both")
+
+
+def switched_off(presets: Sequence[Rule], own: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Rules of presets, those off that a person does not want."""
+    unwanted = [rule for rule in own if not rule.on]
+    return tuple(
+        replace(rule, on=False) if any(switches_off(one, rule) for one in unwanted) else rule for rule in presets
+    )
+
+
 def check_regex(what: str, expression: str) -> None:
     """Refuse what is not a regular expression, or one that Python itself finds doubtful."""
     try:

@@ -40,6 +40,8 @@ __all__ = [
     "append_maps",
     "check_expression",
     "read_rules_file",
+    "read_text",
+    "rules_text",
     "write_rules_file",
 ]
 
@@ -165,6 +167,16 @@ def write_rules_file(path: Path, wanted: RulesFile, begin: str | None = None) ->
     if read_text(text, str(path)) != wanted:
         raise AlignError(f"{printable(path)}: these rules cannot be written so that they read back the same")
     put(path, text)
+
+
+def rules_text(wanted: RulesFile) -> str:
+    """A new text that says this."""
+    from tensordiff.align.rules_writing import changed
+
+    text = changed("", RulesFile(), wanted, "rules")
+    if read_text(text, "rules") != wanted:
+        raise AlignError("these rules cannot be written so that they read back the same")
+    return text
 
 
 def read_text(text: str, path: str) -> RulesFile:

@@ -27,6 +27,7 @@ class MapRule:
     candidate: str
     every: bool = True
     """Whether a layer's number in it stands for every layer's."""
+    on: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class ViewRule:
     match: str
     reference: str | None = None
     candidate: str | None = None
+    on: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,21 +169,21 @@ def rule(table: Table) -> Rule:
 
 def map_rule(table: Table) -> MapRule:
     """Read a ``[[map]]``."""
-    table.known("reference", "candidate", "every")
+    table.known("reference", "candidate", "every", "on")
     reference, candidate = table.texts("reference", "candidate")
     table.check("reference", check_expression)
     table.check("candidate", check_expression)
-    return MapRule(reference, candidate, table.flag("every", True))
+    return MapRule(reference, candidate, table.flag("every", True), table.flag("on", True))
 
 
 def view_rule(table: Table) -> ViewRule:
     """Read a ``[[view]]``."""
-    table.known("match", "reference", "candidate")
+    table.known("match", "reference", "candidate", "on")
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))
     for side in ("reference", "candidate"):
         table.check(side, lambda text: check_expression(text, is_view=True))
-    found = ViewRule(match, table.text_of("reference"), table.text_of("candidate"))
+    found = ViewRule(match, table.text_of("reference"), table.text_of("candidate"), table.flag("on", True))
     if found.reference is None and found.candidate is None:
         raise table.wrong(" says nothing; give it 'reference' or 'candidate': a view such as \"last_token\"")
     return found

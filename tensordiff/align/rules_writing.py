@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -195,4 +196,5 @@ def put(path: Path, text: str) -> None:
         why = (error.strerror or str(error)).lower()
         raise WriteError(f"{printable(path)}: cannot be written ({why}); check the path and its permissions") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):  # nothing was begun where the folder is a file
+            partial.unlink(missing_ok=True)

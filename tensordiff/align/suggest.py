@@ -1,33 +1,31 @@
 """Proposals: what an orphan may be, with the evidence, found from the values themselves.
 
-Proposals stream as they are found. Those proven by value on every layer they generalize to, with
-nothing else that fits, may be accepted without a person; a single tensor is never enough.
+Proposals stream as they are found. Which of them are accepted, and for which layers, is decided in
+``accepting``.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tensordiff.align.by_value import Library, Match, by_layer, layouts, rel_l2, tolerance
-from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
+from tensordiff.align.expression import evaluate, generalize, parse, parse_view, view_of
 from tensordiff.align.expression.tree import Name
 from tensordiff.align.fusions import Fusions, Parts, fill
 from tensordiff.align.index import Index
-from tensordiff.align.match import Alignment, resolve_map
-from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.match import Alignment
 from tensordiff.align.sketch import Sketch, sketch
 from tensordiff.align.views import reconcile
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError
 
-ENOUGH = 3
-"""Proven matches without which no single one is accepted unseen."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,20 @@ class Suggestion:
     candidate: str
     rel_l2: float
     evidence: tuple[str, ...]
-    is_only: bool
-    """Whether nothing else fits as well."""
+    rivals: int = 0
+    """How many others fit as well."""
+    agreeing: int = 0
+    """How many inputs of the two layers agree too."""
+
+    @property
+    def is_only(self) -> bool:
+        """Whether nothing else fits as well."""
+        return not self.rivals
+
+    @property
+    def confidence(self) -> float:
+        """From 0 to 1: shared with all that fit as well; a twentieth less where no input of the layers says so."""
+        return max(0.0, (1.0 if self.agreeing else 0.95) - self.rel_l2) / (1 + self.rivals)
 
     @cached_property
     def general(self) -> tuple[str, str]:
@@ -63,12 +73,14 @@ class Suggester:
     reference: Index
     candidate: Index
     alignment: Alignment
+    tick: Callable[[], None] = lambda: None
+    """Called at every tensor that is looked at; what it raises ends the search."""
 
     def suggestions(self) -> Iterator[Suggestion]:
         """Proposals, equal tensors first, then fused ones."""
         equal = list(self._equal())
-        yield from (self._of_match(match, agreeing, is_only) for match, agreeing, is_only in equal)
-        partners = self._partner_layers(match for match, _, is_only in equal if is_only)
+        yield from (self._of_match(match, agreeing, rivals) for match, agreeing, rivals in equal)
+        partners = self._partner_layers(match for match, _, rivals in equal if not rivals)
         done = {id(entry) for match, _, _ in equal for entry in (match.reference, match.candidate)}
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
@@ -76,6 +88,7 @@ class Suggester:
         for find in (Fusions.of, Fusions.slices_of):  # what is fused whole explains its parts
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
+                    self.tick()
                     found = self._fused(target, find(fusions, target), partners, swapped)
                     if found is not None:
                         suggestion, parts = found
@@ -89,11 +102,19 @@ class Suggester:
 
     @cached_property
     def _outputs_reference(self) -> list[Sketch]:
-        return _sketches(e for e in self.reference.dump.entries if not e.is_input)
+        return self._sketches(e for e in self.reference.dump.entries if not e.is_input)
 
     @cached_property
     def _outputs_candidate(self) -> list[Sketch]:
-        return _sketches(e for e in self.candidate.dump.entries if not e.is_input)
+        return self._sketches(e for e in self.candidate.dump.entries if not e.is_input)
+
+    def _sketches(self, entries: Iterable[Entry]) -> list[Sketch]:
+        return [found for entry in self._ticking(entries) if (found := sketch(entry)) is not None]
+
+    def _ticking(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            self.tick()
+            yield item
 
     def _orphans(self, entries: Iterable[Entry]) -> list[Sketch]:
         known = {id(s.entry): s for s in (*self._outputs_reference, *self._outputs_candidate)}
@@ -101,13 +122,14 @@ class Suggester:
 
     # --- equal tensors ---------------------------------------------------------------------------
 
-    def _equal(self) -> Iterator[tuple[Match, int, bool]]:
-        """Orphans with equal values, how many inputs of their layers agree, and whether nothing else fits."""
+    def _equal(self) -> Iterator[tuple[Match, int, int]]:
+        """Orphans with equal values, how many inputs of their layers agree, and how many others fit."""
         ours = Library(self._orphans(self.alignment.reference_orphans))
-        matches = [m for s in self._orphans(self.alignment.candidate_orphans) for m in _best(s, ours)]
-        support = {match: self._support(match) for match in matches}
-        for match, is_only in assign(support, self._alikeness):
-            yield match, support[match].agreeing, is_only
+        theirs = self._ticking(self._orphans(self.alignment.candidate_orphans))
+        matches = [match for target in theirs for match in _best(target, ours)]
+        support = {match: self._support(match) for match in self._ticking(matches)}
+        for match, rivals in assign(support, self._alikeness):
+            yield match, support[match].agreeing, rivals
 
     def _support(self, match: Match) -> Support:
         """How far the inputs of the two layers agree."""
@@ -121,23 +143,23 @@ class Suggester:
 
     @cached_property
     def _inputs_reference(self) -> dict[tuple[str, int, int], list[Sketch]]:
-        return by_layer(_sketches(e for e in self.reference.dump.entries if e.is_input))
+        return by_layer(self._sketches(e for e in self.reference.dump.entries if e.is_input))
 
     @cached_property
     def _inputs_candidate(self) -> dict[tuple[str, int, int], list[Sketch]]:
-        return by_layer(_sketches(e for e in self.candidate.dump.entries if e.is_input))
+        return by_layer(self._sketches(e for e in self.candidate.dump.entries if e.is_input))
 
     def _alikeness(self, match: Match) -> float:
         names = self.reference.canonical(match.reference), self.candidate.canonical(match.candidate)
         return SequenceMatcher(None, *names, autojunk=False).ratio()
 
-    def _of_match(self, match: Match, agreeing: int, is_only: bool) -> Suggestion:
-        reference, candidate = Name(_label(self.reference, match.reference)), _label(self.candidate, match.candidate)
+    def _of_match(self, match: Match, agreeing: int, rivals: int) -> Suggestion:
+        reference, candidate = Name(label(self.reference, match.reference)), label(self.candidate, match.candidate)
         seen = view_of(parse_view(match.view), reference) if match.view else reference
         evidence = [f"values agree to {match.rel_l2:.1e}"]
         if agreeing:
             evidence.append(f"{agreeing} inputs of the layer agree too")
-        return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), is_only)
+        return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
 
     # --- fused tensors ---------------------------------------------------------------------------
 
@@ -151,11 +173,11 @@ class Suggester:
             return None
         proven.sort(key=lambda item: (-_likeness(mine, other, item, target), item[0]))
         distance, template, parts = proven[0]
-        made = fill(template, [str(Name(_label(mine, part.entry))) for part in parts])
-        whole = str(Name(_label(other, target.entry)))
+        made = fill(template, [str(Name(label(mine, part.entry))) for part in parts])
+        whole = str(Name(label(other, target.entry)))
         sides = (whole, made) if swapped else (made, whole)
         evidence = (f"{template.partition('(')[0]} of {len(parts)} agrees to {distance:.1e}",)
-        return Suggestion(*sides, distance, evidence, is_only=len(proven) == 1), parts
+        return Suggestion(*sides, distance, evidence, rivals=len(proven) - 1), parts
 
 
 _Proven = tuple[float, str, Parts]
@@ -187,17 +209,13 @@ def _likeness(mine: Index, other: Index, proven: _Proven, target: Sketch) -> flo
     return SequenceMatcher(None, *names, autojunk=False).ratio()
 
 
-def _sketches(entries: Iterable[Entry]) -> list[Sketch]:
-    return [found for entry in entries if (found := sketch(entry)) is not None]
-
-
-def _label(index: Index, entry: Entry) -> str:
+def label(index: Index, entry: Entry) -> str:
     """What a map calls an entry: its canonical layer, the call if not the first, the port if not the output."""
     layer = index.canonical(entry)
     call = f"({entry.call})" if entry.call > 1 else ""
     port = "" if entry.port == "output" else f"-{entry.port}"
-    label = f"{layer}{call}{port}"
-    return label if index.find(label, entry.step) is entry else entry.name
+    text = f"{layer}{call}{port}"
+    return text if index.find(text, entry.step) is entry else entry.name
 
 
 def _is_equal(a: Sketch, b: Sketch) -> bool:
@@ -237,18 +255,18 @@ def _distance(template: str, parts: Parts, wanted: Array) -> float:
     return rel_l2(made, wanted) if made.size == wanted.size and reconcile(made.shape, wanted.shape) else 2.0
 
 
-def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, bool]]:
-    """Each tensor once; a match is the only one if inputs leave either side no other choice."""
+def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, int]]:
+    """Each tensor once, with how many others fit; none where inputs leave either side no other choice."""
     best, proven = _best_support(support), _forms_proven(support)
     left = [match for match, given in support.items() if not _is_refuted(match, given, best, proven)]
     choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
     sure = [match for match in left if choices[id(match.reference)] == choices[id(match.candidate)] == 1]
-    yield from ((match, True) for match in sure)
+    yield from ((match, 0) for match in sure)
     taken = {id(entry) for match in sure for entry in (match.reference, match.candidate)}
     for match in sorted(left, key=alikeness, reverse=True):
         if id(match.reference) not in taken and id(match.candidate) not in taken:
             taken |= {id(match.reference), id(match.candidate)}
-            yield match, False
+            yield match, max(choices[id(match.reference)], choices[id(match.candidate)]) - 1
 
 
 def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
@@ -285,27 +303,3 @@ def _is_refuted(match: Match, given: Support, best: Mapping[int, float], proven:
     if given.share is None:
         return (id(r), _is_counted(c)) in proven or (id(c), _is_counted(r)) in proven
     return given.share < max(best[id(r)], best[id(c)])
-
-
-def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> tuple[MapRule, ...]:
-    """The maps that values prove: on every layer they generalize to, or one of several that nothing else fits."""
-    groups: dict[tuple[str, str], list[Suggestion]] = defaultdict(list)
-    for suggestion in suggestions:
-        groups[suggestion.general].append(suggestion)
-    proven = [s for s in suggestions if s.is_only]
-    accepted: list[MapRule] = []
-    for general, group in groups.items():
-        if placeholders(parse(general[0])) and len(group) > 1 and _covers(general, group, reference, candidate):
-            accepted.append(MapRule(*general))
-        elif len(proven) >= ENOUGH:
-            accepted += [MapRule(s.reference, s.candidate) for s in group if s.is_only]
-    return tuple(accepted)
-
-
-def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:
-    """Whether every layer that a general map would pair is among those proven."""
-    everywhere = {(r.name, c.name) for r, c in resolve_map(MapRule(*general), reference, candidate)}
-    proven = {
-        (r.name, c.name) for s in group for r, c in resolve_map(MapRule(s.reference, s.candidate), reference, candidate)
-    }
-    return everywhere <= proven

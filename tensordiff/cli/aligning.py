@@ -13,11 +13,12 @@ from tensordiff.align.rules_file import append_maps
 from tensordiff.align.rules_tables import MapRule
 from tensordiff.align.suggest import Suggestion
 from tensordiff.align.sync import gaps
+from tensordiff.cli.opening import opened
 from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
 from tensordiff.dump import Entry
-from tensordiff.errors import printable
+from tensordiff.errors import AlignError, printable
 from tensordiff.report.compare_json import dumps
 from tensordiff.session import Request, Session
 
@@ -28,18 +29,26 @@ _SHOWN = 12
 class Wish(NamedTuple):
     """What to do beyond pairing by rules."""
 
-    auto: bool
-    suggest: bool
-    output: Path | None
-    as_json: bool
+    auto: bool = False
+    suggest: bool = True
+    output: Path | None = None
+    as_json: bool = False
+    accept: tuple[int, ...] = ()
+    """Suggestions by number, counted from 1."""
+    accept_above: float | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a person chose some."""
+        return bool(self.accept) or self.accept_above is not None
 
 
-def show_alignment(reference: Path, candidate: Path, rules: Path | None, wish: Wish) -> int:
+def show_alignment(request: Request, wish: Wish) -> int:
     """Align and report; the exit status."""
-    session = Session.open(Request(reference, candidate, rules))
+    session = opened(request)
     suggestions = _suggestions(session, wish)
-    accepted = session.accept(suggestions) if wish.auto or wish.output else ()
-    if wish.auto:
+    accepted = _accepted(session, suggestions, wish)
+    if wish.auto or wish.chooses:
         session = session.with_proven(accepted)
     if wish.output is not None:
         append_maps(wish.output, accepted)
@@ -52,8 +61,24 @@ def show_alignment(reference: Path, candidate: Path, rules: Path | None, wish: W
     return 0 if session.alignment.pairs else 2
 
 
+def _accepted(session: Session, suggestions: list[Suggestion], wish: Wish) -> tuple[MapRule, ...]:
+    """What a person chose, and what needs no person where that was asked for or nothing was chosen."""
+    proven = session.accept(suggestions) if wish.auto or (wish.output and not wish.chooses) else ()
+    return tuple(dict.fromkeys((*proven, *session.accept_chosen(_chosen(suggestions, wish), suggestions))))
+
+
+def _chosen(suggestions: list[Suggestion], wish: Wish) -> Iterator[Suggestion]:
+    if unknown := [number for number in wish.accept if number > len(suggestions)]:
+        there = f"there are {len(suggestions)}, numbered from 1" if suggestions else "nothing is suggested"
+        raise AlignError(f"--accept {unknown[0]}: there is no such suggestion; {there}")
+    least = wish.accept_above
+    for number, item in enumerate(suggestions, 1):
+        if number in wish.accept or (least is not None and item.confidence >= least):
+            yield item
+
+
 def _suggestions(session: Session, wish: Wish) -> list[Suggestion]:
-    if not (wish.suggest or wish.auto or wish.output):
+    if not (wish.suggest or wish.auto or wish.output or wish.chooses):
         return []
     orphans = len(session.alignment.candidate_orphans) + len(session.alignment.reference_orphans)
     with Progress("looking by value", orphans) as progress:
@@ -71,10 +96,14 @@ def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapR
     yield from _gap_lines(session)
     yield from _orphan_lines(session)
     if suggestions:
-        yield "suggestions, by value:"
-        for item in suggestions:
-            sign = "" if item.is_only else "  (others fit as well)"
-            yield f"  {printable(item.reference)} = {printable(item.candidate)}  {'; '.join(item.evidence)}{sign}"
+        yield "suggestions, by value, with confidence:"
+        for number, item in enumerate(suggestions, 1):
+            sign = "" if item.is_only else f"  ({item.rivals} more {'fits' if item.rivals == 1 else 'fit'} as well)"
+            names = f"{printable(item.reference)} = {printable(item.candidate)}"
+            yield f"  {number:>2}  {item.confidence:.2f}  {names}  {'; '.join(item.evidence)}{sign}"
+    if accepted:
+        yield f"accepted: {len(accepted)}"
+        yield from (f"  {printable(rule.reference)} = {printable(rule.candidate)}" for rule in accepted)
     if wish.output is not None:
         yield f"{len(accepted)} maps written to {printable(wish.output)}"
 
@@ -136,9 +165,11 @@ def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[Ma
             for side, orphans in _orphans(session)
         },
         "suggestions": [
-            {"reference": s.reference, "candidate": s.candidate, "rel_l2": s.rel_l2,
-             "evidence": list(s.evidence), "only": s.is_only}
-            for s in suggestions
+            {"number": number, "reference": s.reference, "candidate": s.candidate, "rel_l2": s.rel_l2,
+             "confidence": round(s.confidence, 4), "evidence": list(s.evidence), "only": s.is_only}
+            for number, s in enumerate(suggestions, 1)
         ],
-        "accepted": [{"reference": rule.reference, "candidate": rule.candidate} for rule in accepted],
+        "accepted": [
+            {"reference": rule.reference, "candidate": rule.candidate, "every": rule.every} for rule in accepted
+        ],
     }  # fmt: skip

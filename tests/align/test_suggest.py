@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensordiff.align.accepting import accept
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.match import Alignment, Plan, align
-from tensordiff.align.suggest import Suggester, Suggestion, accept
+from tensordiff.align.suggest import Suggester, Suggestion
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import Spec, entry
 from tensordiff.samples import sample

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tests.cli.running import Call
+from tests.cli.running import Call, assert_one_sentence
 from tests.making import SAMPLES, numbers, save
 
 REFERENCE, MAX = SAMPLES / "reference", SAMPLES / "max"
@@ -90,3 +90,72 @@ def test_a_broken_rules_file_is_pointed_at(call: Call, tmp_path: Path) -> None:
 def test_nothing_paired(call: Call, tmp_path: Path) -> None:
     ours, theirs = (save(tmp_path / f"{name}.safetensors", {name: numbers(3, seed=k)}) for k, name in enumerate("ab"))
     assert call("align", ours, theirs).status == 2
+
+
+def renamed_pair(folder: Path) -> tuple[Path, Path]:
+    """Three layers called otherwise, and two that are equal, so either may be meant."""
+    ours = {f"layers.{k}.up": numbers(9, 24, seed=k) for k in range(3)} | {"lonely": numbers(9, 30, seed=9)}
+    theirs = {f"layers.{k}.first": array for k, array in enumerate(list(ours.values())[:3])}
+    twin = numbers(9, 16, seed=20)
+    ours |= {"one": twin, "two": twin, "same": numbers(4, seed=30)}
+    theirs |= {"eins": twin, "zwei": twin, "same": numbers(4, seed=30)}
+    return save(folder / "ours.safetensors", ours), save(folder / "theirs.safetensors", theirs)
+
+
+def maps(rules: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = tomllib.loads(rules.read_text()).get("map", [])
+    return found
+
+
+def test_suggestions_are_numbered_and_have_a_confidence(call: Call, tmp_path: Path) -> None:
+    pair = renamed_pair(tmp_path)
+    found = json.loads(call("align", *pair, "--json").out)["suggestions"]
+    assert [one["number"] for one in found] == list(range(1, len(found) + 1)) and len(found) == 5
+    assert [one["confidence"] > 0.9 for one in found] == [one["only"] for one in found]
+    assert {round(one["confidence"], 1) for one in found if not one["only"]} == {0.5}
+    said = call("align", *pair)
+    assert "   1  0.95  layers.0.up = layers.0.first  values agree to" in said.out
+    assert "(1 more fits as well)" in said.out
+
+
+def test_accept_one_by_its_number(call: Call, tmp_path: Path) -> None:
+    pair, rules = renamed_pair(tmp_path), tmp_path / "rules.toml"
+    listed = json.loads(call("align", *pair, "--json").out)["suggestions"]
+    unsure = next(one for one in listed if not one["only"])
+    said = json.loads(call("align", *pair, "--accept", unsure["number"], "-o", rules, "--json").out)
+    wanted = {"reference": unsure["reference"], "candidate": unsure["candidate"], "every": False}
+    assert said["accepted"] == [wanted] and maps(rules) == [wanted]
+    assert (unsure["reference"], unsure["candidate"]) in {(p["reference"], p["candidate"]) for p in said["pairs"]}
+
+
+def test_accept_one_of_a_layer_holds_for_every_layer_that_the_values_prove(call: Call, tmp_path: Path) -> None:
+    pair, rules = renamed_pair(tmp_path), tmp_path / "rules.toml"
+    said = call("align", *pair, "--accept", "1", "-o", rules)
+    assert said.status == 0 and "1 maps written" in said.out and "layers.{i}.up = layers.{i}.first" in said.out
+    assert maps(rules) == [{"reference": "layers.{i}.up", "candidate": "layers.{i}.first"}]
+    again = json.loads(call("align", *pair, "--rules", rules, "--json").out)
+    assert [p["by"] for p in again["pairs"]].count("map") == 3
+
+
+def test_accept_above_a_confidence(call: Call, tmp_path: Path) -> None:
+    pair = renamed_pair(tmp_path)
+    sure = json.loads(call("align", *pair, "--accept-above", "0.9", "--json").out)
+    assert len(sure["accepted"]) == 1 and len(sure["pairs"]) == 4
+    everything = json.loads(call("align", *pair, "--accept-above", "0", "--json").out)
+    assert len(everything["accepted"]) == 3 and len(everything["pairs"]) == 6
+    assert json.loads(call("align", *pair, "--accept-above", "1", "--json").out)["accepted"] == []
+
+
+def test_accept_goes_with_auto(call: Call, tmp_path: Path) -> None:
+    pair = renamed_pair(tmp_path)
+    said = json.loads(call("align", *pair, "--auto", "--accept", "4", "--json").out)
+    assert len(said["accepted"]) == 2 and len(said["pairs"]) == 5
+
+
+def test_accepting_what_is_not_there(call: Call, tmp_path: Path) -> None:
+    pair, rules = renamed_pair(tmp_path), tmp_path / "rules.toml"
+    said = call("align", *pair, "--accept", "1,77", "-o", rules)
+    assert_one_sentence(said, "--accept 77: there is no such suggestion", "there are 5")
+    assert not rules.exists()
+    for words in (("--accept", "x"), ("--accept", "0"), ("--accept-above", "1.5"), ("--accept-above", "nan")):
+        assert_one_sentence(call("align", *pair, *words))
