@@ -6,6 +6,7 @@ TensordiffError            a sentence for a person; the faces print it, nothing 
     BadFile                a file is truncated, lies about itself or holds what we will not run
   AlignError               a rules file or an expression is wrong, or nothing could be paired
   WriteError               a dump or report could not be written
+  CaptureError             a source could not be run
 
 One sentence each: what was being done, to which file and tensor, what to try. The command line
 turns all of them into exit status 2; a traceback is shown only with ``--debug``.
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 from os import PathLike
 
-__all__ = ["AlignError", "BadFile", "DumpError", "NotADump", "TensordiffError", "WriteError", "printable"]
+__all__ = [
+    "AlignError", "BadFile", "CaptureError", "DumpError", "NotADump", "TensordiffError", "WriteError", "printable",
+]  # fmt: skip
 
 
 def printable(text: object) -> str:
@@ -49,3 +52,7 @@ class AlignError(TensordiffError):
 
 class WriteError(TensordiffError):
     """A dump or a report could not be written."""
+
+
+class CaptureError(TensordiffError):
+    """A source could not be run, or not to its end."""

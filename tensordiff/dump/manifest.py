@@ -32,7 +32,7 @@ PARTIAL_MANIFEST = "manifest.json.partial"
 
 FACTS = (
     "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "config_overrides",
-    "flags", "weights_hash", "notes",
+    "flags", "weights_hash", "notes", "settings", "model", "calls", "injection", "stacks", "error",
 )  # fmt: skip
 
 _SHARD = re.compile(r"tensors-[0-9]{5,9}\.safetensors")

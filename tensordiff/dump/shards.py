@@ -56,14 +56,15 @@ class Shard:
         self.end = end
         return begin
 
-    def close(self) -> None:
-        """Put the header in its place and cut off a tensor that was not finished."""
+    def close(self, *, lasting: bool = True) -> None:
+        """Put the header in its place and cut off a tensor that was not finished; wait for the disk if asked."""
         try:
             os.ftruncate(self._file, self.end)
             size = self._start - 8
             header = bytes(self._header + b"}").ljust(size)
             write_all(self._file, memoryview(size.to_bytes(8, "little") + header), 0)
-            os.fsync(self._file)
+            if lasting:
+                os.fsync(self._file)
         finally:
             os.close(self._file)
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,14 @@ from tensordiff.errors import WriteError, printable
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class Place(NamedTuple):
+    """What tells an entry from all others of a dump."""
+
+    name: str
+    step: int
+    call: int
+
+
 class DumpWriter:
     """A dump being written. One thread, one ``with`` block."""
 
@@ -45,13 +53,16 @@ class DumpWriter:
         overwrite: bool = False,
         shard_bytes: int = 4 << 30,
         header_bytes: int = 256 << 10,
+        lasting: bool = True,
     ) -> None:
+        """``lasting`` waits until the disk has it all; without, a loss of power may cost what a kill does not."""
         self._folder, self._facts, self._overwrite = Path(folder), dict(facts or {}), overwrite
-        self._shard_bytes, self._header_bytes = shard_bytes, header_bytes
+        self._shard_bytes, self._header_bytes, self._lasting = shard_bytes, header_bytes, lasting
         self._shard: Shard | None = None
         self._shards = self._bytes = 0
         self._journal = self._journal_end = 0
         self._records: list[str] = []
+        self._places: list[Place] = []
         self._keys: set[str] = set()
         self._broken = False
         self._check_facts(self._facts)
@@ -96,8 +107,23 @@ class DumpWriter:
             stored = Slab(MappedFile(shard.path), shard.append(key, array), spec)
             entry = Entry(name, layer, port, call, step, stored, origin)
             self._records.append(self._log(manifest.record(entry, shard.path.name, stored.offset)))
+            self._places.append(Place(name, step, call))
         self._keys.add(key)
         self._bytes += spec.nbytes
+
+    def begin_part(self) -> None:
+        """Write what follows into files of its own, so that ``arrange`` may move it."""
+        with self._writing():
+            if self._shard is not None:
+                shard, self._shard = self._shard, None
+                shard.close(lasting=self._lasting)
+
+    def arrange(self, order: Iterable[Place]) -> None:
+        """Put the entries of several parts into the order they ran in. Within a part they stand so already."""
+        rank = {place: number for number, place in enumerate(order)}
+        last = len(rank)
+        found = sorted(zip(self._places, self._records, strict=True), key=lambda item: rank.get(item[0], last))
+        self._places, self._records = [item[0] for item in found], [item[1] for item in found]
 
     def add_facts(self, **facts: object) -> None:
         """Say more of the run, or say it anew: what was not known when the writing began."""
@@ -124,7 +150,7 @@ class DumpWriter:
 
     def _finish(self, whole: bool) -> None:
         if self._shard is not None:
-            self._shard.close()
+            self._shard.close(lasting=self._lasting)
         if whole:
             self._write_manifest()
             (self._folder / manifest.JOURNAL).unlink()
@@ -133,7 +159,7 @@ class DumpWriter:
         facts = {"schema": manifest.SCHEMA, **dict.fromkeys(manifest.FACTS), **self._facts}
         lines = "".join(f"{manifest.encode(key)}: {manifest.encode(value)},\n" for key, value in facts.items())
         entries = ",\n".join(self._records)
-        _replace(self._folder, f'{{\n{lines}"entries": [\n{entries}\n]}}\n'.encode())
+        _replace(self._folder, f'{{\n{lines}"entries": [\n{entries}\n]}}\n'.encode(), lasting=self._lasting)
 
     def _check_facts(self, facts: Mapping[str, object]) -> None:
         for key, value in facts.items():
@@ -166,7 +192,7 @@ class DumpWriter:
             return shard
         if shard is not None:
             self._shard = None
-            shard.close()
+            shard.close(lasting=self._lasting)
         header_bytes = max(self._header_bytes, header_bytes_for(key, spec))
         self._shard = Shard(self._folder / manifest.shard_name(self._shards), header_bytes)
         self._shards += 1
@@ -220,19 +246,21 @@ def _make_room(folder: Path, overwrite: bool) -> None:
         (folder / name).unlink()
 
 
-def _replace(folder: Path, text: bytes) -> None:
+def _replace(folder: Path, text: bytes, *, lasting: bool) -> None:
     """Put the manifest into a folder, whole or not at all."""
     partial = folder / manifest.PARTIAL_MANIFEST
     try:
         with partial.open("xb") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         partial.replace(folder / manifest.MANIFEST)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync(folder)
+    if lasting:
+        _sync(folder)
 
 
 def _sync(folder: Path) -> None:

@@ -1,0 +1,177 @@
+"""Running a program into a dump: what ``hf``, ``py`` and the library share.
+
+A failing model leaves what it reached, flagged, with its error; so does a full disk. The dump says how it was
+made, in its facts, so that it can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensordiff.capture.children import facts as told
+from tensordiff.capture.children.compiled import eager, why_silent
+from tensordiff.capture.children.devices import first_device
+from tensordiff.capture.children.estimate import check_disk, estimate
+from tensordiff.capture.children.hooks import Recorder, Selection
+from tensordiff.capture.children.program import Program, Step, seed
+from tensordiff.capture.children.sinks import Throttled, WritingSink
+from tensordiff.capture.children.writing import BackgroundWriter
+from tensordiff.capture.events import Done, Event, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.settings import Settings
+from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.errors import CaptureError, TensordiffError, printable
+
+Tell = Callable[[Event], None]
+
+
+def selection_of(settings: Settings) -> Selection:
+    """Which layers the settings ask for."""
+    return Selection(settings.layers, settings.leaves, not settings.no_inputs)
+
+
+def first_facts(job: Job) -> dict[str, Any]:
+    """What is known before anything runs."""
+    # Where it was to be written, and by whom it was forced, is no part of how it was made.
+    kept = replace(job.settings, force=False).to_json()
+    return {"source": str(job.source), "framework": "torch", "settings": kept}
+
+
+def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
+    """What is known when it ran."""
+    return {
+        "versions": told.versions(),
+        "device": str(first_device(model)),
+        "dtype": told.dtype_of(model),
+        "config_overrides": dict(settings.config),
+        "flags": told.flags(model),
+        "model": told.about_model(model),
+        **program.facts(),
+    }
+
+
+def capture(program: Program, job: Job, tell: Tell) -> Done:
+    """Run a program once, and write what its modules were given and gave."""
+    settings = job.settings
+    steps, step = begin(program, settings)
+    tell_size(job, step, tell)
+    with open_writer(job) as writing:
+        sink = WritingSink(writing.background, settings.max_bytes)
+        recorder = Recorder(sink, selection_of(settings))
+        try:
+            play(recorder, steps, step, job, tell)
+        finally:
+            writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
+        notes = [*sink.notes(), *why_silent(recorder)]
+        writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes or None}
+        tell(Phase("writing"))
+    return done(job, sink, writing.facts, tell)
+
+
+def tell_size(job: Job, step: Step, tell: Tell) -> None:
+    """Say what is about to run and how much will be written; refuses where that will not fit."""
+    about = told.about_model(step.model)
+    tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
+    size = estimate(step, job.settings.steps, selection_of(job.settings))
+    size = size if job.settings.max_bytes is None else min(size, job.settings.max_bytes)
+    tell(Note(check_disk(Path(job.output), size, force=job.settings.force)))
+
+
+def done(job: Job, sink: WritingSink, facts: Mapping[str, Any], tell: Tell) -> Done:
+    """What was made."""
+    for note in facts.get("notes") or ():
+        tell(Note(note))
+    told_back = {key: facts.get(key) for key in ("model", "device", "dtype", "prompt", "token_ids", "notes")}
+    return Done(job.output, sink.entries, {**told_back, "bytes": sink.nbytes})
+
+
+def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
+    """A program's first step, at its seed and with its flags."""
+    if settings.deterministic:
+        told.make_deterministic()
+    seed(settings.seed)
+    steps = program.steps()
+    try:
+        return steps, next(steps)
+    except StopIteration:
+        raise CaptureError("the function gave no step; return or yield (module, args, kwargs)") from None
+
+
+def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name: str = "running") -> None:
+    """Run all steps under a recorder's hooks."""
+    tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
+    progress = Throttled(tell)
+    try:
+        while True:
+            if recorder.root is not step.model:
+                recorder.attach(step.model)
+                progress.total = len(recorder.hooked) * max(job.settings.steps, 1)
+            recorder.finished = progress.advance
+            step = steps.send(_forward(recorder, step, job))
+            recorder.step += 1
+    except StopIteration:
+        return
+    finally:
+        recorder.detach()
+
+
+def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
+    try:
+        with torch.no_grad(), eager(step.model):
+            return step.model(*step.args, **step.kwargs)
+    except TensordiffError:
+        raise
+    except Exception as error:
+        inside = f" within {recorder.running.layer}" if recorder.running else ""
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"{printable(job.source)}: the model raised {type(error).__name__}{inside}: {said:.400}; "
+            f"the layers it reached lie in {printable(job.output)}"
+        ) from error
+
+
+@dataclass
+class Writing:
+    """A dump being written."""
+
+    writer: DumpWriter
+    background: BackgroundWriter
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What to say of the run when it is over."""
+    order: list[Place] = field(default_factory=list)
+    """In which order the entries ran, where they were written in several parts."""
+
+    def begin_part(self) -> None:
+        """What follows is of another pass."""
+        self.background.drain()
+        self.writer.begin_part()
+
+
+@contextmanager
+def open_writer(job: Job) -> Iterator[Writing]:
+    """A dump being written by a thread; what the block says of it is added at the end, good or bad."""
+    with DumpWriter(job.output, first_facts(job), overwrite=job.settings.force, lasting=False) as writer:
+        writing = Writing(writer, BackgroundWriter(writer))
+        try:
+            with writing.background:
+                yield writing
+        except BaseException as error:
+            _add_error(writer, writing.facts, error)
+            raise
+        writer.add_facts(**writing.facts)
+        if writing.order:
+            writer.arrange(writing.order)
+
+
+def _add_error(writer: DumpWriter, facts: Mapping[str, Any], error: BaseException) -> None:
+    try:
+        writer.add_facts(**{**facts, "error": printable(str(error) or type(error).__name__)})
+    except TensordiffError:
+        return  # the disk is full or gone: that is the error, and it is on its way

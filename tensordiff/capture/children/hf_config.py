@@ -1,0 +1,69 @@
+"""A model's config with what the user changes in it: fewer layers, other values at dotted keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+
+from tensordiff.capture.settings import Settings
+from tensordiff.errors import CaptureError, printable
+
+_COUNTS = ("num_hidden_layers", "num_layers", "n_layer", "num_decoder_layers", "encoder_layers", "decoder_layers")
+_PER_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers")
+
+
+def load_config(target: str, settings: Settings) -> Any:
+    """Load a config and change it as the settings say."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+        )
+    except Exception as error:  # transformers raises whatever comes its way
+        said = printable(" ".join(str(error).split()))
+        hint = "; if you trust the code it brings, --trust-remote-code" if "remote" in said else ""
+        raise CaptureError(
+            f"hf:{printable(target)}: its config cannot be loaded ({type(error).__name__}: {said:.400}); "
+            f"give a folder with config.json, or the id of a model on the hub{hint}"
+        ) from error
+    for key, value in settings.config.items():
+        _override(config, key, value)
+    if settings.num_hidden_layers is not None:
+        shorten(config, settings.num_hidden_layers)
+    return config
+
+
+def _override(config: Any, key: str, value: Any) -> None:
+    """Set a value at a dotted key, which must be there already or be one the config takes."""
+    *path, last = key.split(".")
+    holder = config
+    for name in path:
+        holder = holder.get(name) if isinstance(holder, dict) else getattr(holder, name, None)
+        if holder is None:
+            raise CaptureError(f"--config {printable(key)}: the config has no {printable(name)}")
+    if isinstance(holder, dict):
+        holder[last] = value
+        return
+    if not hasattr(holder, last):
+        near = ", ".join(sorted(name for name in vars(holder) if not name.startswith("_"))[:12])
+        raise CaptureError(f"--config {printable(key)}: the config has no {printable(last)}; it has {near}, …")
+    setattr(holder, last, value)
+
+
+def shorten(config: Any, layers: int) -> None:
+    """Keep the first so many layers, in every part of the config that counts them."""
+    for part in (config, *_parts(config)):
+        before = getattr(part, "num_hidden_layers", None)
+        if isinstance(before, int) and layers > before:
+            raise CaptureError(f"--num-hidden-layers {layers}: the model has {before}")
+        for name in _COUNTS:
+            if isinstance(getattr(part, name, None), int):
+                setattr(part, name, layers)
+        for name in _PER_LAYER:
+            if isinstance(found := getattr(part, name, None), list | tuple):
+                setattr(part, name, list(found[:layers]))
+
+
+def _parts(config: Any) -> list[Any]:
+    """Configs within a config: of the text or vision part."""
+    return [value for value in vars(config).values() if isinstance(value, transformers.PretrainedConfig)]

@@ -1,0 +1,254 @@
+"""Watching a model run: hooks on every module, which see what it is given and what it gives.
+
+Inputs are seen before the module runs, outputs after it, so entries stand in execution order and a model that
+raises leaves the inputs of the layer that raised. Calls are counted by layer and step. What becomes of what is
+seen is the sink's business; what is put in its place, the patch's. Hooks are removed whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tensordiff.capture.children.facts import Place
+from tensordiff.capture.children.tensors import Found, find, find_arguments
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+ROOT = "model"
+
+
+class Call(NamedTuple):
+    """One call of one module."""
+
+    layer: str
+    module: nn.Module | None
+    step: int
+    call: int
+
+    @property
+    def cache_layer(self) -> int | None:
+        """Which layer of a cache the module reads, where it says so."""
+        number = getattr(self.module, "layer_idx", None)
+        return number if isinstance(number, int) else None
+
+    def entry_name(self, port: str) -> str:
+        """What a tensor of this call is called in a dump."""
+        return f"{self.layer}({self.call})-{port}" if self.call > 1 else f"{self.layer}-{port}"
+
+
+class Seen(NamedTuple):
+    """One tensor of one call."""
+
+    call: Call
+    port: str
+    tensor: Tensor
+    injected: tuple[str, ...] | None = None
+    about: str | None = None
+    """What made it, where that is no module: an operation, a function."""
+    place: Place | None = None
+    """Where that is written, likewise."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a dump."""
+        return self.call.entry_name(self.port)
+
+
+class Sink(Protocol):
+    """What takes the tensors."""
+
+    def see(self, seen: Seen) -> None:
+        """Take one; it may be written over as soon as this returns."""
+
+
+class Put(NamedTuple):
+    """What was put in a tensor's place."""
+
+    ports: Mapping[str, str]
+    """The reference's entry by the port it was put into."""
+    isolates: bool
+    """Whether what matters was: else what the layer gives still depends on what came before it."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The entries put in, where the layer is isolated by them."""
+        return tuple(self.ports.values()) if self.isolates else None
+
+
+NOTHING = Put({}, False)
+
+
+class Patch(Protocol):
+    """What puts other tensors in the place of a run's own."""
+
+    def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Put]:
+        """What the module is to be called with."""
+
+    def output(self, call: Call, output: Any) -> tuple[Any, Put]:
+        """What the module is to give."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which layers are seen."""
+
+    layers: str | None = None
+    leaves: bool = False
+    inputs: bool = True
+
+    def takes(self, layer: str, module: nn.Module) -> bool:
+        """Whether this layer is seen."""
+        if self.leaves and next(module.children(), None) is not None:
+            return False
+        return self.layers is None or re.search(self.layers, layer) is not None
+
+
+class _Running(NamedTuple):
+    call: Call
+    injected: tuple[str, ...] | None
+
+
+@dataclass
+class Recorder:
+    """Hooks on a model, from ``attach`` to ``detach``."""
+
+    sink: Sink
+    selection: Selection = field(default_factory=Selection)
+    patch: Patch | None = None
+    step: int = 0
+    counts_steps: bool = False
+    """Whether every further call of the whole model is a step of its own."""
+    finished: Callable[[str], None] | None = None
+    """Called with a layer's name when it has run."""
+    fired: set[str] = field(default_factory=set)
+    hooked: set[str] = field(default_factory=set)
+    scripted: int = 0
+    """Modules that take no hooks: TorchScript."""
+
+    def __post_init__(self) -> None:
+        self._handles: list[Any] = []
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._running: list[_Running] = []
+        self._root: nn.Module | None = None
+        self._kinds: dict[str, int] = {}
+        self._kind_of: dict[str, int] = {}
+
+    def attach(self, model: nn.Module) -> None:
+        """Hook every module; those of a model before are let go."""
+        self.detach()
+        self._root = model
+        for name, module in model.named_modules():
+            if isinstance(module, nn.ModuleList | nn.ModuleDict):
+                continue  # these hold others and are never called
+            if isinstance(module, torch.jit.ScriptModule):
+                self.scripted += 1
+                continue  # these take no such hooks
+            layer = f"{ROOT}.{name}" if name else ROOT
+            takes = self.selection.takes(layer, module)
+            self.hooked.add(layer)
+            self._handles.append(module.register_forward_pre_hook(self._before(layer, takes), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._after(layer, takes), with_kwargs=True))
+
+    def detach(self) -> None:
+        """Remove every hook."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._running.clear()
+
+    @property
+    def running(self) -> Call | None:
+        """The call that runs now."""
+        return self._running[-1].call if self._running else None
+
+    def call_of(self, layer: str) -> Call:
+        """The call of a layer that is under way."""
+        found: Call = next(running.call for running in reversed(self._running) if running.call.layer == layer)
+        return found
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The model that is hooked."""
+        return self._root
+
+    @property
+    def silent(self) -> set[str]:
+        """Layers whose hooks never fired."""
+        return self.hooked - self.fired
+
+    def calls(self) -> dict[str, Any]:
+        """How modules were called, each kind of call once, so that they can be called so again."""
+        return {"kinds": [json.loads(kind) for kind in self._kinds], "of": self._kind_of}
+
+    def tap(self, name: str, value: Any) -> None:
+        """See a value that a person named within a forward; it is named after the module that runs."""
+        inside = self._running[-1].call.layer if self._running else ""
+        layer = f"{inside}/{name}" if inside else name
+        call = self._count(layer, None)
+        for port, tensor in find(value, "output").tensors.items():
+            self.sink.see(Seen(call, port, tensor))
+
+    # --- within hooks
+
+    def _before(self, layer: str, takes: bool) -> Callable[..., Arguments | None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+            call = self._enter(layer, module)
+            put = NOTHING
+            if self.patch is not None:
+                (args, kwargs), put = self.patch.arguments(call, args, kwargs)
+            self._running.append(_Running(call, put.names))
+            if takes and self.selection.inputs:
+                self._see_inputs(call, self._arguments(call, args, kwargs), put.ports)
+            return (args, kwargs) if put.ports else None
+
+        return hook
+
+    def _after(self, layer: str, takes: bool) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
+            call, injected = self._leave(module)
+            put = NOTHING
+            if self.patch is not None:
+                output, put = self.patch.output(call, output)
+            self.fired.add(layer)
+            if self.finished is not None:
+                self.finished(layer)
+            if takes:
+                found = find(output, "output", whole_caches=module is self._root)
+                for port, tensor in found.tensors.items():
+                    self.sink.see(Seen(call, port, tensor, put.names or injected))
+            return output if put.ports else None
+
+        return hook
+
+    def _enter(self, layer: str, module: nn.Module) -> Call:
+        if self.counts_steps and module is self._root and self._counts[ROOT, self.step]:
+            self.step += 1
+        return self._count(layer, module)
+
+    def _count(self, layer: str, module: nn.Module | None) -> Call:
+        self._counts[layer, self.step] += 1
+        return Call(layer, module, self.step, self._counts[layer, self.step])
+
+    def _leave(self, module: nn.Module) -> _Running:
+        """Back to the call of this module: one within it may have been left by an exception."""
+        while self._running[-1].call.module is not module:
+            self._running.pop()
+        return self._running.pop()
+
+    def _arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        return find_arguments(args, kwargs, cache_layer=call.cache_layer, whole_caches=call.module is self._root)
+
+    def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
+        with suppress(TypeError, ValueError):  # a value that JSON has no word for; replay will do without this call
+            kind = json.dumps(found.shape, allow_nan=False)
+            key = f"{call.layer}#{call.step}#{call.call}"
+            self._kind_of[key] = self._kinds.setdefault(kind, len(self._kinds))
+        for port, tensor in found.tensors.items():
+            self.sink.see(Seen(call, port, tensor, (put[port],) if port in put else None))

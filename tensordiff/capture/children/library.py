@@ -1,0 +1,119 @@
+"""``with tensordiff.capture(model, "dump/"):`` around any forward, in the caller's own process.
+
+Every call of the whole model is a step. Leaving the block, well or by an exception, removes every hook; by an
+exception the dump stays readable up to there and is flagged.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+
+from tensordiff.capture import taps
+from tensordiff.capture.children import facts as told
+from tensordiff.capture.children.compiled import eager, why_silent
+from tensordiff.capture.children.devices import first_device
+from tensordiff.capture.children.hooks import Recorder, Selection
+from tensordiff.capture.children.sinks import WritingSink
+from tensordiff.capture.children.writing import BackgroundWriter
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.errors import CaptureError, TensordiffError, printable
+
+
+class Capturing:
+    """A capture under way. ``notes`` says afterwards what a person should know of it."""
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        folder: str | PathLike[str],
+        *,
+        layers: str | None,
+        leaves: bool,
+        inputs: bool,
+        max_bytes: int | None,
+        overwrite: bool,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
+        self.model, self.folder = model, Path(folder)
+        self.notes: list[str] = []
+        self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, lasting=False)
+        self._background = BackgroundWriter(self._writer)
+        self._sink = WritingSink(self._background, max_bytes)
+        self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
+        self._stack = ExitStack()
+
+    @property
+    def entries(self) -> int:
+        """How many tensors were seen so far."""
+        return self._sink.entries
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._writer)
+            stack.push(self._add_facts)
+            stack.enter_context(self._background)
+            if self.model is not None:
+                stack.enter_context(eager(self.model))
+                stack.callback(self._recorder.detach)
+                self._recorder.attach(self.model)
+            stack.callback(taps.listeners.remove, self._recorder)
+            taps.listeners.append(self._recorder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _add_facts(self, _: object, error: BaseException | None, __: object) -> None:
+        """When the thread is done and the dump still open."""
+        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        facts: dict[str, Any] = {"notes": self.notes or None, "calls": self._recorder.calls()}
+        if self.model is not None:
+            facts |= _about(self.model)
+        if error is not None:
+            facts["error"] = printable(f"{type(error).__name__}: {error}")
+        try:
+            self._writer.add_facts(**facts)
+        except TensordiffError:
+            if error is None:
+                raise
+
+    def _unseen(self) -> list[str]:
+        return [] if self._sink.entries else ["nothing ran within the block: the dump is empty"]
+
+
+def capture(
+    model: nn.Module | None,
+    folder: str | PathLike[str],
+    *,
+    layers: str | None = None,
+    leaves: bool = False,
+    inputs: bool = True,
+    max_bytes: int | None = None,
+    overwrite: bool = False,
+) -> Capturing:
+    """Write what a model does within a ``with`` block into a dump.
+
+    ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
+    are written, without ``inputs`` only what they give. Past ``max_bytes`` nothing more is written. A folder that
+    holds a dump is refused, unless ``overwrite``. ``None`` for the model captures what ``tap`` is given alone.
+    """
+    return Capturing(
+        model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite
+    )  # fmt: skip
+
+
+def _about(model: nn.Module) -> dict[str, Any]:
+    return {
+        "versions": told.versions(), "device": str(first_device(model)), "dtype": told.dtype_of(model),
+        "flags": told.flags(model), "model": told.about_model(model), "weights_hash": told.weights_hash(model),
+    }  # fmt: skip

@@ -1,0 +1,38 @@
+"""MAX's buffers to numpy arrays and back, bit for bit, in every type that tensordiff knows.
+
+numpy lacks some of MAX's types, and MAX trips over 0-d booleans: those travel as unsigned integers of their width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from max.driver import CPU, Buffer
+from max.dtype import DType
+
+from tensordiff.dump.dtypes import DTYPES, Array
+
+_PLAIN = (
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64",
+)  # fmt: skip
+_BITS = {1: DType.uint8, 2: DType.uint16}
+
+
+def from_buffer(buffer: Buffer) -> Array:
+    """The buffer's values, in memory of their own."""
+    host, kind = buffer.to(CPU()), DTYPES[buffer.dtype.name]
+    if kind.name in _PLAIN:
+        return np.array(host.to_numpy())
+    shape = tuple(map(int, host.shape))
+    return np.array(host.view(_BITS[kind.itemsize], shape).to_numpy()).view(kind)
+
+
+def to_buffer(values: Array | None, shape: tuple[int, ...], dtype: DType, device: Any) -> Buffer:
+    """A buffer of that shape and type on a device; zeros where there are no values."""
+    kind = DTYPES[dtype.name]
+    array = np.zeros(shape, kind) if values is None else np.array(values, kind, order="C").reshape(shape)
+    if kind.name in _PLAIN:
+        return Buffer.from_numpy(array).to(device.to_device())
+    bits = Buffer.from_numpy(array.view(f"u{kind.itemsize}"))
+    return bits.view(dtype, shape).to(device.to_device())

@@ -1,0 +1,179 @@
+"""Listening to a model while its graph is built: every call of a layer passes through here once.
+
+MAX calls layers in two module systems. ``max.nn`` layers are plain classes with a ``__call__`` each;
+``max.experimental.nn`` modules share one. Both are wrapped for as long as the build lasts, a layer's
+arguments are switched (see ``graph``) and noted before its own code runs, its results after.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from max.experimental.nn import Module as NewModule
+from max.experimental.tensor import Tensor
+from max.graph import Graph
+from max.nn.layer import Module
+
+from tensordiff.capture.children.max_engine import patches
+from tensordiff.capture.children.max_engine.graph import Book, Place, Wired, Written, tensors_in, value_of
+from tensordiff.capture.children.max_engine.naming import Names
+
+
+class Listener:
+    """Notes all layers of all graphs that are built while it is installed."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.books: dict[str, Book] = {}
+        self.wired: list[Wired] = []
+        self.roots: list[Any] = []
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self.active: list[Any] = []
+        """The layers whose code is running, outermost first."""
+
+    def install(self, held: patches.Patches) -> None:
+        """Listen until the patches are taken back."""
+        for each in list(patches.layer_classes()):
+            held.put(each, "__call__", self._listening(each.__call__))
+        held.put(NewModule, "__call__", self._listening(NewModule.__call__))
+        held.put(Module, "load_state_dict", self._naming(Module.load_state_dict))
+        patches.on_stage(held, self.name)
+        patches.on_output(held, self._outputs)
+        patches.on_init(held, self._wire)
+
+    def _naming(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(root: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(root, *args, **kwargs)
+            self.name(root)
+            return result
+
+        return load_state_dict
+
+    def name(self, root: Any) -> None:
+        """Name the layers under a root."""
+        self.names.add_tree(root)
+        self.roots.append(root)
+
+    def _listening(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        shape = inspect.signature(plain)
+
+        @wraps(plain)
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            # A class that calls its base's __call__ is one call of one layer.
+            if (self.active and self.active[-1] is layer) or (book := self._book()) is None:
+                return plain(layer, *args, **kwargs)
+            bound = shape.bind(layer, *args, **kwargs)
+            return self._noted(book, plain, layer, bound.args[1:], bound.kwargs)
+
+        return call
+
+    def _noted(
+        self, book: Book, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        name = self.names.of(layer)
+        self._calls[book.graph.name, name] += 1
+        at = At(book, name, self._calls[book.graph.name, name], written(type(layer)))
+        return self.called(at, plain, layer, args, kwargs)
+
+    def called(
+        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """One call of a layer: its arguments switched and noted, its own code, its results noted."""
+        self.built_so_far(at.book)
+        given = [at.given(f"input_{number}", each) for number, each in enumerate(args)]
+        named = {key: at.given(f"input_{key}", each) for key, each in kwargs.items()}
+        self.begins_anew(at.book)
+        self.active.append(layer)
+        try:
+            result = plain(layer, *given, **named)
+            self.built_so_far(at.book)
+        finally:
+            self.active.pop()
+        at.gave(result)
+        return result
+
+    def before_compiling(self, graph: Any) -> None:
+        """A graph was built, and is about to be compiled."""
+
+    def built_so_far(self, book: Book) -> None:
+        """What the innermost running layer has built since the last time belongs to it."""
+
+    def begins_anew(self, book: Book) -> None:
+        """What was built since the last time is ours and nobody's."""
+
+    def _book(self) -> Book | None:
+        try:
+            graph = Graph.current
+        except LookupError:
+            return None
+        book = self.books.get(graph.name)
+        if book is None:
+            book = self.books[graph.name] = Book.of(graph)
+        # A subgraph's values are out of reach.
+        return book if book.graph is graph else None
+
+    def _outputs(self, graph: Graph, own: Sequence[Any]) -> Sequence[Any]:
+        book = self.books.get(graph.name)
+        if book is None or book.graph is not graph:
+            return own
+        return self.outputs(book, own)
+
+    def outputs(self, book: Book, own: Sequence[Any]) -> Sequence[Any]:
+        """What a graph is to give: what its model gives, and what was noted."""
+        book.model_outputs = len(own)
+        return [*own, *book.values]
+
+    def _wire(self, name: str, model: Any) -> Any:
+        if (book := self.books.get(name)) is None:
+            return model
+        self.wired.append(Wired(model, book))
+        return self.wired[-1]
+
+
+class At:
+    """One call of one layer."""
+
+    def __init__(self, book: Book, layer: str, call: int, written: Written) -> None:
+        self.book, self.layer, self.call, self._written = book, layer, call, written
+
+    def given(self, port: str, found: Any) -> Any:
+        """The argument as the layer is to see it: with a switch for each tensor that can have one."""
+        if isinstance(found, list) and any(value_of(each) is not None for each in found):
+            ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
+            return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
+        place = self.place(port)
+        if (value := value_of(found)) is None:
+            self.book.keep(place, found)
+            return found
+        switched = self.book.switch(place, value)
+        self.book.tap(place, switched)
+        if switched is value:
+            return found
+        return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
+
+    def gave(self, result: Any) -> None:
+        """Note what the layer gave."""
+        for port, value in tensors_in("output", result):
+            self.book.tap(self.place(port), value)
+
+    def place(self, port: str) -> Place:
+        """Where a tensor of this call stands."""
+        return Place(self.layer, port, self.call, self._written)
+
+
+def written(kind: type[Any]) -> Written:
+    """Where a class of layers says what it does."""
+    call = inspect.unwrap(kind.forward if issubclass(kind, NewModule) else kind.__call__)
+    try:
+        file, line = inspect.getfile(call), inspect.getsourcelines(call)[1]
+    except (OSError, TypeError):
+        return Written(kind.__name__)
+    path, packages = Path(file), Path(sysconfig.get_paths()["purelib"])
+    shown = path.relative_to(packages).as_posix() if path.is_relative_to(packages) else file
+    return Written(kind.__name__, shown, line)

@@ -1,0 +1,276 @@
+"""Every place where we reach into MAX's privates, and nothing else.
+
+The rest of this folder speaks to MAX through these functions, so that a new version of MAX is met by
+reading one file. ``Patches`` puts something of ours in the place of something of MAX's and puts the
+original back when its block is left, by whatever way.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from max.dtype import DType
+from max.engine import InferenceSession
+from max.experimental import compilation
+from max.experimental.nn import Module as NewModule
+from max.graph import Graph, TensorType, TensorValue, Value, ops
+from max.graph.graph import Block, _location, _Value
+from max.nn.comm.allreduce import Allreduce, Signals
+from max.nn.layer import Layer, Module
+from max.pipelines import PIPELINE_REGISTRY
+from max.pipelines.modeling import config_enums
+
+from tensordiff.errors import CaptureError
+
+KNOWN = ("26.7",)
+"""Versions of MAX (major.minor) in which all of this was seen to work."""
+_LOG_PROBABILITIES = "ragged_logprobs"
+
+
+def version() -> str:
+    """The version of MAX that is installed."""
+    return importlib.metadata.version("max")
+
+
+def check_version() -> None:
+    """Refuse a MAX whose privates we do not know, before it crashes on us."""
+    found = version()
+    if found.rsplit(".", 1)[0] not in KNOWN:
+        known = ", ".join(f"{one}.*" for one in KNOWN)
+        raise CaptureError(f"MAX {found} is not a version that can be captured from; install one of {known}")
+
+
+class Patches(ExitStack):
+    """Replacements that last as long as the ``with`` block."""
+
+    def put(self, owner: Any, name: str, new: Any) -> Any:
+        """Set an attribute, and give back what was there."""
+        missing = object()
+        held = vars(owner).get(name, missing)
+        old = getattr(owner, name, None)
+        self.callback(lambda: delattr(owner, name) if held is missing else setattr(owner, name, held))
+        setattr(owner, name, new)
+        return old
+
+    def put_item(self, table: MutableMapping[Any, Any], key: Any, new: Any) -> None:
+        """Set an entry of a table."""
+        old = table[key]
+        self.callback(table.__setitem__, key, old)
+        table[key] = new
+
+    def put_member(self, members: set[Any], new: Any) -> None:
+        """Add a member to a set that lacks it."""
+        if new not in members:
+            self.callback(members.discard, new)
+            members.add(new)
+
+
+def add_input(graph: Graph, kind: TensorType) -> TensorValue:
+    """A new input of a graph that is being built. Inputs the model knows of stay where they are."""
+    _ = graph.inputs  # computed once and kept: the model goes on seeing only its own
+    with _location() as place:
+        Block._from_cmlir(graph._graph_body).add_argument(kind.to_mlir(), place)
+    return Value.from_mlir(_Value._from_cmlir(graph._graph_body.arguments[-1])).tensor
+
+
+def count_inputs_anew(graph: Graph) -> None:
+    """Let ``Graph.output`` name all inputs: the compiler crashes where the names are fewer."""
+    graph.__dict__.pop("inputs", None)
+
+
+def is_at_top(graph: Graph) -> bool:
+    """Whether operations now go into the graph itself and not into a branch or a loop's body."""
+    return bool(graph._current_block == graph._graph_body)
+
+
+def declares(graph: Graph, name: str) -> bool:
+    """Whether a symbolic dimension is one of the graph's inputs'."""
+    return name in graph._params
+
+
+def key_of(value: TensorValue) -> object:
+    """What two handles of the same value share."""
+    return value._mlir_value
+
+
+def follows_from_inputs(value: TensorValue, known: dict[object, bool]) -> bool:
+    """Whether a value depends on what the graph is run on. Weights and tables of frequencies do not."""
+    waiting = [value._mlir_value]
+    while waiting:
+        one = waiting[-1]
+        if one in known:
+            waiting.pop()
+            continue
+        owner = one.owner
+        operands = None if isinstance(owner, Block) else [getattr(each, "value", each) for each in owner.operands]
+        if operands is not None and (unknown := [each for each in operands if each not in known]):
+            waiting.extend(unknown)
+            continue
+        known[one] = operands is None or any(known[each] for each in operands)
+        waiting.pop()
+    return known[value._mlir_value]
+
+
+def operations_after(graph: Graph, last: Any) -> list[Any]:
+    """The operations that stand behind one in a graph, in order; all where there is none."""
+    found: list[Any] = []
+    for each in reversed(list(graph._graph_body.operations)):
+        if last is not None and each == last:
+            break
+        found.append(each)
+    return found[::-1]
+
+
+def operation_name(operation: Any) -> str:
+    """``matmul`` of ``rmo.matmul``; a custom operation is called by its kernel."""
+    name = str(operation.operation.name)
+    if name == "mo.custom" and "symbol" in operation.attributes:
+        return str(operation.attributes["symbol"]).strip('"')
+    return name.removeprefix("rmo.").removeprefix("mo.")
+
+
+def results_of(operation: Any) -> list[TensorValue]:
+    """The tensors that an operation gives."""
+    found = (Value.from_mlir(_Value._from_cmlir(each)) for each in operation.results)
+    return [each for each in found if isinstance(each, TensorValue)]
+
+
+def on_output(patches: Patches, outputs: Callable[[Graph, Sequence[Any]], Sequence[Any]]) -> None:
+    """Let a finished graph give other than its model asked for."""
+    plain = Graph.output
+
+    def output(self: Graph, *own: Any) -> None:
+        given = outputs(self, own)
+        count_inputs_anew(self)
+        plain(self, *given)
+
+    patches.put(Graph, "output", output)
+
+
+def on_stage(patches: Patches, before: Callable[[Any], None]) -> None:
+    """Hear of a module of the new system before it is traced, and keep its parts from sharing one traced body."""
+    plain = compilation.stage
+
+    def stage(function: Any, **kwargs: Any) -> Any:
+        if not isinstance(function, NewModule):
+            return plain(function, **kwargs)
+        before(function)
+        return plain(function, **{**kwargs, "allow_subgraphs": False})
+
+    patches.put(compilation, "stage", stage)
+
+
+def on_init(patches: Patches, wrap: Callable[[str, Any], Any]) -> None:
+    """Let compiled graphs be handed out in a wrapper of ours. The one door through which all models come."""
+    plain = InferenceSession.init_all
+
+    def init_all(self: InferenceSession, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {name: wrap(name, model) for name, model in plain(self, *args, **kwargs).items()}
+
+    patches.put(InferenceSession, "init_all", init_all)
+
+
+def on_compile(patches: Patches, before: Callable[[Any], None]) -> None:
+    """Hear of a compilation before it begins."""
+    plain = InferenceSession.compile_reusing_mefs
+
+    def compile_reusing_mefs(self: InferenceSession, model: Any, **kwargs: Any) -> Any:
+        before(model)
+        return plain(self, model, **kwargs)
+
+    patches.put(InferenceSession, "compile_reusing_mefs", compile_reusing_mefs)
+
+
+def layer_classes() -> Iterator[type[Layer]]:
+    """Every class of layers that has a call of its own."""
+    waiting, seen = [Layer], set[type[Layer]]()
+    while waiting:
+        for each in waiting.pop().__subclasses__():
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+                if "__call__" in each.__dict__:
+                    yield each
+
+
+def allow_encoding(patches: Patches, encoding: str) -> None:
+    """Lift the configuration's ban of an encoding on the CPU: the kernels are there."""
+    patches.put_item(config_enums._SUPPORTED_DEVICES, encoding, ("cpu", "gpu"))
+    for architecture in PIPELINE_REGISTRY.all_architectures():
+        patches.put_member(architecture.supported_encodings, encoding)
+
+
+def without_log_probabilities(patches: Patches) -> None:
+    """Do not compile what a server answers with beside the tokens: nobody asks a capture for it."""
+    plain = InferenceSession.load
+
+    def load(self: InferenceSession, model: Any, **kwargs: Any) -> Any:
+        return None if getattr(model, "name", None) == _LOG_PROBABILITIES else plain(self, model, **kwargs)
+
+    patches.put(InferenceSession, "load", load)
+
+
+def leave_weights_over(patches: Patches) -> None:
+    """Let a model take what it needs of a checkpoint that has more, as one of fewer layers does."""
+    plain = Module.load_state_dict
+
+    def load_state_dict(self: Module, state_dict: Mapping[str, Any], **kwargs: Any) -> Any:
+        wanted = self.raw_state_dict()
+        return plain(self, {name: value for name, value in state_dict.items() if name in wanted}, **kwargs)
+
+    patches.put(Module, "load_state_dict", load_state_dict)
+
+
+def collectives_on_cpu(patches: Patches) -> None:
+    """Let models written for several devices run on one CPU: a sum over one device is its one term."""
+    patches.put(Signals, "NUM_BYTES", 1024)
+    patches.put(Signals, "_init_lamport_region", staticmethod(lambda _: None))
+    patches.put(Signals, "__init__", _signals_of_any_device)
+    patches.put(Allreduce, "__init__", _allreduce_of_no_accelerators)
+    patches.put(ops.allreduce, "sum", _one_is_itself(ops.allreduce.sum))
+    patches.put(ops, "distributed_broadcast", _one_is_enough(ops.distributed_broadcast))
+
+
+def _signals_of_any_device(self: Signals, devices: Iterable[Any]) -> None:
+    self.devices = list(devices)
+
+
+def _allreduce_of_no_accelerators(self: Allreduce, num_accelerators: int) -> None:  # noqa: ARG001
+    super(Allreduce, self).__init__()
+    self.devices = []
+
+
+def _one_is_itself(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def sum_of(inputs: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        given = list(inputs)
+        return given if len(given) == 1 else plain(given, *args, **kwargs)
+
+    return sum_of
+
+
+def _one_is_enough(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def broadcast(value: Any, signals: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        given = list(signals)
+        return [value] if len(given) == 1 else plain(value, given, *args, **kwargs)
+
+    return broadcast
+
+
+class _Float32Instead:
+    """Stands where a module wrote ``DType.bfloat16`` and means "the model's type"."""
+
+    bfloat16 = DType.float32
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(DType, name)
+
+
+def norms_in_float32(patches: Patches, package: str) -> None:
+    """Let an architecture whose norms are written down as bfloat16 (Gemma 3) run in float32."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}.") and getattr(module, "DType", None) is DType:
+            patches.put(module, "DType", _Float32Instead())

@@ -1,0 +1,290 @@
+"""Tensors in what a module is given and gives: finding them, naming them, copying them, turning them into arrays.
+
+A copy is made when a hook sees a tensor, because the model may write over it a moment later. From a GPU the copy
+is queued behind the kernels that make the tensor and not waited for; ``Copied.array`` waits, in the thread that
+writes. The names are those of MAX's print hook: ``input_0``, ``input_hidden_states``, ``output_1_0``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.errors import CaptureError, printable
+
+Shape = Any
+"""How a value was put together, as JSON: see ``Found``."""
+_AS_BITS = {1: torch.uint8, 2: torch.int16}
+_DEEPEST = 8
+
+
+class Found(NamedTuple):
+    """The tensors of a value, and how they stood in it."""
+
+    tensors: dict[str, Tensor]
+    shape: Shape
+    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"object": class}`` or a
+    plain value."""
+
+
+def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> Found:
+    """Find the tensors of a value. Of a cache only one layer's are taken, unless it is wanted whole."""
+    walk = _Walk({}, cache_layer, whole_caches)
+    return Found(walk.tensors, walk.shape(value, port, 0))
+
+
+def find_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, cache_layer: int | None = None, whole_caches: bool = False
+) -> Found:
+    """Find the tensors that a module was called with."""
+    walk = _Walk({}, cache_layer, whole_caches)
+    shape = {
+        "args": [walk.shape(value, f"input_{k}", 0) for k, value in enumerate(args)],
+        "kwargs": {key: walk.shape(value, f"input_{key}", 0) for key, value in kwargs.items()},
+    }
+    return Found(walk.tensors, shape)
+
+
+class _Walk(NamedTuple):
+    """One walk through a value."""
+
+    tensors: dict[str, Tensor]
+    cache_layer: int | None
+    whole_caches: bool
+
+    def shape(self, value: Any, port: str, depth: int) -> Shape:
+        if isinstance(value, Tensor):
+            self.tensors[port] = value
+            return {"tensor": port}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if is_cache(value):
+            self.tensors.update(self._of_cache(value, port))
+            return {"object": type(value).__name__}
+        if depth == _DEEPEST or (parts := _parts(value)) is None:
+            return {"object": type(value).__name__}
+        return self._together(value, {key: self.shape(part, f"{port}_{key}", depth + 1) for key, part in parts})
+
+    @staticmethod
+    def _together(value: Any, shapes: dict[str, Shape]) -> Shape:
+        if isinstance(value, tuple | list):
+            return {"tuple" if isinstance(value, tuple) else "list": list(shapes.values())}
+        return {"dict": shapes}
+
+    def _of_cache(self, cache: Any, port: str) -> Iterator[tuple[str, Tensor]]:
+        for layer, keys, values in cache_layers(cache):
+            if self.whole_caches or layer == self.cache_layer:
+                at = f"{port}_{layer}" if self.whole_caches else port
+                yield f"{at}_key", keys
+                yield f"{at}_value", values
+
+
+def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int | None = None) -> Any:
+    """The same value with other tensors at some ports; the value itself where nothing in it changes."""
+    if isinstance(value, Tensor):
+        return put.get(port, value)
+    if is_cache(value):
+        _fill_cache(value, port, put, cache_layer)
+        return value
+    if value is None or isinstance(value, bool | int | float | str) or (parts := _parts(value)) is None:
+        return value
+    before = dict(parts)
+    after = {key: swap(part, f"{port}_{key}", put, cache_layer=cache_layer) for key, part in before.items()}
+    return value if all(after[key] is before[key] for key in before) else _remade(value, after)
+
+
+def _remade(value: Any, parts: dict[str, Any]) -> Any:
+    """A value of the same kind made of other parts."""
+    if isinstance(value, tuple):
+        return type(value)(*parts.values()) if hasattr(value, "_fields") else tuple(parts.values())
+    if isinstance(value, list):
+        return list(parts.values())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**parts)
+    return type(value)({key: parts[str(key)] for key in value})
+
+
+def _fill_cache(cache: Any, port: str, put: Mapping[str, Tensor], layer: int | None) -> None:
+    """Put keys and values into a cache's layer."""
+    for number, keys, values in cache_layers(cache):
+        if number == layer and (f"{port}_key" in put or f"{port}_value" in put):
+            held = (_two_caches(cache) or (cache,))[0].layers[number]
+            held.keys, held.values = put.get(f"{port}_key", keys), put.get(f"{port}_value", values)
+
+
+def swap_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], put: Mapping[str, Tensor], *, cache_layer: int | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with other tensors at some ports."""
+    return (
+        tuple(swap(value, f"input_{k}", put, cache_layer=cache_layer) for k, value in enumerate(args)),
+        {key: swap(value, f"input_{key}", put, cache_layer=cache_layer) for key, value in kwargs.items()},
+    )
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
+    """The named parts of a value that holds others; None where it is not one we look into."""
+    if isinstance(value, Mapping):
+        return ((str(key), part) for key, part in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value, strict=True)
+    if isinstance(value, tuple | list):
+        return ((str(k), part) for k, part in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return None
+
+
+def is_cache(value: Any) -> bool:
+    """Whether this is a transformers cache; by what it has, so that transformers need not be there."""
+    return type(value).__name__.endswith("Cache") and (hasattr(value, "layers") or _two_caches(value) is not None)
+
+
+def _two_caches(cache: Any) -> tuple[Any, Any] | None:
+    if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
+        return cache.self_attention_cache, cache.cross_attention_cache
+    return None
+
+
+def cache_layers(cache: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Keys and values of a cache by layer, where they hold anything."""
+    if (both := _two_caches(cache)) is not None:
+        yield from cache_layers(both[0])
+        return
+    for number, layer in enumerate(cache.layers):
+        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+        if isinstance(keys, Tensor) and isinstance(values, Tensor) and keys.numel():
+            yield number, keys, values
+
+
+class Copied(NamedTuple):
+    """A tensor as it was when it was seen, on its way to the host."""
+
+    held: Any
+    """An array, or a pinned tensor that a GPU is still writing to."""
+    ready: Any = None
+    """A cuda event to wait for; None where the copy is there already."""
+    buffer: Array | None = None
+    """What the array lies in, where it came from a pool."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return int(self.held.nbytes)
+
+    def array(self) -> Array:
+        """The values; waits until they are there."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return self.held if isinstance(self.held, np.ndarray) else to_array(self.held)
+
+
+class Buffers:
+    """Memory that copies lie in, used again: fresh pages cost more than what is copied into them."""
+
+    def __init__(self, most: int = 64 << 20) -> None:
+        self._free: dict[int, list[Array]] = {}
+        self._room, self._lock = most, threading.Lock()
+
+    def take(self, nbytes: int) -> Array:
+        """A buffer of this size, one that was given back if there is one."""
+        with self._lock:
+            if found := self._free.get(nbytes):
+                self._room += nbytes
+                return found.pop()
+        return np.empty(nbytes, np.uint8)
+
+    def give_back(self, copied: Copied) -> None:
+        """A copy is written, and nobody looks at it any more."""
+        buffer = copied.buffer
+        if buffer is not None and buffer.nbytes <= self._room:
+            with self._lock:
+                self._room -= buffer.nbytes
+                self._free.setdefault(buffer.nbytes, []).append(buffer)
+
+
+def why_not_copied(tensor: Tensor) -> str | None:
+    """Why a tensor's values cannot be had, or None."""
+    if tensor.device.type == "meta":
+        return "it lies on the meta device and has no values"
+    if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
+        return f"it is {'quantized' if tensor.is_quantized else 'nested or sparse'}, and has no plain values"
+    if dtype_name(tensor.dtype) not in DTYPES:
+        return f"its type {dtype_name(tensor.dtype)} is not written"
+    return None
+
+
+def copy(tensor: Tensor, buffers: Buffers | None = None) -> Copied:
+    """Copy a tensor before anything else can happen to it."""
+    plain = _resolved(tensor.detach())
+    if plain.device.type == "cpu":
+        return _copy_on_host(plain, buffers)
+    if plain.device.type != "cuda":
+        return Copied(to_array(plain.to("cpu", copy=True)))
+    host = torch.empty(plain.shape, dtype=plain.dtype, pin_memory=True)
+    host.copy_(plain, non_blocking=True)
+    ready = torch.cuda.Event()
+    ready.record(torch.cuda.current_stream(plain.device))
+    return Copied(host, ready)
+
+
+def _copy_on_host(tensor: Tensor, buffers: Buffers | None) -> Copied:
+    """By numpy: torch would share a small copy out among threads that the model is using."""
+    seen = as_array(tensor)
+    if buffers is None:
+        return Copied(np.array(seen, order="C"))
+    buffer = buffers.take(seen.nbytes)
+    held = buffer.view(seen.dtype).reshape(seen.shape)
+    np.copyto(held, seen)
+    return Copied(held, None, buffer)
+
+
+def _resolved(tensor: Tensor) -> Tensor:
+    """Without what torch puts off: a conjugate, a negation, shards on other devices."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        tensor = tensor.as_subclass(Tensor)
+    return tensor.resolve_conj().resolve_neg()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A torch type by the one name that dumps use."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_array(tensor: Tensor) -> Array:
+    """A tensor of the host as a contiguous array, of the types numpy lacks too; copied only where it must be."""
+    return as_array(tensor.detach().contiguous())
+
+
+def as_array(tensor: Tensor) -> Array:
+    """A tensor of the host seen as an array, however it is laid out; no copy."""
+    name = dtype_name(tensor.dtype)
+    if name not in DTYPES:
+        raise CaptureError(f"tensors of type {name} are not written")
+    if hasattr(np, name) or name == "bool":
+        return np.asarray(tensor.numpy())
+    # numpy has no such type, so the bits are taken and called what they are.
+    raw = tensor.view(_AS_BITS[tensor.element_size()]).numpy()
+    return np.asarray(raw.view(DTYPES[name]))
+
+
+def to_tensor(array: Array) -> Tensor:
+    """An array as a tensor of its own, of the types numpy lacks too."""
+    name = array.dtype.name
+    plain = np.array(array, order="C")
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CaptureError(f"torch has no type {printable(name)}")
+    if hasattr(np, name) or name == "bool":
+        return torch.from_numpy(plain)
+    bits = plain.reshape(-1).view(np.dtype(f"int{8 * plain.itemsize}") if plain.itemsize > 1 else np.uint8)
+    return torch.from_numpy(bits).view(dtype).reshape(plain.shape)

@@ -1,0 +1,74 @@
+"""What a child tells while it runs: one JSON object a line, each with its ``event``.
+
+``Phase`` is what it is doing now, ``Progress`` how far that is, ``Note`` something a person should know.
+The last event is ``Failed`` or ``Done``; a child that ends without either died, and ``runner`` says how.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What begins now: ``importing``, ``loading``, ``running``, ``writing``."""
+
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the phase is; ``total`` is 0 where nobody knows."""
+
+    done: int
+    total: int
+    what: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence for the person."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why it ended before its end."""
+
+    sentence: str
+    detail: str = ""
+    """A traceback or the end of the log, for ``--debug``."""
+    path: str | None = None
+    """A dump that can be read up to where it ended."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was made."""
+
+    path: str
+    entries: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Event = Phase | Progress | Note | Failed | Done
+_KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done)}
+
+
+def encode(event: Event) -> str:
+    """An event as its line, without the line's end."""
+    return json.dumps({"event": type(event).__name__.lower(), **asdict(event)}, separators=(",", ":"), default=str)
+
+
+def decode(line: str | bytes) -> Event:
+    """The event that a line is; raises ``ValueError`` where it is none."""
+    found = json.loads(line)
+    try:
+        return _KINDS[found.pop("event")](**found)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not an event: {line!r:.200}") from error

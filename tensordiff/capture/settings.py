@@ -1,0 +1,93 @@
+"""How a source is to be run: everything that decides on the numbers, or on what is written of them.
+
+Settings travel to the child as JSON and lie in the dump they made, so that it can be made again. A value that
+a child does not know how to honour is for that child to refuse, with a sentence; none is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensordiff.errors import CaptureError, printable
+
+PROMPT = "The meaning of life is not a single enumerator"
+"""What a model that reads text is asked where nobody says, the same for every framework."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What is put into the candidate while it runs."""
+
+    dump: str
+    """The reference whose recorded inputs are put in."""
+    at: str = "all"
+    """``all``, ``once``, ``leaves``, a layer's name, ``FROM..TO``, or an expression that layers must match."""
+    rules: str | None = None
+    """A rules file (TOML), as ``compare`` takes it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for, beside the source. None is the source's own choice."""
+
+    prompt: str | None = None
+    prompt_file: str | None = None
+    input_ids: tuple[int, ...] | None = None
+    inputs: str | None = None
+    """A ``.safetensors`` file of the model's keyword arguments."""
+    image: str | None = None
+    dtype: str | None = None
+    weights_dtype: str | None = None
+    """What weights are rounded to before they are brought to ``dtype``."""
+    device: str = "auto"
+    attn_implementation: str | None = None
+    num_hidden_layers: int | None = None
+    """The first so many; None is all."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides of the model's config by dotted key."""
+    steps: int = 1
+    seed: int = 0
+    trust_remote_code: bool = False
+    revision: str | None = None
+    layers: str | None = None
+    """An expression that the names of the layers to be written must match."""
+    leaves: bool = False
+    no_inputs: bool = False
+    max_bytes: int | None = None
+    """How much may be written; what is beyond it is left out, and said."""
+    deterministic: bool = False
+    ops: str | None = None
+    """A layer whose operations are written instead of the layers."""
+    prefer_module_v3: bool = False
+    """Of ``max:``, the model as written in ``max.experimental.nn`` where MAX has it in both module systems."""
+    inject: Injection | None = None
+    python: str | None = None
+    """The interpreter to run in; None is this one."""
+    force: bool = False
+    """Write even where the disk seems too small, and over an earlier dump."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, without what goes without saying."""
+        plain = dataclasses.asdict(self)
+        usual = dataclasses.asdict(Settings())
+        return {key: _plain(value) for key, value in plain.items() if value != usual[key]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Settings:
+        """What ``to_json`` gave, read back."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if strange := sorted(set(found) - known):
+            raise CaptureError(f"settings that nobody knows: {printable(', '.join(strange))}; try a newer tensordiff")
+        values = dict(found)
+        if (ids := values.get("input_ids")) is not None:
+            values["input_ids"] = tuple(ids)
+        if (inject := values.get("inject")) is not None:
+            values["inject"] = Injection(**inject)
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

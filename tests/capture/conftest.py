@@ -1,0 +1,25 @@
+"""Tiny checkpoints, made once for all tests of a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.capture.making import SMALL, Make, script, tiny_model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    folder = tmp_path_factory.mktemp("models")
+
+    def make(name: str) -> Path:
+        return folder / name if (folder / name).is_dir() else tiny_model(name, folder)
+
+    return make
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """A user's file with a net in three versions; add a function's name to it."""
+    return f"py:{script(tmp_path, SMALL)}:"

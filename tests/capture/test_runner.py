@@ -1,0 +1,203 @@
+"""Real children: what they say, how they end, and that none is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Settings
+from tensordiff.capture.source import Source
+from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError
+from tests.capture.making import script
+
+pytest.importorskip("torch")
+
+FILE = """
+import os, signal, sys, time
+import torch
+from torch import nn
+
+class Odd(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.before, self.what = nn.Linear(2, 2), what
+
+    def forward(self, x):
+        x = self.before(x)
+        self.what()
+        return x
+
+def made(what):
+    return nn.Sequential(nn.Linear(2, 2), Odd(what), nn.Linear(2, 2)), (torch.ones(1, 2),)
+
+def noisy():
+    print('{"event": "done", "path": "lies", "entries": 9}', flush=True)
+    os.write(1, b"straight to stdout")
+    os.write(2, b"straight to stderr")
+    return made(lambda: print("in forward"))
+
+def raises():
+    def what():
+        raise ValueError("too \\x1b[31m odd")
+    return made(what)
+
+def killed():
+    return made(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+def leaves():
+    return made(lambda: os._exit(7))
+
+def sleeps():
+    def what():
+        os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+        time.sleep(600)
+    return made(what)
+"""
+
+
+def job(tmp_path: Path, function: str, settings: Settings | None = None) -> Job:
+    file = script(tmp_path, FILE)
+    return Job(Source("py", str(file), function), settings or Settings(), str(tmp_path / "dump"))
+
+
+def listen(run: Run) -> list[Event]:
+    return list(run)
+
+
+def members(group: int) -> list[str]:
+    """The processes of a group, by their command; zombies are none."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, rest = path.read_text().rsplit(")", 1)
+        except OSError:
+            continue
+        state, _, of_group = rest.split()[:3]
+        if int(of_group) == group and state != "Z":
+            found.append(name.partition("(")[2])
+    return found
+
+
+def gone(group: int) -> bool:
+    for _ in range(200):
+        if not members(group):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_a_framework_prints_is_the_log_and_no_event(tmp_path: Path) -> None:
+    run = Run(job(tmp_path, "noisy"))
+    events = listen(run)
+    last = events[-1]
+    assert isinstance(last, Done)
+    assert (last.path, last.entries) == (str(tmp_path / "dump"), 10)
+    assert {type(event) for event in events} >= {Phase, Note}
+    assert "straight to stdout" in run.log()
+    assert "straight to stderr" in run.log()
+    assert "in forward" in run.log()
+    assert gone(run.pid)
+
+
+def test_a_model_that_raises_gives_the_layers_it_reached_and_the_error(tmp_path: Path) -> None:
+    run = Run(job(tmp_path, "raises"))
+    last = listen(run)[-1]
+    assert isinstance(last, Failed)
+    assert "the model raised ValueError within model.1: too \\x1b[31m odd" in last.sentence
+    assert last.sentence.isprintable()
+    assert "in what" in last.detail
+    dump = open_dump(Path(str(last.path)))
+    assert dump.interrupted
+    assert [entry.name for entry in dump.entries][-1] == "model.1.before-output"
+    assert "ValueError" in str(dump.facts["error"])
+    assert gone(run.pid)
+
+
+def test_a_death_by_signal_names_it(tmp_path: Path) -> None:
+    last = listen(Run(job(tmp_path, "killed")))[-1]
+    assert isinstance(last, Failed)
+    assert "was ended by SIGKILL while running; the system may have run out of memory" in last.sentence
+    assert open_dump(Path(str(last.path))).interrupted
+
+
+def test_a_child_that_just_leaves_is_said(tmp_path: Path) -> None:
+    last = listen(Run(job(tmp_path, "leaves")))[-1]
+    assert isinstance(last, Failed)
+    assert "ended with status 7 while running" in last.sentence
+
+
+def test_cancelling_ends_the_child_and_what_it_started(tmp_path: Path) -> None:
+    run = Run(job(tmp_path, "sleeps"))
+    events = iter(run)
+    while not isinstance(event := next(events), Phase) or event.name != "running":
+        pass
+    while "sleep" not in members(run.pid):
+        time.sleep(0.02)
+    run.cancel()
+    last = list(events)[-1]
+    assert isinstance(last, Failed)
+    assert "cancelled while running" in last.sentence
+    dump = open_dump(tmp_path / "dump")
+    assert dump.interrupted
+    assert dump.entries
+    assert gone(run.pid)
+
+
+def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
+    made = job(tmp_path, "sleeps")
+    parent = subprocess.Popen(
+        [sys.executable, "-c",
+         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
+         "run = Run(Job.decode(sys.argv[1]))\nprint(run.pid, flush=True)\nfor event in run: print(event, flush=True)",
+         made.encode()],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    while "sleep" not in members(group):
+        time.sleep(0.02)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert gone(group)
+    assert open_dump(tmp_path / "dump").interrupted
+
+
+def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"cannot be run .*give --python an interpreter"):
+        Run(job(tmp_path, "noisy", Settings(python=str(tmp_path / "nothing"))))
+
+
+def test_an_interpreter_without_the_framework_says_what_to_install(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    last = listen(Run(job(tmp_path, "noisy", Settings(python=str(bare / "bin" / "python")))))[-1]
+    assert isinstance(last, Failed)
+    assert "has no numpy and no ml_dtypes and no torch; install: " in last.sentence
+    assert "-m pip install numpy ml_dtypes torch" in last.sentence
+    assert not (tmp_path / "dump").exists()
+
+
+def test_another_interpreter_is_used_with_its_own_packages(tmp_path: Path) -> None:
+    run = Run(job(tmp_path, "noisy", Settings(python=sys.executable)))
+    done = run.result()
+    assert done.entries == 10
+
+
+def test_a_child_loads_no_compiler_and_no_face() -> None:
+    code = (
+        "import sys, tensordiff.capture.children.inject, tensordiff.capture.children.hf\n"
+        "print([name for name in ('numba', 'textual', 'tomlkit', 'platformdirs') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress, decode, encode
+from tensordiff.capture.job import Job
+from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.source import Source, parse_source
+from tensordiff.errors import CaptureError
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("hf:meta/llama", Source("hf", "meta/llama")),
+        ("max:/models/a b", Source("max", "/models/a b")),
+        ("py:x.py:f", Source("py", "x.py", "f")),
+        ("py:a:b.py:f", Source("py", "a:b.py", "f")),
+        ("onnx:m.onnx", Source("onnx", "m.onnx")),
+        ("dump/", None),
+        ("hfx:y", None),
+        ("", None),
+    ],
+)
+def test_a_source_is_told_from_a_path(text: str, source: Source | None) -> None:
+    assert parse_source(text) == source
+    assert source is None or str(source) == text
+
+
+@pytest.mark.parametrize("text", ["hf:", "py:x.py", "py:x.py:", "py::f"])
+def test_a_source_that_says_nothing_is_refused(text: str) -> None:
+    with pytest.raises(CaptureError, match=r"does not say what to run; write (hf|py):"):
+        parse_source(text)
+
+
+def test_a_path_becomes_absolute_and_an_id_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert Source("hf", "m").absolute() == Source("hf", str(tmp_path / "m"))
+    assert Source("hf", "org/m").absolute() == Source("hf", "org/m")
+
+
+def test_settings_travel_as_json() -> None:
+    settings = Settings(
+        prompt="a\nb", input_ids=(1, 2), config={"a.b": [1, None]}, inject=Injection("d", "leaves", "r.toml"), steps=3
+    )
+    job = Job(Source("py", "x", "f"), settings, "out", "replay", {"layer": "a"})
+    assert Job.decode(job.encode()) == job
+    assert Settings().to_json() == {}
+
+
+def test_settings_of_another_version_are_refused() -> None:
+    with pytest.raises(CaptureError, match="nobody knows: wizardry"):
+        Settings.from_json({"wizardry": 1})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Phase("loading", "x"),
+        Progress(1, 2, "a[/]"),
+        Note("\x1b"),
+        Failed("no", "trace\n", None),
+        Done("p", 3, {"a": 1}),
+    ],
+)
+def test_events_travel_as_lines(event: Event) -> None:
+    line = encode(event)
+    assert "\n" not in line
+    assert decode(line) == event
+
+
+@pytest.mark.parametrize("line", ["", "1", "[]", "{}", '{"event": "no"}', '{"event": "phase", "odd": 1}'])
+def test_what_is_no_event_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"event|JSON|Expecting"):
+        decode(line)
