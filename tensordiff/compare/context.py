@@ -25,6 +25,17 @@ def context_of(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
     return found
 
 
+def given_to(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
+    """What an output's own layer was given, by name, as far as it has as many elements."""
+    if entry.is_input:
+        return {}
+    found: dict[str, Array] = {}
+    for other in dump.entries:
+        if other.layer == entry.layer and other.step == entry.step and _is_near(other, entry) and len(found) < _MOST:
+            found |= _read(other, size)
+    return found
+
+
 def _is_near(other: Entry, entry: Entry) -> bool:
     if other.layer == entry.layer:
         return other.is_input and other.call == entry.call

@@ -7,11 +7,12 @@ an answer. It is asked of the culprit, or of what a person points at; never of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensordiff.compare.kinds import fits, layouts, places, rounding
+from tensordiff.compare.kinds import experts, fits, functions, layouts, places, rounding
 from tensordiff.compare.kinds.odd import odd
 from tensordiff.compare.kinds.seen import Hint as Hint
 from tensordiff.compare.kinds.seen import Seen
@@ -19,6 +20,7 @@ from tensordiff.dump.dtypes import Array
 
 _EXACT_INTEGERS = 2.0**53
 _BEFORE_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (fits.zero, fits.constant, fits.scale, fits.bias)
+_OF_WHAT_CAME_IN = (functions.activation, functions.norm_kind, functions.weight_transposed)
 _AFTER_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (
     layouts.transposed,
     layouts.shifted,
@@ -31,37 +33,64 @@ _AFTER_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (
     rounding.rounded,
     rounding.last_bits,
     places.tokens,
+    layouts.kv_heads,
     places.channels,
     places.groups,
     fits.scale_per_token,
     fits.scale_per_channel,
     places.position,
     places.all_but_one,
+    places.from_an_edge,
 )
 
 
-def hint(ref: Array, cand: Array, context: Mapping[str, Array] | None = None) -> Hint | None:
+@dataclass(frozen=True)
+class Around:
+    """What is known beside a pair; all of it may be empty."""
+
+    near: Mapping[str, Array] = field(default_factory=dict)
+    """Tensors of the reference, by name, that the candidate may have lost or added twice."""
+    given: Mapping[str, Array] = field(default_factory=dict)
+    """What the layer itself was given, in the reference."""
+    routes: tuple[tuple[Array, Array], ...] = ()
+    """Which experts each token was sent to, on both sides, where the layer is of a mixture."""
+    is_router: bool = False
+    """Whether the layer itself chose them."""
+    carried: float = 0.0
+    """The error of what came in."""
+
+
+def hint(
+    ref: Array, cand: Array, context: Mapping[str, Array] | None = None, around: Around | None = None
+) -> Hint | None:
     """What kind of error two tensors of one shape show; None if no kind stands clear.
 
-    ``context`` are tensors, by name, that the candidate may have lost or added twice: the layer's inputs.
+    ``context`` are tensors, by name, that the candidate may have lost or added twice: the layer's inputs. What else is
+    known is ``around``.
     """
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     if not ref.size:
         return None
+    known = around or Around(near=context or {})
     with np.errstate(all="ignore"):
-        return _asked(Seen.of(ref, cand), context or {})
+        return next(filter(None, _asked(Seen.of(ref, cand, known.carried), known)), None)
 
 
-def _asked(seen: Seen, context: Mapping[str, Array]) -> Hint | None:
-    if found := odd(seen):
-        return found
+def _asked(seen: Seen, known: Around) -> Iterator[Hint | None]:
+    """The answers of the tests, one after the other."""
+    yield (found := odd(seen))
     looks = seen.rows, seen.across
-    if not any(look.error.any() for look in looks) or _is_beyond_floats(seen):
-        return None
-    first = (test(seen) for test in _BEFORE_CONTEXT)
-    then = (test(seen) for test in _AFTER_CONTEXT)
-    return next(filter(None, first), None) or fits.residual(seen, context) or next(filter(None, then), None)
+    if found or not any(look.error.any() for look in looks) or _is_beyond_floats(seen):
+        return
+    yield from (test(seen) for test in _BEFORE_CONTEXT)
+    if known.is_router:
+        yield experts.other_routes(known.routes)
+    yield fits.residual(seen, known.near)
+    yield from (test(seen, known.given) for test in _OF_WHAT_CAME_IN)
+    yield experts.one_expert(seen, [ref for ref, _ in known.routes])
+    yield from (test(seen) for test in _AFTER_CONTEXT)
+    yield fits.about_a_residual(seen, known.near)
 
 
 def _is_beyond_floats(seen: Seen) -> bool:

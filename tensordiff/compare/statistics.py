@@ -1,8 +1,9 @@
-"""Statistics of one tensor, in float64 and in parts: what ``inspect`` shows of an entry."""
+"""Statistics of one tensor, in float64 and in parts: what ``inspect`` and a look into a layer show of an entry."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ class Statistics:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)
+
+
+NOTHING = Statistics(None, None, None, None, 0, 0)
+"""Of an empty tensor."""
 
 
 class _Sums:
@@ -62,23 +67,38 @@ class _Sums:
 
 def statistics(array: Array) -> Statistics:
     """Read a tensor once. Real and imaginary parts of complex numbers count each by itself."""
+    found = NOTHING
+    for found in statistics_so_far(array):  # noqa: B007 - the last one is of the whole
+        pass
+    return found
+
+
+def statistics_so_far(array: Array) -> Iterator[Statistics]:
+    """The same after each part, for those who would stop."""
     sums, ends, nan, inf = _Sums(), list[float](), 0, 0
-    flat = array.reshape(-1)
-    for begin in range(0, flat.size, _PART):
-        part = flat[begin : begin + _PART]
-        values = part.astype(np.complex128 if array.dtype.kind == "c" else np.float64).view(np.float64)
+    for part, values in real_parts(array):
         nan += int(np.count_nonzero(np.isnan(values)))
         inf += int(np.count_nonzero(np.isinf(values)))
         values = values[np.isfinite(values)]
         if values.size:
             sums.add(values)
-            ends += _ends(part, values)
-    if not sums.count:
-        return Statistics(None, None, None, None, nan, inf)
-    return Statistics(min(ends), max(ends), sums.mean, sums.rms, nan, inf)
+            ends = _ends(part, values, ends)
+        if sums.count:
+            yield Statistics(ends[0], ends[1], sums.mean, sums.rms, nan, inf)
+        else:
+            yield Statistics(None, None, None, None, nan, inf)
 
 
-def _ends(part: Array, values: NDArray[np.float64]) -> list[float]:
-    """The least and the largest. Integers past 2^53 are told as they are, not as the nearest float."""
+def real_parts(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
+    """A tensor in flat parts, as stored and in float64; complex numbers as two reals each."""
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, _PART):
+        part = flat[begin : begin + _PART]
+        yield part, part.astype(np.complex128 if array.dtype.kind == "c" else np.float64).view(np.float64)
+
+
+def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list[float]:
+    """The least and the largest so far. Integers past 2^53 are told as they are, not as the nearest float."""
     of: Array = part if part.dtype.kind in "iu" else values
-    return [of.min().item(), of.max().item()]
+    ends = [*before, of.min().item(), of.max().item()]
+    return [min(ends), max(ends)]

@@ -21,6 +21,15 @@ def culprits(rows: Sequence[Row]) -> list[Row]:
     return [row for row in outputs if not _holds_any(row, places)] or wrong
 
 
+def independent(rows: Sequence[Row]) -> list[Row]:
+    """The culprits, one row for each run of a layer: its first."""
+    first: dict[tuple[str, int, int], Row] = {}
+    for row in culprits(rows):
+        entry = row.pair.reference
+        first.setdefault((entry.layer, entry.step, entry.call), row)
+    return list(first.values())
+
+
 def first_culprit(rows: Sequence[Row]) -> Row | None:
     """The first place that is wrong by itself."""
     return next(iter(culprits(rows)), None)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from tensordiff.compare.engine import Row
 from tensordiff.compare.verdict import VerdictName
-from tensordiff.search.culprit import first_culprit
+from tensordiff.search.culprit import independent
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,12 @@ class Outcome:
     @cached_property
     def culprit(self) -> Row | None:
         """The first place that is wrong by itself."""
-        return first_culprit(self.rows)
+        return next(iter(self.culprits), None)
+
+    @cached_property
+    def culprits(self) -> tuple[Row, ...]:
+        """Every place that is wrong by itself, the first first; one row a layer."""
+        return tuple(independent(self.rows))
 
     @cached_property
     def verdict(self) -> VerdictName:

@@ -15,6 +15,8 @@ from tensordiff.dump.dtypes import Array, is_float
 
 _HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
 _LEFT_OF_RESIDUAL = 0.2  # what comes after a lost residual is given other inputs, and differs too
+_ROUNDS = 12
+_TINY = 1e-300
 _ENOUGH = 16  # elements from which a fit of one number says something
 
 
@@ -116,12 +118,39 @@ def _count(values: Floats) -> int:
 
 def scale_per_token(seen: Seen) -> Hint | None:
     """Each token is scaled by its own factor: a norm's epsilon, or what a norm divides by."""
-    if seen.rows.ref.shape[1] < 2 or seen.channels < 16:
+    tokens = seen.rows.ref.shape[1]
+    if tokens < 2 or seen.channels < 2 or (seen.channels < 16 and tokens * (seen.channels - 1) < _ENOUGH):
         return None
     rest, factors = _scaled(seen.rows, (2,))
     if not seen.explains(rest, seen.rows):
+        rest, factors = _scaled_around(seen.rows)
+        if seen.channels < 16 or tokens < 4 or not (seen.explains(rest, seen.rows) and _is_one_way(factors - 1)):
+            return None
+    if _is_one_factor(seen.rows, rest, factors):
         return None
     return _scaled_hint("token", "epsilon or kind of a norm, or a gate", factors, rest, seen.rows)
+
+
+def _is_one_factor(look: Look, rest: Floats, factors: Floats) -> bool:
+    """Whether one factor for all tokens does as well, but for noise."""
+    alike = float(np.ptp(factors)) < 0.1 * abs(float(factors.mean()) - 1)
+    return alike and size(look.cand - _factor(look.ref, look.cand) * look.ref) < 3 * size(rest)
+
+
+def _is_one_way(by: Floats) -> bool:
+    """Whether all tokens are scaled up, or all down, each by as much as an epsilon may, and not all alike."""
+    sizes = np.abs(by)
+    return bool(((by > 0).all() or (by < 0).all()) and sizes.min() > 0.02 * sizes.max() > 0.02 * 1.5 * sizes.min())
+
+
+def _scaled_around(look: Look) -> tuple[Floats, Floats]:
+    """The same, where what is scaled is the reference less one vector, a norm's bias: error = by (ref - vector)."""
+    vector = np.zeros(look.ref.shape[-1])
+    for _ in range(_ROUNDS):
+        moved = look.ref - vector
+        by = (look.error * moved).sum(2, keepdims=True) / np.maximum(np.square(moved).sum(2, keepdims=True), _TINY)
+        vector = (by * (by * look.ref - look.error)).sum((0, 1)) / max(float(np.square(by).sum()), _TINY)
+    return look.error - by * (look.ref - vector), 1 + by
 
 
 def scale_per_channel(seen: Seen) -> Hint | None:
@@ -130,8 +159,20 @@ def scale_per_channel(seen: Seen) -> Hint | None:
         return None
     rest, factors = _scaled(seen.rows, (0, 1))
     if not _explains_what_varies(seen, rest, seen.rows, (0, 1)):
-        return None
+        rest, factors = _line(seen.rows)
+        if math.prod(seen.rows.ref.shape[:2]) < 12 or not _explains_what_varies(seen, rest, seen.rows, (0, 1)):
+            return None
+    if (factors == 0).any() or float(np.ptp(factors)) < 0.01:
+        return None  # lost, or a constant: those are other kinds
     return _scaled_hint("channel", "a norm's weight, or a quantizer's scale", factors, rest, seen.rows)
+
+
+def _line(look: Look) -> tuple[Floats, Floats]:
+    """What is left when each channel has a factor and a constant of its own, as a norm with a bias has."""
+    ref, cand = (side - side.mean((0, 1)) for side in (look.ref, look.cand))
+    spread = np.square(ref).sum((0, 1))
+    factors = np.divide((ref * cand).sum((0, 1)), spread, where=spread > 0, out=np.ones_like(spread))
+    return cand - factors * ref, factors
 
 
 def _scaled(look: Look, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
@@ -151,17 +192,39 @@ def _scaled_hint(what: str, why: str, factors: Floats, rest: Floats, look: Look)
 
 def residual(seen: Seen, context: Mapping[str, Array]) -> Hint | None:
     """The candidate is off by another tensor, or is that tensor."""
-    for name, array in context.items():
-        other = seen.beside(array)
-        if other is not None and other.any() and (found := _off_by(seen, seen.rows, other, name)):
+    return _residual(seen, context, LEFT)
+
+
+def about_a_residual(seen: Seen, context: Mapping[str, Array]) -> Hint | None:
+    """The same where more is left, for want of anything better."""
+    return _residual(seen, context, _LEFT_OF_RESIDUAL)
+
+
+def _residual(seen: Seen, context: Mapping[str, Array], left: float) -> Hint | None:
+    others = {name: other for name, array in context.items() if (other := seen.beside(array)) is not None}
+    for name, other in others.items():
+        if other.any() and (found := _off_by(seen, seen.rows, other, name, left)):
             return found
-    return None
+    found_scaled = (_scaled_term(seen, seen.rows, other, name) for name, other in others.items() if other.any())
+    return next(filter(None, found_scaled), None)
 
 
-def _off_by(seen: Seen, look: Look, other: Floats, name: str) -> Hint | None:
+def _scaled_term(seen: Seen, look: Look, other: Floats, name: str) -> Hint | None:
+    """The error is a factor times another tensor: it was scaled before it was added."""
+    factor = _factor(other, look.error)
+    rest = look.error - factor * other
+    if not 0.05 <= abs(factor) <= 20 or not seen.explains(rest, look) or not _is_no_scale(seen, look.ref, other):
+        return None
+    left = size(rest) / size(look.error)
+    told = f"the reference plus {factor:.4g} times {name}: it was added with another scale"
+    evidence: Evidence = {"tensor": name, "factor": factor, "residual": left}
+    return Hint("residual_scaled", f"{told}; {left:.1e} of the difference is left then", evidence)
+
+
+def _off_by(seen: Seen, look: Look, other: Floats, name: str, most: float) -> Hint | None:
     tries = (
-        ("residual_lost", look.error + other, f"the reference less {name}: it was not added", _LEFT_OF_RESIDUAL),
-        ("residual_twice", look.error - other, f"the reference plus {name}: it was added once more", _LEFT_OF_RESIDUAL),
+        ("residual_lost", look.error + other, f"the reference less {name}: it was not added", most),
+        ("residual_twice", look.error - other, f"the reference plus {name}: it was added once more", most),
         ("passed_through", look.cand - other, f"the candidate is {name}, unchanged", LEFT),
     )
     for kind, rest, told, left_over in tries:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.compare.kinds.seen import Evidence, Floats, Hint, Look, Mask, Seen, rms
+from tensordiff.compare.kinds.seen import Evidence, Floats, Hint, Look, Mask, Seen, rms, size
 
 _COMMON_HEADS = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
 _ALL_BUT_ONE = ("all_but_first", "all_but_last")
@@ -34,6 +34,8 @@ class _Errors(NamedTuple):
     """Of a place's elements, those that are off."""
     elements: int
     """In each place."""
+    limit: float
+    """Up to which a place is right."""
 
     @property
     def are_told_apart(self) -> bool:
@@ -50,32 +52,42 @@ def _along(seen: Seen, ref: Floats, error: Floats, axis: int) -> _Errors:
     own = rms(ref, axes)
     usual = np.maximum(own, 0.3 * np.median(own))
     sizes = np.divide(rms(error, axes), usual, where=usual > 0, out=np.where(rms(error, axes) > 0, np.inf, 0.0))
-    limit = max(seen.floor, min(0.02 * float(sizes.max()), seen.healthy / 3))
+    limit = max(seen.quiet, 3 * seen.carried, min(0.02 * float(sizes.max()), seen.healthy / 3))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
     elements = ref.size // len(sizes)
-    return _Errors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements)
+    return _Errors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements, limit)
+
+
+def token_errors(seen: Seen) -> Mask | None:
+    """Which tokens are wrong, if each is surely right or surely wrong."""
+    look = seen.rows
+    ref, error = (side.reshape(1, -1, seen.channels) for side in (look.ref, look.error))
+    found = _along(seen, ref, error, 1)
+    return found.wrong if found.are_told_apart else None
 
 
 def tokens(seen: Seen) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
-    found = _some_tokens(seen)
+    found = _some_tokens(seen, _along(seen, seen.across.ref, seen.across.error, 1))
     return None if found is None or found.kind in _ALL_BUT_ONE else found
 
 
 def all_but_one(seen: Seen) -> Hint | None:
     """All tokens but the first, or the last, are wrong. To be asked after ``position``, which says more."""
-    found = _some_tokens(seen)
+    found = from_an_edge(seen)
     return found if found is not None and found.kind in _ALL_BUT_ONE else None
 
 
-def _some_tokens(seen: Seen) -> Hint | None:
+def from_an_edge(seen: Seen) -> Hint | None:
+    """All right tokens stand at one end. To be asked last: not all others need be wrong beyond doubt."""
+    return _some_tokens(seen, _at_an_edge(_along(seen, seen.across.ref, seen.across.error, 1)))
+
+
+def _some_tokens(seen: Seen, found: _Errors) -> Hint | None:
     look = seen.across
-    if seen.tokens < 2:
-        return None
-    found = _along(seen, look.ref, look.error, 1)
-    if not found.are_told_apart:
+    if seen.tokens < 2 or not found.are_told_apart:
         return None
     wrong = look.tokens[found.wrong]
     named = _name_tokens(seen, look, found.wrong)
@@ -87,6 +99,22 @@ def _some_tokens(seen: Seen) -> Hint | None:
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
+
+
+def _at_an_edge(found: _Errors) -> _Errors:
+    """Where all right places stand at one end, those beyond are wrong if most of them clearly are."""
+    off = ~found.right
+    count = int(off.sum())
+    is_run = bool(count) and bool(off[-count:].all() or off[:count].all())
+    if (
+        found.are_told_apart
+        or not is_run
+        or count < 3
+        or not found.wrong[off].mean() > 0.6
+        or found.shares[off].min() < 0.05
+    ):
+        return found
+    return found._replace(wrong=off)
 
 
 def _name_tokens(seen: Seen, look: Look, wrong: Mask) -> tuple[str, str] | None:
@@ -113,6 +141,8 @@ def channels(seen: Seen) -> Hint | None:
     look = seen.rows
     if seen.channels < 8:
         return None
+    if empty := _nothing_in_a_block(seen):
+        return empty
     found = _along(seen, look.ref, look.error, 2)
     if not found.are_told_apart or (run := block(found.wrong)) is None:
         return None
@@ -130,6 +160,22 @@ def channels(seen: Seen) -> Hint | None:
     evidence |= {"head": head, "heads": seen.channels // (end - begin)}
     told = f"only head {head} of {evidence['heads']} (channels {begin} to {end - 1}) is wrong"
     return Hint("one_head", f"{told}; {rest}", evidence)
+
+
+def _nothing_in_a_block(seen: Seen) -> Hint | None:
+    """A block of channels holds nothing but zeros, which no rounding makes."""
+    look = seen.rows
+    nothing = np.asarray(~look.cand.any((0, 1)) & look.ref.any((0, 1)))
+    run = block(nothing)
+    if run is None or math.prod(look.ref.shape[:2]) < 2 or size(look.error[..., ~nothing]) > 0.5 * size(look.error):
+        return None
+    head, begin, end = run
+    evidence: Evidence = {"channels": [begin, end], "of": seen.channels, "axis": max(0, len(seen.shape) - 1)}
+    where = f"channels {begin} to {end - 1} of {seen.channels}"
+    if head is None:
+        return Hint("channel_block", f"{where} are all zeros in the candidate", evidence)
+    evidence |= {"head": head, "heads": seen.channels // (end - begin)}
+    return Hint("one_head", f"head {head} of {evidence['heads']} ({where}) is all zeros in the candidate", evidence)
 
 
 def block(wrong: Mask) -> tuple[int | None, int, int] | None:
@@ -182,7 +228,7 @@ def position(seen: Seen) -> Hint | None:
 def _grows(seen: Seen, sizes: Floats) -> Evidence | None:
     first, others = float(sizes[0]), sizes[1:]
     usual = float(np.median(others))
-    if not math.isfinite(float(sizes.max())) or usual <= 5 * seen.floor or first > max(seen.floor, 0.05 * usual):
+    if not math.isfinite(float(sizes.max())) or usual <= 5 * seen.quiet or first > max(seen.quiet, 0.05 * usual):
         return None
     rank, third = _rank_correlation(others), max(1, len(others) // 3)
     growth = float(others[-third:].mean() / max(others[:third].mean(), 1e-300))

@@ -98,9 +98,11 @@ class Seen:
 
     shape: tuple[int, ...]
     raw: tuple[Array, Array]
+    carried: float = 0.0
+    """The error (rel_l2) of what came in, which is no part of what is looked for."""
 
     @classmethod
-    def of(cls, ref: Array, cand: Array) -> Seen:
+    def of(cls, ref: Array, cand: Array, carried: float = 0.0) -> Seen:
         """Look at a pair of one shape; complex numbers are pairs of reals along the channels.
 
         Where the axes before the tokens cannot be made one without a copy, the first of the outermost is seen.
@@ -109,7 +111,7 @@ class Seen:
             ref, cand = _reals(ref), _reals(cand)
         while ref.ndim > 3 and ref.size > LOOKED_AT and not (ref.flags.c_contiguous and cand.flags.c_contiguous):
             ref, cand = ref[0], cand[0]
-        return cls(ref.shape, (_three(ref), _three(cand)))
+        return cls(ref.shape, (_three(ref), _three(cand)), carried)
 
     @property
     def groups(self) -> int:
@@ -135,6 +137,11 @@ class Seen:
     def floor(self) -> float:
         """The error (rel_l2) that precision explains."""
         return floor_for(*map(name_of, self.dtypes))[1].agrees
+
+    @property
+    def quiet(self) -> float:
+        """The error up to which a place is right: the floor, or what came in, where that is known and less."""
+        return min(self.floor, 3 * self.carried) if self.carried else self.floor
 
     @cached_property
     def healthy(self) -> float:
@@ -194,7 +201,12 @@ class Seen:
 
     def noise(self, look: Look) -> float:
         """What rounding alone may leave, well within the floor."""
-        return self.floor / 3 * max(size(look.ref), size(look.cand))
+        return self.noise_share * max(size(look.ref), size(look.cand))
+
+    @property
+    def noise_share(self) -> float:
+        """The same, of a side's size; what came in is in it, and may have grown a little."""
+        return max(self.floor / 3, 1.5 * self.carried)
 
     def explains(self, rest: Floats, look: Look, left: float = LEFT) -> bool:
         """Whether hardly anything of a look's error is left, and on nearly all tokens and channels.

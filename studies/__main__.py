@@ -1,0 +1,80 @@
+"""``python -m studies``: plant, control, measure, and write the tables of ``docs/verdicts.md``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from studies import controls, floors, tables
+from studies.bugs import BUGS
+from studies.capturing import plain_torch
+from studies.models import archs
+from studies.trial import DTYPES, Case, Result, try_out
+
+HELD_OUT = range(100, 104)
+"""Seeds that nothing was tuned on."""
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["planted", "floors", "all"], default="all")
+    parser.add_argument("--seeds", default=f"{HELD_OUT.start}:{HELD_OUT.stop}", help="from:to")
+    parser.add_argument("--every", type=int, default=3, help="of the bugs, try one in so many in each model")
+    parser.add_argument("--write", action="store_true", help="into docs/verdicts.md instead of the terminal")
+    parser.add_argument("--misses", action="store_true", help="print every case that is not as it should be")
+    asked = parser.parse_args()
+    begin, _, end = asked.seeds.partition(":")
+    seeds = range(int(begin), int(end))
+    with plain_torch(), tempfile.TemporaryDirectory() as folder:
+        if asked.what != "floors":
+            _say("planted", _planted(seeds, asked.every, asked.misses, Path(folder)), asked.write)
+        if asked.what != "planted":
+            _say("floors", floors.text(list(floors.layers(seeds[:2], Path(folder)))), asked.write)
+
+
+def _say(name: str, text: str, write: bool) -> None:
+    if write:
+        tables.put(name, text)
+    else:
+        sys.stdout.write(f"{text}\n")
+
+
+def _planted(seeds: range, every: int, misses: bool, folder: Path) -> str:
+    results = list(run(seeds, every, folder))
+    clean = [result for result in results if result.case.bug is None]
+    others = [*controls.engines(), *(c for arch in archs() for c in controls.other_attention(arch, seeds[0], folder))]
+    if misses:
+        sys.stderr.writelines(f"{line}\n" for line in _misses(results))
+    return tables.planted(results, clean, others, seeds)
+
+
+def _misses(results: Sequence[Result]) -> Iterator[str]:
+    """What is not as it should be, a line each."""
+    for result in results:
+        what = (
+            f"{result.case.kind} {result.case.arch} {result.case.seed} {'/'.join(result.case.dtypes)} {result.dumped}"
+        )
+        if (result.is_findable or not result.case.bug) and not result.is_exact:
+            yield f"miss  {what}: {result.expected} not {result.named} ({result.stands_out:.1f}, {result.error:.1e})"
+        if result.is_findable and result.has_wrong_hint:
+            yield f"wrong {what}: {result.hint}: {result.sentence}"
+
+
+def run(seeds: range, every: int, folder: Path) -> Iterator[Result]:
+    """Every model in every type, clean, and with some of the bugs; all of them in turn."""
+    for seed, (a, arch), (d, dtypes) in product(seeds, enumerate(archs()), enumerate(DTYPES)):
+        yield from try_out(Case(arch.name, seed, dtypes), folder)
+        for k, bug in enumerate(BUGS):
+            if (k + a + d + seed) % every == 0:
+                yield from try_out(Case(arch.name, seed, dtypes, bug), folder)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    main()

@@ -1,0 +1,101 @@
+"""Experts: routes first, and what they gave where routes agree."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensordiff.compare.engine import Engine, Row
+from tensordiff.dump.dtypes import Array
+from tests.making import nudged, numbers, pairs
+
+Tensors = dict[str, Array | None]
+TOKENS, EXPERTS, WIDTH = 12, 6, 16
+LOGITS = numbers(TOKENS, EXPERTS)
+LOGITS[4, np.argsort(-LOGITS[4])[2]] = np.sort(LOGITS[4])[-2] - 4e-3  # the second and third are all but equal
+FLIPPED = LOGITS.copy()
+FLIPPED[4, np.argsort(-LOGITS[4])[2]] += 8e-3
+OUT = numbers(TOKENS, WIDTH, seed=1)
+
+
+def best(logits: Array) -> Array:
+    return np.argsort(-logits, axis=1)[:, :2].copy()
+
+
+def mixture(logits: Array, routes: Array, out: Array) -> Tensors:
+    """A router and its experts, in bfloat16 as such flips come."""
+    low = out.astype(ml_dtypes.bfloat16)
+    gate: Tensors = {"x": low, "b.moe.gate-output_0": logits.astype(np.float16), "b.moe.gate-output_1": routes}
+    return gate | {"b.moe.experts-input_1": routes, "b.moe.experts-output": low, "b.moe-output": low, "b-output": low}
+
+
+def rows(reference: Tensors, candidate: Tensors) -> dict[str, Row]:
+    return {row.pair.reference.name: row for row in Engine().rows(pairs(reference, candidate))}
+
+
+def with_token_4(out: Array) -> Array:
+    wrong = out.copy()
+    wrong[4] = numbers(WIDTH, seed=7)
+    return wrong
+
+
+def test_a_route_that_flips_at_a_near_tie_is_nobody_s_error() -> None:
+    reference = mixture(LOGITS, best(LOGITS), OUT)
+    candidate = mixture(FLIPPED, best(FLIPPED), with_token_4(OUT)) | {"x": reference["x"]}
+    found = rows(reference, candidate)
+    assert {row.verdict.name for row in found.values()} <= {"agrees", "drifts"}
+    assert found["b.moe.gate-output_1"].verdict.why.startswith("1 of 12 tokens took other experts, at a near-tie: ")
+    for name in ("b.moe.experts-output", "b.moe-output", "b-output"):
+        assert "1 of 12 tokens took other experts, at a near-tie; the others 0.0e+00" in found[name].verdict.why
+
+
+def test_an_expert_that_is_wrong_where_routes_agree_is_named() -> None:
+    reference, wrong = mixture(LOGITS, best(LOGITS), OUT), with_token_4(OUT)
+    wrong[6:] = numbers(6, WIDTH, seed=8)
+    candidate = mixture(FLIPPED, best(FLIPPED), wrong) | {"x": reference["x"]}
+    found = rows(reference, candidate)["b.moe.experts-output"]
+    assert found.verdict.name == "diverges"
+    assert "where the routes agree" in found.verdict.why
+
+
+def test_routes_that_the_router_s_own_logits_do_not_call_the_best_are_wrong() -> None:
+    worst = np.argsort(LOGITS, axis=1)[:, :2].copy()
+    found = rows(mixture(LOGITS, best(LOGITS), OUT), mixture(LOGITS, worst, OUT))["b.moe.gate-output_1"]
+    assert found.verdict.name == "diverges"
+    assert "not those that the router's own logits call the best" in found.verdict.why
+
+
+def test_the_same_experts_in_another_order_agree() -> None:
+    routes = best(LOGITS)
+    reference, candidate = (mixture(LOGITS, taken, OUT) for taken in (routes, routes[:, ::-1].copy()))
+    rows_of = np.repeat(numbers(TOKENS, WIDTH, seed=3), 2, axis=0) * np.tile([1.0, 2.0], TOKENS)[:, None]
+    by_choice = rows_of.reshape(TOKENS, 2, WIDTH)[:, ::-1].reshape(rows_of.shape)
+    order = list(reference)[:-3]
+    sides = [
+        {name: side[name] for name in order} | {"b.moe.act": acted.astype(np.float32)}
+        for side, acted in ((reference, rows_of), (candidate, by_choice))
+    ]
+    found = rows(dict(sides[0]), dict(sides[1]))
+    assert found["b.moe.gate-output_1"].verdict == ("agrees", "the same experts, in another order")
+    assert found["b.moe.act"].verdict.name == "drifts"
+
+
+def test_integers_that_are_no_routes_must_be_equal() -> None:
+    ids = np.arange(24).reshape(12, 2)
+    found = rows({"x": OUT, "ids-output": ids}, {"x": OUT, "ids-output": ids + 1})["ids-output"]
+    assert (found.verdict.name, found.verdict.why.split(";")[0]) == ("diverges", "24 of 24 integers differ")
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_routes_by_logits_that_are_not_finite_are_a_victim_s(odd: float) -> None:
+    logits = LOGITS.copy()
+    logits[4] = odd
+    routes = best(LOGITS)
+    routes[4] = [5, 4] if set(routes[4]) != {4, 5} else [0, 1]
+    reference, candidate = mixture(LOGITS, best(LOGITS), OUT), mixture(logits, routes, nudged(OUT, 1e-3))
+    found = rows(reference, candidate)
+    assert found["b.moe.gate-output_0"].verdict.name == "diverges"
+    assert found["b.moe.gate-output_1"].verdict.name == "drifts"
