@@ -1,7 +1,8 @@
-"""Make the pictures in the docs from what the command really prints."""
+"""Make the pictures in the docs from what the command really prints and the app really shows."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pty
@@ -14,6 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from tensordiff.session import Request
+from tensordiff.tui.app import TensordiffApp
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,7 +42,46 @@ def in_terminal(command: list[str], columns: int, lines: int) -> str:
     return printed.decode()
 
 
+SHOWN = {
+    "app": (),
+    "layer": ("n", "enter"),
+    "heatmap": ("n", "enter", "right_square_bracket", "right_square_bracket"),
+    "rules": ("m",),
+    "bisect": ("b",),
+}
+"""Pictures of the app, and the keys that lead there."""
+
+
+async def picture(name: str, keys: tuple[str, ...], size: tuple[int, int] = (132, 40)) -> None:
+    """The app on the samples, after these keys."""
+    samples = ROOT / "sample_dumps"
+    request = Request(samples / "reference", samples / "candidate", injected=samples / "candidate_injected")
+    app = TensordiffApp(request, keeps=False)
+    async with app.run_test(size=size) as pilot:
+        for key in ("", *keys):
+            if key:
+                await pilot.press(key)
+            await settled(app)
+            await pilot.pause()
+        app.save_screenshot(f"{name}.svg", path=str(ROOT / "docs"))
+
+
+async def settled(app: TensordiffApp) -> None:
+    """Wait until everything asked for is read and painted."""
+    for _ in range(3):
+        at_work = [worker for worker in app.workers if worker.group not in ("watch", "run")]
+        await app.workers.wait_for_complete(at_work)
+        await asyncio.sleep(0.2)
+
+
 def main() -> None:
+    compared()
+    for name, keys in SHOWN.items():
+        asyncio.run(picture(name, keys))
+
+
+def compared() -> None:
+    """What ``compare`` prints."""
     command = [
         sys.executable, "-m", "tensordiff", "compare", "sample_dumps/reference", "sample_dumps/candidate",
         "--injected", "sample_dumps/candidate_injected", "--only", r"layers\.1|norm$|lm_head",

@@ -7,28 +7,37 @@ iterator, and the face decides about progress and stopping.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from tensordiff.align import Alignment, Pair, Plan, align
-from tensordiff.align.index import Index, port_of
-from tensordiff.align.rules import Side
+from tensordiff.align.accepting import accept, accept_chosen
+from tensordiff.align.expression import Name
+from tensordiff.align.hits import Hits, hits
+from tensordiff.align.index import Computed, Index, port_of
+from tensordiff.align.match import general, resolve_map
+from tensordiff.align.rules import Rule, Side
 from tensordiff.align.rules_file import RulesFile, read_rules_file
 from tensordiff.align.rules_tables import MapRule, ToleranceRule
-from tensordiff.align.suggest import Suggester, Suggestion, accept
+from tensordiff.align.suggest import Suggester, Suggestion, label
 from tensordiff.align.sync import Gap
-from tensordiff.compare.context import context_of
+from tensordiff.capture.settings import Settings
+from tensordiff.capture.source import parse_source
+from tensordiff.compare.closer import hint
 from tensordiff.compare.detail import Element, worst
 from tensordiff.compare.engine import Engine, Row, Third, values_of
-from tensordiff.compare.hint import Hint, hint
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.logits import Logits, is_logits, logits, summed_up
+from tensordiff.compare.measure import as_reals
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.collector import collector_held
+from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome
+from tensordiff.state import State, read_state, rules_of_state
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,10 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     step: int | None = None
     only: str | None = None
+    session: Path | None = None
+    """A session file: what was said in it holds as if it were said again."""
+    settings: Settings = field(default_factory=Settings)
+    """How a side is run that is a source."""
 
 
 @dataclass(frozen=True)
@@ -57,35 +70,85 @@ class Session:
     plan: Plan
     alignment: Alignment
     engine: Engine
+    said: RulesFile = field(default_factory=RulesFile)
+    """The rules as a person has them by now: of a file, of a session."""
+    written: RulesFile = field(default_factory=RulesFile)
+    """The rules as their file has them."""
 
     @classmethod
-    def open(cls, request: Request) -> Session:
-        """Open both dumps, and those beside them, and align. Touches headers at most."""
-        said = read_rules_file(request.rules) if request.rules else RulesFile()
+    def open(cls, request: Request, kept: State | None = None) -> Session:
+        """Open both dumps, and those beside them, and align; as a session left it. Touches headers at most."""
+        written = read_rules_file(request.rules) if request.rules else None
+        kept = kept or (read_state(request.session) if request.session else State())
+        said = rules_of_state(kept, written)
         limits = replace(request.limits, rules=(*_tolerances(request.tolerances), *said.tolerances))
         with collector_held():
             reference, candidate = _open_source(request.reference), _open_source(request.candidate)
             injected, golden = (_third(reference, path, said) for path in (request.injected, request.golden))
             plan = Plan.for_dumps(reference, candidate, said)
             alignment = align(reference, candidate, plan)
-        return cls(request, reference, candidate, plan, alignment, Engine(limits, injected, golden))
+        engine = Engine(limits, injected, golden)
+        return cls(request, reference, candidate, plan, alignment, engine, said, written or RulesFile())
 
     @cached_property
     def _indexes(self) -> tuple[Index, Index]:
         return Index(self.reference, self.plan.rules, "reference"), Index(self.candidate, self.plan.rules, "candidate")
 
-    def suggestions(self) -> Iterator[Suggestion]:
-        """What orphans may be, by their values."""
-        return Suggester(*self._indexes, self.alignment).suggestions()
+    def suggestions(self, tick: Callable[[], None] = lambda: None) -> Iterator[Suggestion]:
+        """What orphans may be, by their values. ``tick`` is called often, and ends the search by raising."""
+        return Suggester(*self._indexes, self.alignment, tick).suggestions()
 
     def accept(self, suggestions: Sequence[Suggestion]) -> tuple[MapRule, ...]:
         """The suggestions that need no person: proven by value on every layer."""
         return accept(suggestions, *self._indexes)
 
+    def accept_chosen(self, chosen: Iterable[Suggestion], among: Sequence[Suggestion]) -> tuple[MapRule, ...]:
+        """Maps of the suggestions that a person chose: for every layer where all of them prove every layer."""
+        return accept_chosen(chosen, among, *self._indexes)
+
     def with_proven(self, maps: tuple[MapRule, ...]) -> Session:
         """This session aligned anew, with maps that the values prove."""
         plan = replace(self.plan, proven_maps=maps)
         return replace(self, plan=plan, alignment=align(self.reference, self.candidate, plan))
+
+    def aligned_with(self, said: RulesFile) -> tuple[Plan, Alignment]:
+        """How the dumps would be aligned were this said instead."""
+        plan = replace(Plan.for_dumps(self.reference, self.candidate, said), proven_maps=self.plan.proven_maps)
+        with collector_held():
+            return plan, align(self.reference, self.candidate, plan)
+
+    def realigned(self, said: RulesFile) -> Session:
+        """This session with something else said. A dump beside these is aligned anew where it was asked for."""
+        plan, alignment = self.aligned_with(said)
+        injected = _third(self.reference, self.request.injected, said) or self.engine.injected
+        golden = _third(self.reference, self.request.golden, said) or self.engine.golden
+        limits = replace(self.engine.limits, rules=(*_tolerances(self.request.tolerances), *said.tolerances))
+        return replace(self, plan=plan, alignment=alignment, engine=Engine(limits, injected, golden), said=said)
+
+    @property
+    def preset_rules(self) -> tuple[Rule, ...]:
+        """The rules that the presets bring, as they have them: on."""
+        return tuple(replace(rule, on=True) for rule in self.plan.rules.rules[len(self.said.rules) :])
+
+    def hits(self) -> Hits:
+        """What each rule, map and view does."""
+        return hits(self.said, *self._indexes, self.alignment)
+
+    def mapped(self, rule: MapRule) -> tuple[Pair, ...]:
+        """The pairs that a map would make: one for each layer and step that has all its names."""
+        made = resolve_map(general(rule), *self._indexes)
+        return tuple(Pair(k, self._indexes[1].canonical(c), r, c, "map") for k, (r, c) in enumerate(made))
+
+    def label(self, entry: Entry, side: Side) -> str:
+        """What an expression calls an entry; of one that is computed, the expression."""
+        if isinstance(entry.stored, Computed):
+            return str(entry.stored.expression)
+        return str(Name(label(self._indexes[side == "candidate"], entry)))
+
+    def find(self, name: str, side: Side) -> Entry | None:
+        """The entry that a name in an expression means, in the first step that has it."""
+        index = self._indexes[side == "candidate"]
+        return next((found for step in index.steps if (found := index.find(name, step))), None)
 
     def why_orphan(self, entry: Entry, side: Side) -> str:
         """Why an entry has no partner."""
@@ -135,9 +198,12 @@ class Session:
 
     def hint(self, row: Row) -> Hint | None:
         """What kind of error a row shows; reads the pair again, and what stands around it in the reference."""
-        if row.diff is None or (sides := values_of(row.pair)) is None:
-            return None
-        return hint(*sides, context_of(row.pair.reference, self.reference, sides[0].size))
+        return hint(row, self.alignment.pairs, self.reference)
+
+    def sides(self, row: Row) -> tuple[Array, Array] | None:
+        """Both sides of a row in one shape and in real numbers, to be looked into; None where it has no numbers."""
+        found = values_of(row.pair) if row.diff is not None else None
+        return as_reals(*found) if found else None
 
     def worst(self, row: Row, count: int) -> list[Element]:
         """A row's largest errors, with places and both values; reads the pair again."""
@@ -166,15 +232,9 @@ def _tolerances(path: Path | None) -> tuple[ToleranceRule, ...]:
     return said.tolerances
 
 
-_SOURCE = re.compile(r"^(hf|max|py|onnx):")
-
-
 def _open_source(path: Path) -> Dump:
-    if (found := _SOURCE.match(str(path))) and not path.exists():
-        raise TensordiffError(
-            f"{printable(path)}: {found[1]}: sources cannot be run yet; "
-            "dump the run with its own tools and give that folder"
-        )
+    if not path.exists() and parse_source(str(path)) is not None:
+        raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
     return open_dump(path)
 
 

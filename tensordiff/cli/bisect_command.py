@@ -7,13 +7,15 @@ from typing import Any
 
 import click
 
+from tensordiff.cli.capture_options import source_options
 from tensordiff.cli.options import DUMP, comparison, json_option
 
 
 @click.command("bisect", short_help="Search for the first bad place with few answers: yours, or verdicts.")
 @comparison
+@source_options
 @click.option("--auto", is_flag=True, help="Judge by verdict, reading only the pairs that are probed.")
-@click.option("--rerun", is_flag=True, help="Judge by running the candidate again (not yet).")
+@click.option("--rerun", is_flag=True, help="Judge by running the candidate again, all before a layer made right.")
 @click.option("--log", type=DUMP, metavar="FILE", help="Write every mark to a new file as it is given.")
 @click.option("--replay", type=DUMP, metavar="FILE", help="Begin with the marks of a log.")
 @json_option
@@ -24,6 +26,9 @@ def command(reference: Path, candidate: Path, as_json: bool, rerun: bool, **opti
     This one assumes that everything before the first bad place is good, and everything after it bad. With
     --auto it looks at the neighbours of its answer and at a few samples, and says where that does not hold.
 
+    With --rerun each question is a run of the candidate in which everything before the layer is the reference's:
+    if the model's output heals, the fault lies before it. The candidate must be a source, or a dump that capture made.
+
     \b
     g, good   this is right            u, undo  take the last mark back
     b, bad    this is wrong            l, log   show the marks so far
@@ -33,9 +38,6 @@ def command(reference: Path, candidate: Path, as_json: bool, rerun: bool, **opti
     """
     from tensordiff.cli.bisecting import Wish, bisect
     from tensordiff.cli.compare_command import request
-    from tensordiff.errors import TensordiffError
 
-    if rerun:
-        raise TensordiffError("--rerun: captures are not built yet, so nothing can be run again; judge with --auto")
-    wish = Wish(options.pop("auto"), options.pop("log"), options.pop("replay"), as_json)
+    wish = Wish(options.pop("auto"), options.pop("log"), options.pop("replay"), as_json, rerun)
     return bisect(request(reference, candidate, **options), wish)

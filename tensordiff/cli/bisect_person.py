@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import click
 
 from tensordiff.cli.streams import ask, say
-from tensordiff.cli.table import GLYPHS, label, number
+from tensordiff.cli.table import COLOURS
 from tensordiff.cli.text import wrap
 from tensordiff.compare.engine import Row
 from tensordiff.errors import printable
 from tensordiff.report.sparkline import sparkline
+from tensordiff.report.words import GLYPHS, label, number
 from tensordiff.search.bisect import Bisect
 from tensordiff.search.oracle import Answer, VerdictOracle
 
@@ -65,7 +66,7 @@ def _show(row: Row, bisect: Bisect) -> None:
         say(click.style(line, bold=True))
     for text in _numbers(row):
         say(f"  {text}")
-    glyph, colour = GLYPHS[row.verdict.name]
+    glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
     for line in wrap(f"{row.verdict.name}: {printable(row.verdict.why)}", wide, f"  {glyph} ", "    "):
         say(click.style(line, fg=colour))
     say(f"{len(bisect.suspects)} suspects, roughly {bisect.steps} steps left")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
-from tensordiff.cli.table import label
 from tensordiff.compare.engine import Row
 from tensordiff.errors import TensordiffError, printable
+from tensordiff.report.words import label
 from tensordiff.search.bisect_outcome import BisectOutcome
 from tensordiff.search.monotone import Check
 from tensordiff.session import Session

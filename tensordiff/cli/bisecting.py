@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensordiff.cli.bisect_person import Person
 from tensordiff.cli.bisect_summary import print_outcome, why_untold
+from tensordiff.cli.opening import opened
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo, has_person, say
 from tensordiff.cli.summary import why_unknown
@@ -21,6 +22,10 @@ from tensordiff.search.bisect_outcome import BisectOutcome
 from tensordiff.search.monotone import check, search_and_check
 from tensordiff.search.oracle import VerdictOracle, search
 from tensordiff.session import Request, Session
+from tensordiff.state import read_state
+
+if TYPE_CHECKING:
+    from tensordiff.rerun import RerunOracle
 
 _LONGEST_LOG = 1 << 24
 
@@ -32,31 +37,43 @@ class Wish(NamedTuple):
     log: Path | None = None
     replay: Path | None = None
     as_json: bool = False
+    rerun: bool = False
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether no person is needed."""
+        return self.auto or self.rerun
 
 
 def bisect(request: Request, wish: Wish) -> int:
     """Search and report; the exit status. Raises, all being printed, where it could not be told."""
-    session = Session.open(request)
+    session = opened(request)
     nothing = session.outcome(())
     if not session.pairs:
         raise why_unknown(session, nothing)
-    oracle = VerdictOracle.over(session.engine, session.pairs)
-    state = _begin(oracle, wish)
+    rerun = _rerun(session) if wish.rerun else None
+    oracle = rerun.places() if rerun else VerdictOracle.over(session.engine, session.pairs)
+    state = _begin(oracle, wish, request.session)
     _introduce(session, state, wish)
-    state = _judge(session, state, oracle, wish) if wish.auto else _ask(state, oracle, wish)
-    outcome = BisectOutcome(state, oracle, check(state, oracle) if wish.auto else None, nothing.unread)
+    if rerun is not None:
+        state = _run_again(state, rerun, wish)
+    else:
+        state = _judge(session, state, oracle, wish) if wish.auto else _ask(state, oracle, wish)
+    outcome = BisectOutcome(state, oracle, check(state, oracle) if wish.auto and not rerun else None, nothing.unread)
     _report(session, outcome, wish)
     if outcome.verdict == "unknown":
         raise why_untold(outcome, wish.log)
     return outcome.exit_status
 
 
-def _begin(oracle: VerdictOracle, wish: Wish) -> Bisect:
-    """The search as the log left it."""
+def _begin(oracle: VerdictOracle, wish: Wish, session: Path | None) -> Bisect:
+    """The search as the log left it, or the session."""
     state = oracle.start()
     if wish.replay is not None:
         state = _replay(state, wish.replay)
-    if not (state.is_done or wish.auto or has_person()):
+    elif session is not None:
+        state = _replay_log(state, read_state(session).bisect, session)
+    if not (state.is_done or wish.asks_nobody or has_person()):
         raise TensordiffError("bisect asks a person, and there is no terminal to ask on; judge by verdict with --auto")
     if wish.log is not None:
         if wish.log.exists() and not (wish.replay and wish.log.samefile(wish.replay)):
@@ -74,6 +91,10 @@ def _replay(state: Bisect, path: Path) -> Bisect:
         raise BadFile(path, f"cannot be read ({error.strerror or error}); give a log that --log wrote") from error
     if len(log) > _LONGEST_LOG:
         raise BadFile(path, "is too long to be a log; give one that --log wrote")
+    return _replay_log(state, log, path)
+
+
+def _replay_log(state: Bisect, log: str, path: Path) -> Bisect:
     try:
         return state.replay(log)
     except TensordiffError as error:
@@ -82,7 +103,7 @@ def _replay(state: Bisect, path: Path) -> Bisect:
 
 def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
     """What is searched, and under which assumption."""
-    if wish.as_json and wish.auto:
+    if wish.as_json and wish.asks_nobody:
         return
     lines = [
         f"{len(state.places)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
@@ -90,7 +111,7 @@ def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
     ]
     if session.alignment.order_from == "names":
         lines.append("in the order of their names: neither dump says in which order its layers ran")
-    tell = echo if wish.auto else say
+    tell = echo if wish.asks_nobody else say
     for line in lines:
         tell(line)
 
@@ -105,6 +126,25 @@ def _judge(session: Session, state: Bisect, oracle: VerdictOracle, wish: Wish) -
         state, shown = reached, _show_new(table, oracle, shown)
     check(state, oracle)
     _show_new(table, oracle, shown)
+    return state
+
+
+def _rerun(session: Session) -> RerunOracle:
+    from tensordiff.cli.capturing import quietly
+    from tensordiff.rerun import RerunOracle
+
+    return RerunOracle.over(session, quietly)
+
+
+def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
+    """By rerun: a line for each."""
+    for reached in _kept(search(state, oracle), wish):
+        state = reached
+        mark, position = state.marks[-1]
+        if not wish.as_json:
+            echo(f"{mark:4}  {printable(state.places[position].name)}  ({len(state.suspects)} suspects left)")
+    if not wish.as_json and (sentence := oracle.told(state)):
+        echo(sentence)
     return state
 
 

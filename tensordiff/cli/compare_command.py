@@ -7,20 +7,21 @@ from typing import Any
 
 import click
 
-from tensordiff.cli.options import comparison, json_option
+from tensordiff.cli.capture_options import asked_settings, source_options
+from tensordiff.cli.options import comparison, json_option, junit_option
 
 
 @click.command("compare", short_help="Pair two dumps, measure every pair, name the culprit.")
 @comparison
+@source_options
 @json_option
-@click.option("--faults", is_flag=True, help="Print only rows that do not agree.")
+@junit_option
+@click.option("--faults", "only_faults", is_flag=True, help="Print only rows that do not agree.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only the summary.")
 @click.option(
     "--worst", type=click.IntRange(min=0), default=0, metavar="N", help="Show the culprit's N largest errors."
 )
-def command(
-    reference: Path, candidate: Path, as_json: bool, faults: bool, quiet: bool, worst: int, **options: Any
-) -> int:
+def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Pair the tensors of two dumps, measure every pair, and name the first layer that is wrong.
 
     REFERENCE is the dump you trust, CANDIDATE the one under test. Rows come in execution order.
@@ -33,7 +34,8 @@ def command(
     """
     from tensordiff.cli.comparing import Talk, compare
 
-    return compare(request(reference, candidate, **options), Talk(as_json, faults, quiet, worst))
+    talk = Talk(**{name: options.pop(name) for name in Talk._fields})
+    return compare(request(reference, candidate, **options), talk)
 
 
 def request(reference: Path, candidate: Path, **options: Any) -> Any:
@@ -44,4 +46,5 @@ def request(reference: Path, candidate: Path, **options: Any) -> Any:
 
     atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
     tolerance = None if atol is None and rtol is None else Tolerance(atol or 0.0, rtol or 0.0)
-    return Request(reference, candidate, limits=Limits(tolerance, threshold), **options)
+    asked = asked_settings(options)
+    return Request(reference, candidate, limits=Limits(tolerance, threshold), settings=asked, **options)

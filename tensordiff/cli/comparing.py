@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import NamedTuple
 
+from tensordiff.cli.opening import opened
 from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
@@ -14,6 +16,7 @@ from tensordiff.cli.table import Table
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
 from tensordiff.report.compare_json import compare_json, dumps
+from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Request, Session
 
@@ -26,13 +29,16 @@ class Talk(NamedTuple):
     quiet: bool = False
     worst: int = 0
     """How many of the culprit's largest errors to show."""
+    junit: Path | None = None
+    """Where JUnit XML goes."""
 
 
 def compare(request: Request, talk: Talk) -> int:
     """Compare and report; the exit status. Raises, all being printed, where it could not be told."""
-    session = Session.open(request)
+    session = opened(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
     outcome = _as_json(session, findings, talk) if talk.as_json else _as_text(session, findings, talk)
+    write_junit(talk.junit, outcome, f"{request.candidate} against {request.reference}")
     if outcome.verdict == "unknown":
         raise why_unknown(session, outcome)
     return outcome.exit_status

@@ -5,17 +5,22 @@ from __future__ import annotations
 import click
 
 
-@click.command("demo", short_help="Compare the sample dumps that come with tensordiff.")
+@click.command("demo", short_help="Open the sample dumps that come with tensordiff.")
 def command() -> int:
-    """Compare the sample dumps: a tiny Llama against a copy with one planted bug. Finding it is success: status 0."""
-    from tensordiff.cli.comparing import Talk, compare
+    """Open the sample dumps in the app: a tiny Llama against a copy with one planted bug.
+
+    Without a terminal they are compared, and finding the bug is success: status 0.
+    """
+    from tensordiff.cli import streams
     from tensordiff.samples import sample
     from tensordiff.session import Request
 
-    request = Request(
-        sample("reference"),
-        sample("candidate"),
-        injected=sample("candidate_injected"),
-        golden=sample("golden"),
-    )
+    injected, golden = sample("candidate_injected"), sample("golden")
+    request = Request(sample("reference"), sample("candidate"), injected=injected, golden=golden)
+    if streams.has_screen():
+        from tensordiff.cli.app import run_app
+
+        return run_app(request, keeps=False)
+    from tensordiff.cli.comparing import Talk, compare
+
     return 0 if compare(request, Talk()) == 1 else 2

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
-from tensordiff.cli.table import LEVELS, number
+from tensordiff.cli.table import LEVELS
 from tensordiff.cli.text import columns, fit, pad, wrap
 from tensordiff.compare.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.compare_json import dumps
+from tensordiff.report.words import number
 
 SCHEMA = "tensordiff.inspect/1"
 _STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size

@@ -18,16 +18,32 @@ from tensordiff import __version__
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable
 
-COMMANDS = ("compare", "bisect", "align", "tolerances", "inspect", "lint", "demo")
+COMMANDS = (
+    "compare",
+    "bisect",
+    "capture",
+    "replay",
+    "align",
+    "tolerances",
+    "report",
+    "verify",
+    "inspect",
+    "lint",
+    "demo",
+    "serve",
+)
 EPILOG = """\b
 Everyday:
-  tensordiff REF CAND                 compare two dumps, REF being the trusted one
+  tensordiff REF CAND                 open two dumps, REF being the trusted one; compare, where there is no terminal
   tensordiff compare REF CAND --json  the same for a script
   tensordiff bisect REF CAND --auto   binary search, reading a few pairs; without --auto you judge
   tensordiff align REF CAND           how names were paired, and what is left over
   tensordiff tolerances REF CAND      what would pass, for compare --tolerances to enforce
+  tensordiff report REF CAND -o F     what was found, for others: F is .md .html .json .txt .csv or .png
+  tensordiff verify REF CAND -o DIR   without and with injection, all of it written to a folder
   tensordiff inspect DUMP             what was captured
   tensordiff lint REF CAND            is the comparison fair?
+  tensordiff serve REF CAND           the app in a browser
 
 A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, MAX's print-hook and verify_layers
 folders, tensordiff's own. Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
@@ -52,10 +68,19 @@ class _Commands(click.Group):
         if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
         if _LIKE_A_PATH.search(args[0]) or os.path.exists(args[0]):  # noqa: PTH110 - a Path raises on a name too long
-            return "compare", _load("compare"), args
+            name = "open" if _opens_the_app(args) else "compare"
+            return name, _load(name), args
         if not ctx.resilient_parsing:
             ctx.fail(_unknown(args[0]))
         return None, None, args
+
+
+def _opens_the_app(args: list[str]) -> bool:
+    """Two paths on a terminal; an option that only compare has asks for compare."""
+    if not streams.has_screen():
+        return False
+    known = {name for param in _load("open").params for name in param.opts} | {"-h", "--help"}
+    return all(arg.partition("=")[0] in known for arg in args if arg.startswith("-"))
 
 
 def _unknown(word: str) -> str:
@@ -83,8 +108,13 @@ def _load(name: str) -> click.Command:
 @click.pass_context
 def tensordiff(ctx: click.Context) -> int:
     """Find the first tensor where two runs of the same neural network stop agreeing."""
-    if ctx.invoked_subcommand is None:
-        streams.say(ctx.get_help())
+    if ctx.invoked_subcommand is not None:
+        return 0
+    if streams.has_screen():
+        from tensordiff.cli.app import run_app
+
+        return run_app()
+    streams.say(ctx.get_help())
     return 2
 
 

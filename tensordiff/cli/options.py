@@ -16,7 +16,16 @@ DUMP = click.Path(path_type=Path)
 
 def comparison(function: Command) -> Command:
     """What to compare and how: the contract's common options."""
-    for option in reversed(_COMPARISON):
+    return _with(function, _SIDES + _COMPARISON)
+
+
+def how_compared(function: Command) -> Command:
+    """How to compare: the common options without the two sides."""
+    return _with(function, _COMPARISON)
+
+
+def _with(function: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
         function = option(function)
     return function
 
@@ -31,10 +40,10 @@ class Size(click.FloatRange):
 
 
 _SIZE = Size(min=0)
+_SIDES = (click.argument("reference", type=DUMP), click.argument("candidate", type=DUMP))
 _COMPARISON = (
-    click.argument("reference", type=DUMP),
-    click.argument("candidate", type=DUMP),
     click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike."),
+    click.option("--session", type=DUMP, metavar="FILE", help="A session file of the app: its rules, its search."),
     click.option("--tolerances", type=DUMP, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
     click.option("--golden", type=DUMP, metavar="DUMP", help="The run in higher precision: each side's own error."),
     click.option("--injected", type=DUMP, metavar="DUMP", help="The candidate given the reference's inputs."),
@@ -46,3 +55,4 @@ _COMPARISON = (
 )  # fmt: skip
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
+junit_option = click.option("--junit", type=DUMP, metavar="FILE", help="Write JUnit XML for a CI, a test case a pair.")

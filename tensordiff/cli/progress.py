@@ -1,4 +1,4 @@
-"""Progress on stderr, when a person is watching, and never in the way of data."""
+"""One line on stderr that says how far something is, when a person is watching, and never in the way of data."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
+
+from tensordiff.cli.text import fit, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1
 _PATIENCE_S = 0.5  # nothing is shown for work that is over before anyone wonders
+_BAR, _WIDE = 20, 48
 
 
-class Progress:
+class Line:
     """A line that is rewritten in place and leaves nothing behind."""
 
-    def __init__(self, label: str, total: int) -> None:
-        self.label, self.total, self.done = label, total, 0
-        self.is_shown = sys.stderr.isatty()
+    def __init__(self, patience_s: float = 0.0) -> None:
+        self.is_shown = sys.stderr is not None and sys.stderr.isatty()
         self.is_drawn = False
-        self.next_draw = time.monotonic() + _PATIENCE_S
+        self.next_draw = time.monotonic() + patience_s
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -30,21 +32,15 @@ class Progress:
     ) -> None:
         self.clear()
 
-    def over(self, items: Iterable[T]) -> Iterator[T]:
-        """Count items as they come."""
-        for item in items:
-            self.done += 1
-            self._draw()
-            yield item
+    @property
+    def is_due(self) -> bool:
+        """Whether someone watches, and has not just been told."""
+        return self.is_shown and time.monotonic() >= self.next_draw
 
-    def _draw(self) -> None:
-        if not self.is_shown or time.monotonic() < self.next_draw:
-            return
+    def draw(self, text: str) -> None:
+        """Say this instead of what stood there."""
         self.next_draw = time.monotonic() + _EVERY_S
-        filled = 20 * self.done // max(self.total, 1)
-        sys.stderr.write(
-            f"\r{self.label} {self.done}/{self.total} {'━' * filled}{'─' * (20 - filled)} (Ctrl-C stops)\x1b[K"
-        )
+        sys.stderr.write(f"\r{text} (Ctrl-C stops)\x1b[K")
         sys.stderr.flush()
         self.is_drawn = True
 
@@ -54,3 +50,45 @@ class Progress:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
             self.is_drawn = False
+
+
+class Progress(Line):
+    """How many of a known number of things are done."""
+
+    def __init__(self, label: str, total: int) -> None:
+        super().__init__(_PATIENCE_S)
+        self.label, self.total, self.done = label, total, 0
+
+    def over(self, items: Iterable[T]) -> Iterator[T]:
+        """Count items as they come."""
+        for item in items:
+            self.done += 1
+            if self.is_due:
+                self.draw(f"{self.label} {self.done}/{self.total} {_bar(self.done, self.total)}")
+            yield item
+
+
+class Bar(Line):
+    """What a running child does, and for how long already."""
+
+    def __init__(self, label: str = "") -> None:
+        super().__init__()
+        self.label = f"{label}: " if label else ""
+        self.began = time.monotonic()
+
+    def show(self, what: str, done: int, total: int) -> None:
+        """Say what is being done, and how far that is where ``total`` is not 0."""
+        if self.is_due or (self.is_shown and not total):
+            seconds = time.monotonic() - self.began
+            self.draw(f"{self.label}{_told(what, done, total)} {seconds:.0f} s")
+
+
+def _told(what: str, done: int, total: int) -> str:
+    if not total:
+        return fit(what, _WIDE)
+    return f"{_bar(done, total)} {done}/{total} {pad(fit(what, _WIDE), _WIDE)}"
+
+
+def _bar(done: int, total: int) -> str:
+    filled = _BAR * min(done, total) // max(total, 1)
+    return f"{'━' * filled}{'─' * (_BAR - filled)}"

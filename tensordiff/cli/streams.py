@@ -52,6 +52,12 @@ def has_person() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def has_screen() -> bool:
+    """Whether the app can be shown: on a terminal that is all ours, or by a server that asked for it."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return "TEXTUAL_DRIVER" in os.environ or all(stream is not None and stream.isatty() for stream in streams)
+
+
 def ask(text: str) -> str | None:
     """Ask the person for one line; None where no more will come."""
     _write(text, sys.stderr, end="")

@@ -9,13 +9,15 @@ import click
 
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
-from tensordiff.cli.table import GLYPHS, label
+from tensordiff.cli.table import COLOURS
 from tensordiff.compare.detail import Element
 from tensordiff.compare.engine import Row
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.logits import Logits
+from tensordiff.compare.verdict import VerdictName
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
+from tensordiff.report.words import GLYPHS, label
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Request, Session
 
@@ -36,11 +38,11 @@ def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
         echo(f"verdict: {outcome.verdict}")
     else:
         _print_culprit(page, outcome.culprit, session.hint(outcome.culprit))
+        _print_others(page, outcome.culprits[1:])
 
 
-def _count(name: str, count: int) -> str:
-    glyph, colour = GLYPHS[name]
-    return click.style(f"{glyph} {count} {name}", fg=colour)
+def _count(name: VerdictName, count: int) -> str:
+    return click.style(f"{GLYPHS[name]} {count} {name}", fg=COLOURS[name])
 
 
 def _logits(found: Logits) -> str:
@@ -73,6 +75,14 @@ def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
         page.print(hint.sentence, "  looks like: ", " " * 14)
     page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
     page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
+
+
+def _print_others(page: Page, others: Sequence[Row]) -> None:
+    """More places that are wrong by themselves, in few words."""
+    if others:
+        shown = ", ".join(label(row.pair) for row in others[:_SHOWN])
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        page.print(f"{shown}{more}", "  wrong by itself, too: ", " " * 4)
 
 
 def print_worst(page: Page, elements: Sequence[Element]) -> None:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.align import Pair
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
 from tensordiff.cli.text import columns, fit, pad
@@ -19,14 +18,10 @@ from tensordiff.compare.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.sparkline import sparkline
+from tensordiff.report.words import GLYPHS, label, number
 from tensordiff.session import Session
 
-GLYPHS = {
-    "agrees": ("✓", "green"),
-    "drifts": ("~", "yellow"),
-    "diverges": ("✗", "red"),
-    "unknown": ("?", "magenta"),
-}
+COLOURS = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
 LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
 
 
@@ -43,6 +38,7 @@ COLUMNS = (
     Column("rel_l2", "rel_l2", 0), Column("cosine", "cosine_distance", 132),
 )  # fmt: skip
 _NUMBER, _INDEX = 8, 5
+_AMPLIFICATION_FROM = 144  # columns of terminal
 _WIDE = 160  # what is laid out for where nothing has a width
 
 
@@ -55,8 +51,9 @@ class Table:
         self.columns = [column for column in COLUMNS if wide >= column.from_width]
         self.has_injected = session.engine.injected is not None
         self.has_golden = session.engine.golden is not None
+        self.has_amplification = wide >= _AMPLIFICATION_FROM
         self.bars = 8 if wide < 100 else 16
-        numbers = (_NUMBER + 1) * (len(self.columns) + self.has_injected + self.has_golden)
+        numbers = (_NUMBER + 1) * len(self._headings())
         longest = max((columns(label(p)) for p in session.pairs), default=10)
         self.name_width = max(16, min(longest, wide - numbers - self.bars - _INDEX - 6))
 
@@ -83,12 +80,12 @@ class Table:
         echo(f"{side:9}  {fit(printable(dump.path), room)}{about}")
 
     def _headings(self) -> list[str]:
-        extra = ["injected"] * self.has_injected + ["golden×"] * self.has_golden
+        extra = ["in→out×"] * self.has_amplification + ["injected"] * self.has_injected + ["golden×"] * self.has_golden
         return [column.heading for column in self.columns] + extra
 
     def row(self, row: Row) -> None:
         """Print one row; of one that could not be measured, why."""
-        glyph, colour = GLYPHS[row.verdict.name]
+        glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
         name = label(row.pair)
         bars = sparkline(row.diff.profile, self.bars) if row.diff else ""
         why = "" if row.diff else printable(row.verdict.why)
@@ -108,28 +105,17 @@ class Table:
         if row.diff is None:
             return ["-"] * len(self._headings())
         cells = [number(getattr(row.diff, column.field)) for column in self.columns]
+        if self.has_amplification:
+            cells.append(number(row.amplification))
         if self.has_injected:
-            cells.append(number(row.injected.rel_l2) if row.injected else "-")
+            cells.append(number(row.injected.rel_l2 if row.injected else None))
         if self.has_golden:
-            cells.append(number(row.golden_ratio) if row.golden_ratio is not None else "-")
+            cells.append(number(row.golden_ratio))
         return cells
 
     def _line(self, glyph: str, index: str, name: str, cells: Sequence[str], bars: str) -> str:
         numbers = " ".join(f"{cell:>{_NUMBER}}" for cell in cells)
         return f"{glyph} {index:>{_INDEX}} {pad(name, self.name_width)} {numbers} {bars}".rstrip()
-
-
-def label(pair: Pair) -> str:
-    """A pair as people call it: its layer, the port unless it is the output, and a view that a rule asked for."""
-    port = pair.reference.port
-    words = [pair.name, *([] if port in ("output", "output_0") else [port]), *(f"[{view}]" for view in pair.views)]
-    return printable(" ".join(words))
-
-
-def number(value: float) -> str:
-    """A number in at most eight characters, nine with a sign."""
-    text = "0" if value == 0 else f"{value:.2e}"
-    return text if len(text.lstrip("-")) <= _NUMBER else f"{value:.1e}"
 
 
 def print_finding(page: Page, finding: Finding) -> None:

@@ -15,13 +15,13 @@ from tensordiff.cli.page import Page
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import echo
 from tensordiff.cli.summary import why_unknown
-from tensordiff.cli.table import label
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.tolerances import Need, front, match_for, need_of, tolerance_for
 from tensordiff.dump.lint import Finding, read_facts
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.compare_json import dumps
+from tensordiff.report.words import label
 from tensordiff.session import Request, Session
 
 SCHEMA = "tensordiff.tolerances/1"

@@ -62,6 +62,7 @@ def compare_json(
         "lint": [finding._asdict() for finding in findings],
         "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
         "culprit": _hinted(culprit_json(outcome.culprit), hint),
+        "culprits": [culprit_json(row) for row in outcome.culprits],
         "verdict": outcome.verdict,
         "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
@@ -87,6 +88,7 @@ def row_json(row: Row, hint: Hint | None = None) -> dict[str, Any]:
         "diff": row.diff and row.diff.as_json(), "injected": row.injected and row.injected.as_json(),
         "golden_ratio": row.golden_ratio, "hint": hint and hint._asdict(),
         "verdict": row.verdict.name, "why": row.verdict.why,
+        "amplification": row.amplification, "downcast": row.downcast,
     }  # fmt: skip
 
 

@@ -183,3 +183,13 @@ def test_lint_is_in_it(call: Call, tmp_path: Path) -> None:
     found = strictly(call("compare", one, one, "--json").out)["lint"]
     assert [finding["level"] for finding in found] == ["note", "note"]
     assert found[0].keys() == {"level", "where", "what", "why", "do"}
+
+
+def test_every_culprit_is_listed_and_every_row_has_its_amplification(call: Call) -> None:
+    whole = json.loads(call("compare", REFERENCE, CANDIDATE, "--json").out)
+    assert [culprit["name"] for culprit in whole["culprits"]] == ["layers.1.mlp.act_fn"]
+    assert whole["culprits"][0]["index"] == whole["culprit"]["index"]
+    by_name = {pair["reference"]: pair for pair in whole["pairs"]}
+    assert by_name["model.model.embed_tokens-output"]["amplification"] is None
+    assert by_name["model.model.layers.1.mlp.act_fn-output"]["amplification"] > 1e4
+    assert {pair["downcast"] for pair in whole["pairs"]} == {None}

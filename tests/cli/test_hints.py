@@ -24,8 +24,20 @@ def test_the_summary_says_what_it_looks_like(call: Call, scaled: tuple[Path, Pat
     assert out.count("looks like") == 1
 
 
-def test_no_idea_is_not_printed(call: Call) -> None:
-    assert "looks like" not in call("compare", REFERENCE, CANDIDATE).out
+@pytest.fixture
+def unlike(tmp_path: Path) -> tuple[Path, Path]:
+    """Two dumps of which nobody could say what is wrong: the numbers have nothing to do with each other."""
+    reference = save(tmp_path / "r.safetensors", {"a-output": numbers(9, 64)})
+    return reference, save(tmp_path / "c.safetensors", {"a-output": numbers(9, 64, seed=1)})
+
+
+def test_no_idea_is_not_printed(call: Call, unlike: tuple[Path, Path]) -> None:
+    assert "looks like" not in call("compare", *unlike).out
+
+
+def test_the_samples_bug_is_told(call: Call) -> None:
+    out = " ".join(call("compare", REFERENCE, CANDIDATE).out.split())
+    assert "looks like: the candidate is gelu (tanh) of what came in, the reference silu; " in out
 
 
 def test_the_json_has_it_with_its_evidence(call: Call, scaled: tuple[Path, Path]) -> None:
@@ -36,8 +48,8 @@ def test_the_json_has_it_with_its_evidence(call: Call, scaled: tuple[Path, Path]
     assert [pair["hint"] for pair in whole["pairs"]] == [None, whole["culprit"]["hint"]]
 
 
-def test_no_idea_is_null(call: Call) -> None:
-    assert json.loads(call("compare", REFERENCE, CANDIDATE, "--json").out)["culprit"]["hint"] is None
+def test_no_idea_is_null(call: Call, unlike: tuple[Path, Path]) -> None:
+    assert json.loads(call("compare", *unlike, "--json").out)["culprit"]["hint"] is None
 
 
 def test_a_name_in_a_sentence_is_no_markup(call: Call, tmp_path: Path) -> None:

@@ -1,0 +1,24 @@
+"""``tensordiff REF CAND`` on a terminal: the app. It has no name of its own; without a terminal it is ``compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensordiff.cli.capture_options import source_options
+from tensordiff.cli.capture_options import source_options
+from tensordiff.cli.options import comparison
+
+
+@click.command("open", short_help="Open two dumps in the app.")
+@comparison
+@source_options
+@source_options
+def command(reference: Path, candidate: Path, **options: Any) -> int:
+    """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test."""
+    from tensordiff.cli.app import run_app
+    from tensordiff.cli.compare_command import request
+
+    return run_app(request(reference, candidate, **options))

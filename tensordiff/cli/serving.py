@@ -1,0 +1,67 @@
+"""Serving the app by textual-serve: one process a visitor, all of them ended with the server."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensordiff.cli.streams import echo, say
+from tensordiff.errors import TensordiffError, printable
+
+_LOOPBACK = ("localhost", "127.", "::1")
+
+
+def serve(reference: Path, candidate: Path, host: str, port: int, options: Mapping[str, Any]) -> int:
+    """Serve until interrupted."""
+    for path in (reference, candidate):
+        if not path.exists():
+            raise TensordiffError(f"{printable(path)}: is not there; give a dump (file or folder) to serve")
+    port = _free(host, port)
+    server = _server(command_line(reference, candidate, options), host, port)
+    if not host.startswith(_LOOPBACK):
+        say(f"anyone who can reach {host}:{port} can read these dumps; there is no password")
+    echo(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
+    server.serve()
+    return 0
+
+
+def command_line(reference: Path, candidate: Path, options: Mapping[str, Any]) -> str:
+    """What each visitor's process runs: this interpreter, whatever is on the path."""
+    said = [str(part) for key, value in options.items() if value is not None for part in (f"--{key}", value)]
+    words = [sys.executable, "-m", "tensordiff", str(reference.absolute()), str(candidate.absolute()), *said]
+    return shlex.join(words)
+
+
+def _free(host: str, port: int) -> int:
+    """The port, or a free one for 0; says so before anything is started where it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise TensordiffError(
+                f"{printable(host)}:{port}: cannot listen there ({error.strerror or error}); try --port 0"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _server(command: str, host: str, port: int) -> Any:
+    from textual_serve.server import Server
+
+    class Quiet(Server):  # type: ignore[misc]
+        """Without a banner: stdout is the address and nothing else."""
+
+        def initialize_logging(self) -> None:
+            """Warnings alone, to stderr."""
+            logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+
+        async def on_startup(self, app: Any) -> None:
+            """Say nothing."""
+
+    return Quiet(command, host=host, port=port, title="tensordiff")

@@ -1,0 +1,1 @@
+"""Face two: the terminal application. It shows what the session knows, and never thinks or blocks."""

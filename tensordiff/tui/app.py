@@ -1,0 +1,179 @@
+"""The application: a shell around its screens. Theme, keys, palette, help, and a clean end.
+
+What is compared is the screens' and the session's. However it ends (a key, SIGTERM, a defect) the terminal
+is given back as it was and no child is left running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on
+from textual.app import App
+from textual.binding import BindingType
+
+from tensordiff.errors import printable
+from tensordiff.session import Request
+from tensordiff.settings import THEMES, Settings
+from tensordiff.tui.commands import Commands
+from tensordiff.tui.keys import BY_ID, bindings
+from tensordiff.tui.screens import dialogs
+from tensordiff.tui.screens.comparison import CouldNotOpen
+from tensordiff.tui.screens.dialogs import Choose
+from tensordiff.tui.screens.diff import DiffScreen
+from tensordiff.tui.widgets.columns import COLUMNS
+from tensordiff.tui.widgets.job_line import JobLine
+
+if TYPE_CHECKING:
+    from tensordiff.tui.screens.layer import LayerScreen
+
+INTERRUPTED, TERMINATED = 130, 143
+_SWITCH_S = 0.001
+"""How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
+_THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
+
+
+class TensordiffApp(App[int]):
+    """Two dumps, or the start screen where none were given."""
+
+    TITLE = "tensordiff"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("app")
+    COMMANDS = {Commands}  # noqa: RUF012 - as Textual declares it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    CSS = f"""
+    #middle {{ height: 1fr; }}
+    #side {{ width: 46; display: none; border-right: solid $panel; }}
+    #middle.-rules #side {{ display: block; }}
+    .-narrow #middle.-rules #side {{ width: 100%; }}
+    .-narrow #middle.-rules #main {{ display: none; }}
+    .-wide #side {{ width: 60; }}
+    #main {{ width: 1fr; }}
+    #about {{ height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }}
+    .-short #plot {{ display: none; }}
+    {dialogs.CSS}
+    """
+
+    def __init__(self, request: Request | None = None, settings: Settings | None = None, *, keeps: bool = True) -> None:
+        super().__init__()
+        self.request, self.settings, self.keeps = request, settings or Settings(), keeps
+        columns = {column.id for column in COLUMNS}
+        self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
+        self.sentence = ""
+        """Why it ended, where that was not the user's wish."""
+
+    def on_mount(self) -> None:
+        """Themes and keys as set, then the first screen."""
+        self.theme = _THEMES.get(self.settings.theme or "dark", self.settings.theme or "")
+        self.set_keymap(dict(self.settings.keys))
+        self._mind_signals()
+        sys.setswitchinterval(_SWITCH_S)
+        if self.request is None:
+            from tensordiff.tui.screens.start import StartScreen
+
+            self.push_screen(StartScreen())
+        else:
+            self.push_screen(self.comparison(self.request))
+
+    def comparison(self, request: Request) -> DiffScreen:
+        """A screen that compares."""
+        return DiffScreen(request, keeps=self.keeps, columns=self.settings.columns)
+
+    def compare(self, reference: Path, candidate: Path) -> None:
+        """Compare two dumps, on top of what is shown."""
+        self.push_screen(self.comparison(Request(reference, candidate)))
+
+    def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
+        """What the layer screen hands over to the comparison it came from."""
+        below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, DiffScreen))
+        below.asked(message.what, message.row)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _mind_signals(self) -> None:
+        """Asked to end by the system: as if by the user, so that the terminal is restored."""
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            for number, status in ((signal.SIGTERM, TERMINATED), (signal.SIGHUP, TERMINATED), (signal.SIGINT, 130)):
+                loop.add_signal_handler(number, self.leave, status)
+
+    def leave(self, status: int, sentence: str = "") -> None:
+        """End with a status; what runs is ended with it."""
+        self.sentence = sentence
+        for job in self._jobs():
+            if job.run is not None:
+                job.run.cancel()
+        self.exit(status)
+
+    def _jobs(self) -> list[JobLine]:
+        return [job for screen in self.screen_stack for job in screen.query(JobLine)]
+
+    @on(CouldNotOpen)
+    def _give_up(self, message: CouldNotOpen) -> None:
+        """Where dumps were named on the command line, say so there; else back to choosing others."""
+        if self.request is not None and len(self.screen_stack) <= 2:
+            self.leave(2, message.sentence)
+        else:
+            self.pop_screen()
+            self.notify(printable(message.sentence), severity="error", markup=False, timeout=12)
+
+    async def action_quit(self) -> None:
+        """Quit now."""
+        self.leave(0)
+
+    def action_interrupt(self) -> None:
+        """Copy what is selected with the mouse; else quit."""
+        selected = self.screen.get_selected_text()
+        if selected:
+            self.copy_to_clipboard(selected)
+        else:
+            self.leave(INTERRUPTED)
+
+    async def action_back(self) -> None:
+        """Leave this screen; at the first one, quit, asking only while something runs."""
+        if len(self.screen_stack) > 2:
+            self.screen.dismiss()
+        elif any(job.run is not None for job in self._jobs()):
+            choices = (("stay", "stay"), ("quit", "quit, ending what runs"))
+            self.push_screen(Choose("Something is running", choices), self._quit_if)
+        else:
+            self.leave(0)
+
+    def _quit_if(self, choice: str | None) -> None:
+        if choice == "quit":
+            self.leave(0)
+
+    def action_escape(self) -> None:
+        """Leave what is transient; on a screen above another, that."""
+        screen: Any = self.screen
+        if self.screen.maximized is not None:
+            self.screen.minimize()
+        elif self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        elif not (hasattr(screen, "leave_transient") and screen.leave_transient()) and len(self.screen_stack) > 2:
+            self.screen.dismiss()
+
+    # --- help, zoom, theme -----------------------------------------------------------------------
+
+    def action_toggle_help(self) -> None:
+        """The keys of the focused part, at the side."""
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+
+    def action_zoom(self) -> None:
+        """The whole screen for the focused part, or back."""
+        if self.screen.maximized is not None:
+            self.screen.minimize()
+        elif self.screen.focused is not None:
+            self.screen.maximize(self.screen.focused)
+
+    def action_switch_theme(self) -> None:
+        """Light or dark."""
+        dark = self.current_theme.dark
+        self.theme = _THEMES["light" if dark else "dark"]

@@ -1,0 +1,88 @@
+"""Opening, aligning and measuring, outside the event loop.
+
+Each function runs in a thread, blocks as it likes, and tells what it has by messages; the screen only
+shows them. Rows come in batches some twenty times a second, however many there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.message import Message
+
+from tensordiff.compare.engine import Row
+from tensordiff.compare.lint import Finding, lint_pair
+from tensordiff.search.culprit import culprits
+from tensordiff.search.outcome import Outcome
+from tensordiff.session import Session
+from tensordiff.tui.listing import Batch, Gain, Listing
+
+Post = Callable[[Message], object]
+IsCancelled = Callable[[], bool]
+BATCH_S = 0.05
+_ROWS_BETWEEN_LOOKS = 256
+
+
+@dataclass
+class Opened(Message):
+    """Both dumps are open and aligned."""
+
+    session: Session
+    listing: Listing
+    findings: tuple[Finding, ...]
+
+
+@dataclass
+class Measured(Message):
+    """Some rows more."""
+
+    session: Session
+    batch: Batch
+
+
+@dataclass
+class Finished(Message):
+    """All rows are measured."""
+
+    session: Session
+    outcome: Outcome
+    culprits: frozenset[int]
+    """Positions of what is wrong by itself."""
+
+
+def opened(session: Session, before: Listing | None = None) -> Opened:
+    """A session as the screen takes it, with the numbers of the same pairs before until they are measured anew."""
+    findings = tuple(lint_pair(session.reference, session.candidate, session.alignment))
+    listing = Listing.of(session.pairs)
+    if before is not None and len(before):
+        listing.carry(before)
+    _ = listing.positions, listing.name_ranks  # made here, so that the first sort by name does not wait
+    return Opened(session, listing, findings)
+
+
+def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
+    """Measure all pairs in order; leaves quietly when cancelled."""
+    gain, rows, sent = Gain(), [], 0
+    waiting: list[Row] = []
+    looked = time.monotonic()
+    for row in session.rows():
+        rows.append(row)
+        waiting.append(row)
+        now = time.monotonic()
+        if now - looked >= BATCH_S or len(waiting) >= _ROWS_BETWEEN_LOOKS * 8:
+            if is_cancelled():
+                return
+            post(Measured(session, Batch.of(sent, waiting, gain)))
+            sent, waiting, looked = len(rows), [], now
+    post(Measured(session, Batch.of(sent, waiting, gain)))
+    if not is_cancelled():
+        post(finished(session, rows))
+
+
+def finished(session: Session, rows: list[Row]) -> Finished:
+    """What the rows come to."""
+    wrong = {id(row) for row in culprits(rows)}
+    places = frozenset(at for at, row in enumerate(rows) if id(row) in wrong)
+    return Finished(session, session.outcome(rows), places)

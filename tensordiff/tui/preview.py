@@ -1,0 +1,82 @@
+"""What an edit would do, before it is made: names that would change, pairs gained and lost.
+
+No widget is touched here: the rule editor runs ``preview`` in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from rich.text import Text
+
+from tensordiff.align.changes import Changes, changes
+from tensordiff.align.match import Pair, Plan
+from tensordiff.align.rules import Side
+from tensordiff.align.rules_file import RulesFile
+from tensordiff.errors import printable
+from tensordiff.session import Session
+
+_NAMES, _PAIRS = 4, 60
+
+
+class Renamed(NamedTuple):
+    """A layer that would be called otherwise."""
+
+    before: str
+    after: str
+
+
+class Preview(NamedTuple):
+    """What would change."""
+
+    renamed: tuple[Renamed, ...]
+    """A few of them."""
+    changes: Changes
+
+
+def preview(session: Session, said: RulesFile) -> Preview:
+    """What the session would be were this said instead."""
+    plan, alignment = session.aligned_with(said)
+    renamed = islice(_renamed(session, plan), _NAMES)
+    return Preview(tuple(renamed), changes(session.alignment, alignment))
+
+
+def _renamed(session: Session, plan: Plan) -> Iterator[Renamed]:
+    seen: set[Renamed] = set()
+    sides: tuple[Side, Side] = ("reference", "candidate")
+    for side, dump in zip(sides, (session.reference, session.candidate), strict=True):
+        for entry in dump.entries:
+            of_class = entry.origin and entry.origin.module_class
+            names = (rules.canonical(entry.layer, side, of_class) for rules in (session.plan.rules, plan.rules))
+            found = Renamed(*names)
+            if found.before != found.after and found not in seen:
+                seen.add(found)
+                yield found
+
+
+def shown(found: Preview) -> Text:
+    """A preview as lines."""
+    made = found.changes
+    counts = f"{made.pairs} paired · {made.reference_orphans} + {made.candidate_orphans} orphans"
+    text = Text().append(f"{_signed(made)} then {counts}\n", "bold")
+    for one in found.renamed:
+        text.append(printable(f"~ {one.before} → {one.after}") + "\n", "dim")
+    for sign, style, pairs in (("+", "green", made.gained), ("−", "red", made.lost)):
+        for pair in pairs[:_PAIRS]:
+            text.append(f"{sign} {_named(pair)}\n", style)
+        if len(pairs) > _PAIRS:
+            text.append(f"{sign} and {len(pairs) - _PAIRS} more\n", style)
+    return text
+
+
+def _signed(made: Changes) -> str:
+    if not made.any:
+        return "no pair changes;"
+    return f"+{len(made.gained)} −{len(made.lost)} pairs;"
+
+
+def _named(pair: Pair) -> str:
+    views = f"  [{', '.join(pair.views)}]" if pair.views else ""
+    return printable(f"{pair.reference.name} = {pair.candidate.name}{views}")

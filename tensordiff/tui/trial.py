@@ -1,0 +1,154 @@
+"""A map tried before it is accepted: which entries it takes, what shape they come to, how far apart they are.
+
+No widget is touched here: a screen runs ``trials`` in a thread and shows each that comes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple, get_args
+
+from tensordiff.align.expression import Expression, ExpressionError, generalize, parse, placeholders
+from tensordiff.align.expression.placeholders import PLACEHOLDER
+from tensordiff.align.expression.tree import leaves
+from tensordiff.align.index import parts_of
+from tensordiff.align.match import Pair
+from tensordiff.align.rules import Side
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.compare.engine import Row
+from tensordiff.dump import Entry
+from tensordiff.dump.dtypes import name_of
+from tensordiff.errors import AlignError, printable
+from tensordiff.session import Session
+
+_MEASURED = 64
+"""Layers of a map that are read before it is accepted."""
+
+
+class Wanted(NamedTuple):
+    """A map as it is typed: for the layer it names, and for every layer. None where it cannot be so."""
+
+    here: MapRule | None
+    every: MapRule | None
+
+    @property
+    def rule(self) -> MapRule:
+        """The one of the two there is."""
+        found = self.here or self.every
+        assert found is not None  # noqa: S101 - a map is for one layer or for all
+        return found
+
+
+class Trial(NamedTuple):
+    """What a map comes to, as far as it is known."""
+
+    wanted: Wanted
+    pairs: tuple[Pair, ...]
+    """For every layer; the one that was named first."""
+    rows: tuple[Row, ...] = ()
+    """Measured so far."""
+
+    @property
+    def first(self) -> Pair:
+        """The layer that was named, or the first there is."""
+        return self.pairs[0]
+
+    @property
+    def worst(self) -> Row | None:
+        """Of those measured, the one that is furthest off; one that could not be measured is further."""
+        return max(self.rows, key=_distance, default=None)
+
+
+def _distance(row: Row) -> float:
+    return float("inf") if row.diff is None or row.diff.rel_l2 != row.diff.rel_l2 else row.diff.rel_l2
+
+
+class SideError(Exception):
+    """What is wrong, and with which side's expression; None for the two together."""
+
+    def __init__(self, side: Side | None, error: AlignError) -> None:
+        super().__init__(str(error))
+        self.side, self.error = side, error
+
+
+def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
+    """Try a map: at once from headers, then as each layer is measured."""
+    wanted = wanted_map(session, reference, candidate)
+    pairs = _pairs(session, wanted)
+    yield (trial := Trial(wanted, pairs))
+    for row in session.engine.rows(islice(pairs, _MEASURED)):
+        yield (trial := trial._replace(rows=(*trial.rows, row)))
+
+
+def wanted_map(session: Session, reference: str, candidate: str) -> Wanted:
+    """What is typed, as maps; ``SideError`` where it is none."""
+    sides = [_parsed(session, text, side) for text, side in zip((reference, candidate), get_args(Side), strict=True)]
+    texts = [str(side) for side in sides]
+    if any(map(placeholders, sides)):
+        return Wanted(None, MapRule(texts[0], texts[1]))
+    general = [str(side) for side in generalize(*sides)]
+    here = MapRule(texts[0], texts[1], every=False)
+    return Wanted(here, None if general == texts else MapRule(general[0], general[1]))
+
+
+def _parsed(session: Session, text: str, side: Side) -> Expression:
+    try:
+        expression = parse(text)
+        for name in leaves(expression):
+            if not PLACEHOLDER.search(name.text) and session.find(name.text, side) is None:
+                raise ExpressionError(_missing(session, name.text, side), name.place)
+    except AlignError as error:
+        raise SideError(side, error) from error
+    return expression
+
+
+def _missing(session: Session, name: str, side: Side) -> str:
+    near = difflib.get_close_matches(name, islice(names_of(session, side), 4096), 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"the {side} has no {printable(name)}{hint}"
+
+
+def _pairs(session: Session, wanted: Wanted) -> tuple[Pair, ...]:
+    try:
+        here = session.mapped(wanted.here) if wanted.here else ()
+        every = session.mapped(wanted.every) if wanted.every else ()
+        if not here and not every:
+            raise AlignError("no layer has all of these names, in the same step")  # noqa: TRY301
+        for pair in (*here, *every)[:1]:
+            _check_plans(pair)
+    except AlignError as error:
+        raise SideError(None, error) from error
+    known = {(pair.reference.name, pair.candidate.name, pair.reference.step) for pair in here}
+    rest = (p for p in every if (p.reference.name, p.candidate.name, p.reference.step) not in known)
+    return (*here, *rest)
+
+
+def _check_plans(pair: Pair) -> None:
+    """An expression whose tensors do not fit is refused from headers."""
+    for entry in (pair.reference, pair.candidate):
+        _ = entry.spec
+
+
+def names_of(session: Session, side: Side) -> Iterator[str]:
+    """What can be typed for a side: its orphans first, then all its entries."""
+    alignment = session.alignment
+    orphans = alignment.reference_orphans if side == "reference" else alignment.candidate_orphans
+    entries = (session.reference if side == "reference" else session.candidate).entries
+    seen = {id(entry) for entry in orphans}
+    rest = (entry for entry in entries if id(entry) not in seen)
+    return dict.fromkeys(session.label(entry, side) for entry in (*orphans, *rest)).__iter__()
+
+
+def shown_parts(entry: Entry) -> list[str]:
+    """The entries that one is made of, with shape and dtype, and what they come to where it is more than one."""
+    parts = list(parts_of(entry))
+    lines = [f"{printable(part.name)}  {shown_spec(part)}" for part in parts]
+    return lines if parts == [entry] else [*lines, f"→ {shown_spec(entry)}"]
+
+
+def shown_spec(entry: Entry) -> str:
+    """Shape and dtype."""
+    spec = entry.spec
+    return f"{list(spec.shape)} {name_of(spec.dtype)}"

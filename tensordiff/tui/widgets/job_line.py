@@ -1,0 +1,145 @@
+"""One line for what is running: measuring, or a source in a child process, with its log on demand.
+
+A run is iterated in a thread, which tells of it by messages; ``x`` ends the child, and so does leaving the
+application. There is never more than one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import RichLog, Static
+from textual.worker import get_current_worker
+
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
+from tensordiff.capture.runner import Run
+from tensordiff.errors import printable
+
+_BAR = 20
+
+
+class JobLine(Vertical):
+    """Hidden while nothing runs."""
+
+    DEFAULT_CSS = """
+    JobLine { height: auto; max-height: 12; display: none; background: $panel; }
+    JobLine.-shown { display: block; }
+    JobLine > Static { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    JobLine > RichLog { height: 10; display: none; background: $surface; }
+    JobLine.-log > RichLog { display: block; }
+    """
+
+    @dataclass
+    class Told(Message):
+        """The run said something."""
+
+        run: Run
+        event: Event
+
+    @dataclass
+    class Ended(Message):
+        """The run is over."""
+
+        title: str
+        end: Done | Failed
+        purpose: str
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.run: Run | None = None
+        self.title = self.purpose = self._phase = ""
+        self._noted = 0
+
+    def compose(self) -> ComposeResult:
+        """The line, and the log below it."""
+        yield Static("", markup=False)
+        yield RichLog(markup=False, max_lines=2000)
+
+    def measuring(self, done: int, total: int) -> None:
+        """How far measuring is; hidden when it is done."""
+        if self.run is None:
+            self.set_class(done < total, "-shown")
+            self._line("measuring", done, total)
+
+    def start(self, run: Run, title: str, purpose: str) -> None:
+        """Follow a run until it ends."""
+        self.run, self.title, self.purpose, self._phase, self._noted = run, title, purpose, "starting", 0
+        self.query_one(RichLog).clear()
+        self.add_class("-shown")
+        self._line("starting", 0, 0)
+        self.run_worker(
+            lambda: self._follow(run, run), name="run", description="run", thread=True, group="run", exit_on_error=False
+        )
+
+    def _follow(self, run: Run, events: Iterable[Event]) -> None:
+        worker = get_current_worker()
+        for event in events:
+            if not worker.is_cancelled:
+                self.post_message(self.Told(run, event))
+
+    def cancel(self) -> bool:
+        """End the run; whether there was one."""
+        if self.run is None:
+            return False
+        run = self.run
+        self._line("cancelling", 0, 0)
+        self.run_worker(
+            run.cancel, name="cancel", description="cancel", thread=True, group="cancel", exit_on_error=False
+        )
+        return True
+
+    def on_unmount(self) -> None:
+        """Leave no child behind."""
+        if self.run is not None:
+            self.run.cancel()
+
+    def on_job_line_told(self, message: Told) -> None:
+        """Show what the run said."""
+        message.stop()
+        if message.run is not self.run:
+            return
+        event = message.event
+        self._show_log()
+        if isinstance(event, Done | Failed):
+            self._finish(event)
+        elif isinstance(event, Phase):
+            self._phase = f"{event.name} {event.detail}".strip()
+            self._line(self._phase, 0, 0)
+        elif isinstance(event, Progress):
+            self._line(f"{self._phase} {event.what}".strip(), event.done, event.total)
+        elif isinstance(event, Note):
+            self.query_one(RichLog).write(Text(printable(event.text), "bold"))
+
+    def _finish(self, end: Done | Failed) -> None:
+        self.run = None
+        self.remove_class("-shown")
+        self.post_message(self.Ended(self.title, end, self.purpose))
+
+    def toggle_log(self) -> None:
+        """Show the log, or hide it."""
+        self.toggle_class("-log")
+        self._show_log()
+
+    def _show_log(self) -> None:
+        """What the child printed since."""
+        if self.run is None or not self.has_class("-log"):
+            return
+        whole = self.run.log()
+        for line in whole[self._noted :].splitlines():
+            self.query_one(RichLog).write(Text(printable(line)))
+        self._noted = len(whole)
+
+    def _line(self, what: str, done: int, total: int) -> None:
+        name = f"{printable(self.title)}: " if self.run is not None else ""
+        line = Text(f"{name}{printable(what)}")
+        if total:
+            filled = _BAR * done // total
+            line.append(f"  {done}/{total} ").append("█" * filled, "bold").append("░" * (_BAR - filled))
+        if self.run is not None:
+            line.append("   x cancels, L shows its log", "dim")
+        self.query_one(Static).update(line)

@@ -1,0 +1,284 @@
+"""Layers drawn line by line: what is not on the screen is never formatted.
+
+It shows a ``Listing`` in an order, with a cursor that stays on its row however rows are sorted, filtered or
+aligned anew. Names are plain text and reach no parser of markup. What keys and the mouse do is in
+``layer_table``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tensordiff.report.words import GLYPHS
+from tensordiff.state import row_name as key_of
+from tensordiff.tui.listing import VERDICTS, Listing, Order, RowKey
+from tensordiff.tui.text import fit, right
+from tensordiff.tui.tree import NOWHERE, Line, Tree
+from tensordiff.tui.widgets.cells import cell, flat_name, tree_name
+from tensordiff.tui.widgets.columns import Placed, lay_out
+
+_GLYPHS: dict[str, str] = {"pending": " "} | {str(name): glyph for name, glyph in GLYPHS.items()}
+_MARK, _CULPRIT = "●", "►"
+
+
+class LayerLines(ScrollView, can_focus=True):
+    """Layers, one a line, and a cursor."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "layer-table--header", "layer-table--cursor", "layer-table--dim", "layer-table--mark",
+        *(f"layer-table--{verdict}" for verdict in VERDICTS),
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    LayerLines {
+        background: $surface; color: $foreground; height: 1fr;
+        scrollbar-gutter: stable; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1;
+        & > .layer-table--header { background: $panel; color: $foreground; text-style: bold; }
+        & > .layer-table--cursor {
+            background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground;
+        }
+        &:focus > .layer-table--cursor {
+            background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
+        }
+        & > .layer-table--dim { color: $text-disabled; }
+        & > .layer-table--mark { color: $accent; text-style: bold; }
+        & > .layer-table--pending { color: $text-muted; }
+        & > .layer-table--agrees { color: $foreground; }
+        & > .layer-table--drifts { color: $text-warning; }
+        & > .layer-table--diverges { color: $text-error; text-style: bold; }
+        & > .layer-table--unknown { color: $text-accent; }
+    }
+    """
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+    """The line, not the row."""
+
+    @dataclass
+    class Highlighted(Message):
+        """The cursor stands on a row, or on none."""
+
+        position: int | None
+
+    @dataclass
+    class Ordered(Message):
+        """Rows stand in another order, or others are shown."""
+
+        order: Order
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.listing = Listing.of(())
+        self.how = Order()
+        self.lines: Sequence[Line] | np.ndarray[tuple[int], np.dtype[np.intp]] = np.empty(0, np.intp)
+        self.modules: Tree | None = None
+        self.folded: set[str] = set()
+        self.marks: frozenset[RowKey] = frozenset()
+        self.culprits: frozenset[int] = frozenset()
+        self.suspects: frozenset[int] = frozenset()
+        """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
+        self.chosen: tuple[str, ...] | None = None
+        self.missing: frozenset[str] = frozenset({"injected", "golden"})
+        self.placed: list[Placed] = []
+
+    # --- what is shown ---------------------------------------------------------------------------
+
+    def show_listing(self, listing: Listing) -> None:
+        """Another alignment; the cursor stays with its pair, where that is still there."""
+        pair = None if (at := self.position) is None else self.listing.pairs[at]
+        self.listing, self.modules = listing, None
+        self.how = self.how._replace(only=None)
+        self.culprits = self.suspects = frozenset()
+        self.rearrange()
+        self.place_columns()
+        if pair is not None and (found := listing.find(pair)) is not None:
+            self.go(found)
+
+    def show_more(self) -> None:
+        """Rows were measured. Execution order does not change by that; any other does."""
+        if self.how.by is None and not self.how.faults:
+            self.refresh()
+        else:
+            self.show_order(self.how)
+
+    def show_order(self, how: Order) -> None:
+        """Show other rows or in another order; the cursor stays on its row, or as near as can be."""
+        at, self.how = self.position, how
+        line = self.cursor
+        self.rearrange()
+        if at is None or not self.go(at):
+            self.move(line)
+        self.post_message(self.Ordered(how))
+
+    def show_tree(self, tree: Tree | None) -> None:
+        """Rows by module, or one list where there is no tree."""
+        if tree is not None and self.modules is None:
+            self.folded = tree.usual_folds()
+        self.modules = tree
+        self.show_order(self.how._replace(by=None))
+
+    def rearrange(self) -> None:
+        """Find out again which lines there are."""
+        if self.modules is None:
+            self.lines = self.listing.order(self.how)
+        else:
+            kept = self.listing.where(self.listing.order(self.how._replace(by=None)).tolist())
+            folded: Collection[str] = () if self.how.faults or self.how.only is not None else self.folded
+            self.lines = self.modules.lines(folded, kept)
+        self.virtual_size = Size(self._width, len(self.lines) + 1)
+        self.refresh()
+
+    def place_columns(self) -> None:
+        """Lay the columns out anew, for another width or another choice."""
+        width = self.scrollable_content_region.width or self.size.width
+        self.placed = lay_out(width, self.listing.longest + 2, self.chosen, self.missing)
+        self.virtual_size = Size(self._width, len(self.lines) + 1)
+        self.refresh()
+
+    @property
+    def _width(self) -> int:
+        return self.placed[-1].end if self.placed else 0
+
+    def on_resize(self) -> None:
+        """Another width has room for other columns."""
+        self.place_columns()
+        self.call_after_refresh(self._show_cursor)
+
+    # --- the cursor ------------------------------------------------------------------------------
+
+    def line(self, at: int) -> Line:
+        """A line of the table."""
+        found = self.lines[at]
+        return found if isinstance(found, Line) else Line(int(found))
+
+    @property
+    def position(self) -> int | None:
+        """The row under the cursor, by its place in the listing."""
+        if not 0 <= self.cursor < len(self.lines):
+            return None
+        row = self.line(self.cursor).row
+        return None if row == NOWHERE else row
+
+    def go(self, position: int) -> bool:
+        """Put the cursor on a row; whether it is shown at all."""
+        if self.modules is None:
+            found = np.flatnonzero(np.asarray(self.lines) == position)
+            at = int(found[0]) if len(found) else None
+        else:
+            at = next((k for k in range(len(self.lines)) if self.line(k).row == position), None)
+        if at is not None:
+            self.move(at)
+        return at is not None
+
+    def reveal(self, position: int) -> None:
+        """Put the cursor on a row, whatever hides it."""
+        if self.go(position):
+            return
+        if self.modules is not None:
+            self._unfold_to(position)
+        if not self.go(position):
+            self.show_order(self.how._replace(faults=False, only=None, inputs=True))
+            self.go(position)
+
+    def _unfold_to(self, position: int) -> None:
+        name = self.listing.pairs[position].name
+        self.folded = {path for path in self.folded if not (name == path or name.startswith(f"{path}."))}
+        self.rearrange()
+
+    def move(self, line: int) -> None:
+        """Put the cursor on a line, or the nearest there is."""
+        self.cursor = max(0, min(line, len(self.lines) - 1))
+        self._show_cursor()
+        self.refresh()
+        self.post_message(self.Highlighted(self.position))
+
+    def _show_cursor(self) -> None:
+        height = max(1, self.scrollable_content_region.height - 1)
+        top = round(self.scroll_y)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False)
+
+    # --- drawing ---------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        """The header, or a row."""
+        scroll_x, scroll_y = self.scroll_offset
+        width = self.size.width
+        if y == 0:
+            strip = self._header()
+            style = self.get_component_rich_style("layer-table--header")
+        else:
+            at = y - 1 + scroll_y
+            if at >= len(self.lines):
+                return Strip.blank(width, self.rich_style)
+            style = self._line_style(at)
+            strip = Strip(self._segments(at, style))
+        return strip.crop_extend(scroll_x, scroll_x + width, style)
+
+    def _header(self) -> Strip:
+        style = self.get_component_rich_style("layer-table--header")
+        segments = [Segment("    ", style)]
+        for placed in self.placed:
+            text = f"{placed.column.label}{self._arrow(placed.column.id)}"
+            shown = right(text, placed.width) if placed.column.is_number else fit(text, placed.width)
+            segments.append(Segment(f"{shown} ", style))
+        return Strip(segments)
+
+    def _arrow(self, column: str) -> str:
+        if column == "index" and self.how.by is None:
+            return "▲"
+        return "" if column != self.how.by else "▼" if self.how.descending else "▲"
+
+    def _line_style(self, at: int) -> Style:
+        line = self.line(at)
+        style = self.get_component_rich_style(f"layer-table--{self._verdict(line)}")
+        if self.suspects and line.row not in self.suspects:
+            style = self.get_component_rich_style("layer-table--dim")
+        if at == self.cursor:
+            style += self.get_component_rich_style("layer-table--cursor", partial=True)
+        return style
+
+    def _verdict(self, line: Line) -> str:
+        """A folded module's is the worst within."""
+        if line.node != NOWHERE and self.modules and (self.is_folded(line) or line.row == NOWHERE):
+            return VERDICTS[int(self.listing.verdicts[self.modules.within(line.node)].max(initial=0))]
+        return VERDICTS[int(self.listing.verdicts[line.row])]
+
+    def is_folded(self, line: Line) -> bool:
+        """Whether what lies within a module is hidden."""
+        return self.modules is not None and line.node != NOWHERE and self.modules.path(line.node) in self.folded
+
+    def _segments(self, at: int, style: Style) -> list[Segment]:
+        line = self.line(at)
+        has_pair = line.row != NOWHERE
+        is_marked = has_pair and key_of(self.listing.pairs[line.row]) in self.marks
+        culprit = _CULPRIT if line.row in self.culprits else " "
+        mark = self.get_component_rich_style("layer-table--mark", partial=True)
+        segments = [
+            Segment(_MARK if is_marked else " ", style + mark),
+            Segment(f"{culprit}{_GLYPHS[self._verdict(line)]} ", style),
+        ]
+        return segments + [Segment(f"{self._cell(line, placed)} ", style) for placed in self.placed]
+
+    def _cell(self, line: Line, placed: Placed) -> str:
+        if placed.column.id == "layer":
+            return fit(self._shown_name(line), placed.width)
+        return " " * placed.width if line.row == NOWHERE else cell(self.listing, line.row, placed)
+
+    def _shown_name(self, line: Line) -> str:
+        if self.modules is None:
+            return flat_name(self.listing, line.row, any(placed.column.id == "port" for placed in self.placed))
+        pair = None if line.row == NOWHERE else self.listing.pairs[line.row]
+        path = self.modules.path(line.node) if line.node != NOWHERE else pair.name if pair else ""
+        return tree_name(pair, path, line.node != NOWHERE, self.is_folded(line), line.depth)

@@ -1,0 +1,156 @@
+"""Reruns from the app, with a real child process: injection, another capture, operations, cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tensordiff.capture.job import Job
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Settings
+from tensordiff.capture.source import parse_source
+from tensordiff.session import Request
+from tensordiff.tui.widgets.job_line import JobLine
+from tests.tui.running import Running, running
+
+pytest.importorskip("torch")
+SOURCE = """
+import time
+from pathlib import Path
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.first, self.scale, self.last = nn.Linear(8, 8), Scale(factor), nn.Linear(8, 8)
+    def forward(self, x):
+        return self.last(self.scale(self.first(x)))
+
+class Scale(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+    def forward(self, x):
+        return x * self.factor
+
+def right():
+    torch.manual_seed(0)
+    return Net(1.0), {"x": torch.ones(2, 8)}
+
+def wrong():
+    while Path(__file__).with_name("slow").exists():
+        print("waiting", flush=True)
+        time.sleep(0.05)
+    torch.manual_seed(0)
+    return Net(1.5), {"x": torch.ones(2, 8)}
+"""
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Request:
+    """Two captures of a small model, one with a wrong factor."""
+    folder = tmp_path_factory.mktemp("sources")
+    (folder / "net.py").write_text(SOURCE)
+    paths = []
+    for function in ("right", "wrong"):
+        source = parse_source(f"py:{folder / 'net.py'}:{function}")
+        assert source is not None
+        paths.append(Path(Run(Job(source, Settings(), str(folder / function))).result().path))
+    return Request(paths[0], paths[1])
+
+
+async def ended(run: Running) -> None:
+    """Until the child is gone and what it made is shown."""
+    for _ in range(1200):
+        if run.screen.query_one(JobLine).run is None:
+            break
+        await asyncio.sleep(0.05)
+    await run.settle()
+    await run.settle()
+
+
+async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
+    async with running(dumps, (140, 40)) as run:
+        await run.press("i", "down", "enter")
+        await ended(run)
+        assert run.screen.mode() == "injected: rerun"
+        errors = dict(zip(run.table.listing.labels, run.table.listing.column("injected"), strict=True))
+        assert errors["scale"] == pytest.approx(0.5, rel=1e-3)
+        assert errors["last"] < 1e-6
+        verdicts = {line.split()[2]: line.split()[0] for line in run.lines() if " scale " in line or " last " in line}
+        assert verdicts == {"scale": "►✗", "last": "~"}
+
+
+async def test_operations_open_as_a_comparison_of_their_own(dumps: Request) -> None:
+    async with running(dumps, (140, 40)) as run:
+        first = run.screen
+        run.table.reveal(run.table.listing.labels.index("scale"))
+        await run.press("o")
+        for _ in range(1200):
+            if run.screen is not first and run.screen.outcome is not None:
+                break
+            await asyncio.sleep(0.05)
+        await run.settle()
+        assert any("mul" in name for name in run.names)
+        await run.press("q")
+        assert run.screen is first
+
+
+async def test_a_cancelled_run_is_gone(dumps: Request) -> None:
+    slow = dumps.candidate.parent / "slow"
+    async with running(dumps) as run:
+        slow.touch()
+        try:
+            await run.press("c", "ctrl+s")
+            job = run.screen.query_one(JobLine).run
+            assert job is not None
+            os.kill(job.pid, 0)
+            await run.press("L", "x")
+            await ended(run)
+        finally:
+            slow.unlink()
+        assert "cancelled" in run.said()
+        with pytest.raises(ProcessLookupError):
+            os.kill(job.pid, 0)
+
+
+async def test_leaving_the_app_ends_the_child(dumps: Request) -> None:
+    slow = dumps.candidate.parent / "slow"
+    slow.touch()
+    try:
+        async with running(dumps) as run:
+            await run.press("c", "ctrl+s")
+            job = run.screen.query_one(JobLine).run
+            assert job is not None
+            run.app.leave(143)
+        with pytest.raises(ProcessLookupError):
+            os.kill(job.pid, 0)
+    finally:
+        slow.unlink()
+
+
+async def test_a_source_in_place_of_a_dump_is_run_first(dumps: Request) -> None:
+    source = f"py:{dumps.candidate.parent / 'net.py'}:wrong"
+    async with running(Request(dumps.reference, Path(source)), (140, 40)) as run:
+        for _ in range(1200):
+            if run.screen.outcome is not None:
+                break
+            await asyncio.sleep(0.05)
+        await run.settle()
+        assert run.verdict == "diverges"
+
+
+async def test_a_source_that_does_not_run_ends_with_its_sentence(dumps: Request) -> None:
+    source = f"py:{dumps.candidate.parent / 'net.py'}:nothing"
+    async with running(Request(dumps.reference, Path(source)), (140, 40)) as run:
+        await ended(run)
+        for _ in range(600):
+            if run.app.sentence:
+                break
+            await asyncio.sleep(0.05)
+    assert run.app.return_value == 2
+    assert "nothing" in run.app.sentence

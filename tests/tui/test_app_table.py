@@ -1,0 +1,269 @@
+"""Opening and reading: the table fills, sorts, filters, folds, and keeps the cursor on its row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from tensordiff.session import Request
+from tensordiff.tui.listing import Order
+from tensordiff.tui.widgets.summary import Summary
+from tests.making import nudged, numbers, save, write
+from tests.tui.running import CASES, CULPRIT, GOLDEN, INJECTED, running, samples
+
+needs_cases = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")
+
+
+async def test_it_opens_and_names_the_culprit() -> None:
+    async with running(samples()) as run:
+        assert len(run.table.listing) == 76
+        assert run.table.listing.measured == 76
+        assert "layers.0.self_attn.q_proj" in run.names
+        assert not any("input" in name for name in run.names if name.startswith("layers.0.mlp "))
+        told = str(run.screen.query_one(Summary).render())
+        assert "76 pairs" in told
+        assert f"first at {CULPRIT}" in told
+        run.screen.action_culprit(1)
+        await run.settle()
+        culprit = next(line for line in run.lines() if CULPRIT in line)
+        assert culprit.startswith(" ►✗")
+
+
+@needs_cases
+@pytest.mark.parametrize("case", ["llama", "llama_bf16", "qwen3", "phi3", "bert"])
+async def test_real_dumps_open(case: str) -> None:
+    async with running(Request(CASES / case / "torch", CASES / case / "max"), (80, 24)) as run:
+        assert run.screen.outcome is not None
+        assert run.screen.outcome.culprit is None
+        assert run.table.listing.measured == len(run.table.listing) > 20
+        assert run.said() == ""
+
+
+async def test_the_first_paint_reads_no_tensor(opens: list[str]) -> None:
+    from tensordiff.tui.app import TensordiffApp
+
+    app = TensordiffApp(samples(), keeps=False)
+    async with app.run_test() as pilot:
+        opens.clear()
+        before = [name for name in opens if name.endswith((".pt", ".safetensors"))]
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert before == []
+
+
+async def test_next_and_previous_culprit() -> None:
+    async with running(samples()) as run:
+        await run.press("n")
+        assert run.name == CULPRIT
+        await run.press("n")
+        assert "there is none below" in run.said()
+        run.table.action_end(1)
+        await run.press("N")
+        assert run.name == CULPRIT
+
+
+async def test_moving() -> None:
+    async with running(samples()) as run:
+        await run.press("j", "down", "k")
+        assert run.table.cursor == 1
+        await run.press("G")
+        assert run.table.cursor == len(run.table.lines) - 1
+        await run.press("g", "ctrl+d")
+        assert run.table.cursor == run.table._page
+
+
+async def test_sorting_keeps_the_cursor_on_its_row() -> None:
+    async with running(samples()) as run:
+        run.screen.action_culprit(1)
+        run.table.sort_by("rel_l2")
+        await run.settle()
+        assert run.name == CULPRIT
+        values = run.table.listing.column("rel_l2")[[run.table.line(k).row for k in range(len(run.table.lines))]]
+        assert (np.diff(values) <= 0).all()
+        await run.press("S")
+        assert run.name == CULPRIT
+        assert run.table.line(0).row != run.table.position
+        await run.press("0")
+        assert run.table.how.by is None
+        await run.press("s")
+        assert run.table.how.by == "layer"
+
+
+async def test_filter_by_typing_and_escape() -> None:
+    async with running(samples()) as run:
+        await run.press("slash", *"mlp$")
+        assert run.names
+        assert all(name.endswith("mlp") for name in run.names)
+        run.screen.query_one(Input).value = "!layers"
+        await run.settle()
+        assert run.names
+        assert not any("layers" in name for name in run.names)
+        run.screen.query_one(Input).value = "["
+        await run.settle()
+        assert "unterminated" in str(run.screen.query_one("#filter-wrong").render())
+        await run.press("escape")
+        assert len(run.names) == len(run.table.listing.order(Order()))
+
+
+async def test_faults_and_inputs() -> None:
+    async with running(samples()) as run:
+        await run.press("f")
+        assert 0 < len(run.names) < 10
+        await run.press("f", "I")
+        assert len(run.names) == 76
+        await run.press("I")
+        assert len(run.names) < 76
+
+
+async def test_the_tree_folds_and_unfolds() -> None:
+    async with running(samples()) as run:
+        await run.press("w")
+        text = "\n".join(run.lines())
+        assert "▾ layers" in text
+        assert "▸ 0" in text
+        assert "q_proj" not in text
+        assert "✗" in next(line for line in run.lines() if "▸ 1" in line)
+        run.screen.action_culprit(1)
+        await run.settle()
+        assert run.name == CULPRIT
+        assert "▾ 1" in "\n".join(run.lines())
+        await run.press("h")
+        assert run.name == "layers.1.mlp"
+        await run.press("h")
+        assert "act_fn" not in "\n".join(run.lines())
+        await run.press("w")
+        assert "layers.0.self_attn.q_proj" in run.names
+
+
+async def test_go_to_a_layer_by_typing() -> None:
+    async with running(samples()) as run:
+        await run.press("l", *"1 up", "enter")
+        assert run.name == "layers.1.mlp.up_proj"
+
+
+async def test_columns_can_be_chosen() -> None:
+    async with running(samples()) as run:
+        before = [placed.column.id for placed in run.table.placed]
+        await run.press("C", "enter", "ctrl+s")
+        assert [placed.column.id for placed in run.table.placed] == [name for name in before if name != "index"]
+
+
+async def test_copying() -> None:
+    async with running(samples()) as run:
+        run.screen.action_culprit(1)
+        await run.press("y")
+        assert run.app.clipboard == CULPRIT
+        await run.press("Y")
+        assert json.loads(run.app.clipboard)["name"] == CULPRIT
+
+
+async def test_the_mouse_sorts_selects_and_opens() -> None:
+    async with running(samples()) as run:
+        heading = run.table.heading("rel_l2")
+        await run.pilot.click(run.table, offset=(heading.x + 2, 0))
+        assert run.table.how.by == "rel_l2"
+        await run.pilot.click(run.table, offset=(heading.x + 2, 0))
+        assert not run.table.how.descending
+        await run.pilot.click(run.table, offset=(10, 5))
+        assert run.table.cursor == 4
+        await run.pilot.click(run.table, offset=(10, 5), times=2)
+        await run.settle()
+        assert run.app.screen is not run.screen
+
+
+async def test_injected_and_golden_have_columns_where_they_are() -> None:
+    async with running(samples(injected=INJECTED, golden=GOLDEN), (200, 60)) as run:
+        shown = [placed.column.id for placed in run.table.placed]
+        assert {"injected", "golden", "why", "verdict", "gain"} <= set(shown)
+    async with running(samples()) as run:
+        shown = [placed.column.id for placed in run.table.placed]
+        assert not {"injected", "golden"} & set(shown)
+
+
+async def test_a_small_terminal_is_usable_and_resizing_is_harmless() -> None:
+    async with running(samples(), (80, 24)) as run:
+        assert not run.screen.query_one("#plot").display
+        run.screen.action_culprit(1)
+        await run.settle()
+        assert any(CULPRIT in line and "8.28e-02" in line for line in run.lines())
+        for size in ((200, 60), (20, 6), (1, 1), (80, 24)):
+            await run.pilot.resize_terminal(*size)
+            await run.settle()
+        assert run.name == CULPRIT
+        assert any(CULPRIT in line for line in run.lines())
+
+
+async def test_marks() -> None:
+    async with running(samples()) as run:
+        await run.press("space")
+        assert len(run.table.marks) == 1
+        assert run.lines()[1].startswith("●")
+        assert run.table.cursor == 1
+        await run.press("k", "space")
+        assert not run.table.marks
+
+
+async def test_the_tolerance_can_be_moved() -> None:
+    async with running(samples()) as run:
+        run.screen.judge_by(1.0)
+        await run.settle()
+        assert run.verdict == "agrees"
+        await run.press("t")
+        run.app.screen.query_one(Input).value = "no"
+        await run.press("enter")
+        assert "no tolerance" in str(run.app.screen.query_one("#wrong").render())
+        run.app.screen.query_one(Input).value = ""
+        await run.press("enter")
+        assert run.verdict == "diverges"
+        await run.press("right_parenthesis")
+        assert run.screen.session and run.screen.session.engine.limits.threshold == pytest.approx(1e-4)
+
+
+# --- odd names -----------------------------------------------------------------------------------
+
+ODD = [
+    "blocks[/0]", "[red]x[/]", "a\nb", "\x1b[31mred", "語" * 30, "e\u0301" * 20, "\u202ertl", "", " ", "[b",
+    "👩\u200d👩",
+]  # fmt: skip
+
+
+async def test_odd_names_are_all_there(tmp_path: Path) -> None:
+    await _all_there(tmp_path, ODD)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30), min_size=1, max_size=6))
+def test_no_name_crashes_or_vanishes(tmp_path_factory: pytest.TempPathFactory, some: list[str]) -> None:
+    import asyncio
+
+    asyncio.run(_all_there(tmp_path_factory.mktemp("odd"), some))
+
+
+async def _all_there(folder: Path, some: list[str]) -> None:
+    tensors = {f"n{k}.{name}": numbers(2, 2) for k, name in enumerate(some)}
+    moved = {name: nudged(array, 0.5) for name, array in tensors.items()}
+    reference, candidate = save(folder / "r.safetensors", tensors), save(folder / "c.safetensors", moved)
+    async with running(Request(reference, candidate), (100, 30)) as run:
+        assert len(run.table.lines) == len(tensors)
+        run.table.go(0)
+        for keys in (("w",), ("plus",), ("w",), ("s",), ("Y",), ("enter",)):
+            await run.press(*keys)
+        assert run.app.screen is not run.screen
+        run.app.screen.dismiss(0)
+        await run.settle()
+        for k in range(len(some)):
+            assert any(f"n{k}" in line for line in run.lines())
+
+
+async def test_dumps_without_a_common_name(tmp_path: Path) -> None:
+    reference = write(tmp_path / "r", {"a": numbers(2)})
+    candidate = write(tmp_path / "c", {"zz": numbers(7)})
+    async with running(Request(reference, candidate)) as run:
+        assert "nothing could be paired" in run.said()
+        await run.press("n", "enter", "space", "b", "w", "y")

@@ -1,0 +1,353 @@
+"""Bisect, rules, injection, export, reload, the session file, failures: what changes more than the view."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, RadioButton, RadioSet
+
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.session import Request
+from tensordiff.settings import Settings
+from tensordiff.tui.screens.exporting import Export
+from tensordiff.tui.screens.layer import LayerScreen
+from tensordiff.tui.screens.start import StartScreen
+from tensordiff.tui.widgets.bisect_bar import BisectBar
+from tensordiff.tui.widgets.job_line import JobLine
+from tensordiff.tui.widgets.rules_panel import RulesPanel
+from tensordiff.tui.widgets.summary import Summary
+from tests.making import numbers, write
+from tests.tui.running import CANDIDATE, CASES, CULPRIT, INJECTED, REFERENCE, Running, running, samples
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Request:
+    """The samples where they may be changed, with nothing beside them."""
+    for path in (REFERENCE, CANDIDATE):
+        shutil.copytree(path, tmp_path / path.name)
+    return Request(tmp_path / "reference", tmp_path / "candidate")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is read from or written to the user's own folders."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(folder))
+    return folder
+
+
+# --- bisect --------------------------------------------------------------------------------------
+
+
+async def test_bisect_by_hand() -> None:
+    async with running(samples()) as run:
+        await run.press("b")
+        bar = run.screen.query_one(BisectBar)
+        assert bar.has_focus
+        assert bar.bisect and bar.bisect.probe is not None
+        first = bar.bisect.probe
+        assert len(run.table.suspects) == len(bar.bisect.places)
+        await run.press("g")
+        assert bar.bisect.marks[0] == ("good", first)
+        assert first not in bar.bisect.suspects
+        assert len(run.table.suspects) == len(bar.bisect.suspects) < len(bar.bisect.places)
+        await run.press("b", "s", "u", "u", "u")
+        assert len(run.table.suspects) == len(bar.bisect.places)
+        await run.press("r")
+        assert not bar.has_class("-shown")
+        assert run.table.has_focus
+        assert not run.table.suspects
+
+
+async def test_bisect_by_itself_states_its_answer_and_evidence() -> None:
+    async with running(samples()) as run:
+        await run.press("b", "a")
+        told = str(run.screen.query_one(BisectBar).render())
+        assert f"First bad: #57 {CULPRIT}: rel_l2 8.3e-02" in told
+        assert "answers; assuming that everything before" in told
+        assert run.name == CULPRIT
+        assert run.table.suspects == {57}
+        await run.press("l")
+        assert "bad 57" in str(run.screen.query_one(BisectBar).render())
+        await run.press("enter")
+        assert isinstance(run.app.screen, LayerScreen)
+
+
+async def test_a_contradiction_is_told_not_raised() -> None:
+    async with running(samples()) as run:
+        await run.press("b", "a", "g")
+        assert "undo" in run.said()
+
+
+async def test_escape_goes_from_the_bar_to_the_table_and_then_ends_the_search() -> None:
+    async with running(samples()) as run:
+        await run.press("b", "escape")
+        assert run.table.has_focus
+        assert run.screen.query_one(BisectBar).bisect is not None
+        await run.press("escape")
+        assert run.screen.query_one(BisectBar).bisect is None
+
+
+# --- layers, rules, injection --------------------------------------------------------------------
+
+
+async def test_enter_opens_the_layer_and_the_cursor_follows() -> None:
+    async with running(samples()) as run:
+        run.screen.action_culprit(1)
+        await run.press("enter")
+        assert isinstance(run.app.screen, LayerScreen)
+        run.app.screen.dismiss(59)
+        await run.settle()
+        assert run.name == "layers.1.mlp.up_proj"
+
+
+async def test_the_rules_panel_realigns_and_the_cursor_stays() -> None:
+    if not CASES.is_dir():
+        pytest.skip("the cases are not beside this checkout")
+    async with running(Request(CASES / "llama" / "torch", CASES / "llama" / "max"), (160, 48)) as run:
+        await run.press("m")
+        panel = run.screen.query_one(RulesPanel)
+        assert panel.rules.has_focus
+        at = next(k for k, name in enumerate(run.names) if name == "layers.1.mlp")
+        run.table.move(at)
+        before = len(run.table.listing)
+        pair = run.screen.pair
+        session = run.screen.session
+        assert session is not None and pair is not None
+        panel.post_message(RulesPanel.Aligned(session.realigned(session.said)))
+        await run.settle()
+        assert run.screen.session is not session
+        assert run.name == "layers.1.mlp"
+        assert len(run.table.listing) == before == run.table.listing.measured
+        await run.press("escape")
+        assert run.table.has_focus
+
+
+async def test_an_injected_dump_beside_the_candidate_is_taken_at_once() -> None:
+    async with running(samples()) as run:
+        assert "injected" not in [placed.column.id for placed in run.table.placed]
+        await run.press("i")
+        assert run.screen.request.injected == INJECTED
+        assert "injected" in [placed.column.id for placed in run.table.placed]
+        assert "candidate_injected" in run.screen.mode()
+        await run.press("i")
+        assert "injected" not in [placed.column.id for placed in run.table.placed]
+        await run.press("i")
+        at = run.table.listing.labels.index("layers.1.mlp.down_proj")
+        assert run.table.listing.column("injected")[at] < 1e-6 < run.table.listing.column("rel_l2")[at]
+
+
+@pytest.mark.parametrize("key", ["i", "c", "o", "ctrl+o"])
+async def test_what_cannot_be_run_says_why(key: str, tmp_path: Path) -> None:
+    reference, candidate = (write(tmp_path / name, {"a": numbers(2)}) for name in "rc")
+    async with running(Request(reference, candidate)) as run:
+        await run.press(key)
+        assert "does not say which source made it" in run.said()
+
+
+async def test_greyed_keys_say_why() -> None:
+    async with running(samples()) as run:
+        assert run.screen.active_bindings["x"].enabled is False
+        await run.press("x")
+        assert "nothing is running" in run.said()
+
+
+# --- export --------------------------------------------------------------------------------------
+
+
+async def export(run: Running, path: Path, scope: int, form: int) -> None:
+    await run.press("e")
+    dialog = run.app.screen
+    assert isinstance(dialog, Export)
+    list(dialog.query_one("#scope", RadioSet).query(RadioButton))[scope].value = True
+    list(dialog.query_one("#format", RadioSet).query(RadioButton))[form].value = True
+    await run.settle()
+    field = dialog.query_one(Input)
+    field.value = str(path.with_suffix(Path(field.value).suffix))
+    await run.press("ctrl+s")
+
+
+async def test_export_of_all_the_marked_and_the_selected(tmp_path: Path) -> None:
+    async with running(samples()) as run:
+        run.screen.action_culprit(1)
+        run.table.action_mark()
+        run.table.action_mark()
+        run.screen.action_culprit(-1)
+        await run.settle()
+        for scope, count in enumerate((76, 2, 1)):
+            await export(run, tmp_path / f"r{scope}", scope, 3)
+            assert len(json.loads((tmp_path / f"r{scope}.json").read_text())["pairs"]) == count
+            assert str(tmp_path / f"r{scope}.json") in run.said()
+
+
+@pytest.mark.parametrize("suffix", [".md", ".txt", ".csv"])
+async def test_export_formats(tmp_path: Path, suffix: str) -> None:
+    async with running(samples()) as run:
+        await export(run, tmp_path / "r", 0, (".md", ".html", ".txt", ".json", ".csv", ".png").index(suffix))
+        assert CULPRIT in (tmp_path / f"r{suffix}").read_text()
+
+
+async def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with running(samples()) as run:
+        await export(run, tmp_path / "file" / "r", 0, 0)
+        assert "could not be written" in run.said()
+
+
+# --- the disk ------------------------------------------------------------------------------------
+
+
+async def test_a_changed_dump_is_noticed_and_read_again(copied: Request) -> None:
+    async with running(copied) as run:
+        shutil.rmtree(copied.candidate)
+        shutil.copytree(REFERENCE, copied.candidate)
+        run.screen._look_at_disk()
+        await run.app.workers.wait_for_complete()
+        await run.settle()
+        assert "ctrl+r" in run.said()
+        assert run.verdict == "diverges"
+        await run.press("ctrl+r")
+        assert run.verdict == "agrees"
+
+
+async def test_a_dump_still_being_written_is_followed(tmp_path: Path) -> None:
+    reference = write(tmp_path / "r", {"a": numbers(4), "b": numbers(4), "c": numbers(4)})
+    async with AsyncExitStack() as stack:
+        writer = DumpWriter(tmp_path / "c", {})
+        with writer:
+            writer.add("a", numbers(4))
+            writer.add("b", numbers(4))
+            run = await stack.enter_async_context(running(Request(reference, tmp_path / "c")))
+            assert len(run.table.listing) == 2
+            assert "still being written" in str(run.screen.query_one(Summary).render())
+            writer.add("c", numbers(4))
+        run.screen._look_at_disk()
+        await run.app.workers.wait_for_complete()
+        await run.settle()
+        assert len(run.table.listing) == 3
+        assert "still being written" not in str(run.screen.query_one(Summary).render())
+
+
+# --- coming back ---------------------------------------------------------------------------------
+
+
+async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None:
+    async with running(copied, keeps=True) as run:
+        run.screen.action_culprit(1)
+        await run.press("quotation_mark", *"why", "enter", "space")
+        run.screen._choose_columns(("layer", "rel_l2"))
+        run.table.sort_by("rel_l2")
+        await run.press("b", "g", "escape")
+    kept = [path for path in copied.candidate.parent.iterdir() if path.is_file()]
+    assert len(kept) == 1
+    async with running(copied, keeps=True) as run:
+        assert len(run.table.marks) == 1
+        assert [placed.column.id for placed in run.table.placed] == ["layer", "rel_l2"]
+        assert run.screen.keeper.state.notes == {CULPRIT: "why"}
+        assert run.table.how.by == "rel_l2"
+        bar = run.screen.query_one(BisectBar)
+        assert bar.bisect and [mark for mark, _ in bar.bisect.marks] == ["good"]
+
+
+async def test_looking_leaves_no_file(copied: Request) -> None:
+    async with running(copied, keeps=True) as run:
+        await run.press("j", "j", "n")
+    assert [path for path in copied.candidate.parent.iterdir() if path.is_file()] == []
+
+
+async def test_a_damaged_session_file_is_put_aside_and_told(copied: Request) -> None:
+    async with running(copied, keeps=True) as run:
+        await run.press("space")
+    kept = next(path for path in copied.candidate.parent.iterdir() if path.is_file())
+    kept.write_text("{")
+    async with running(copied, keeps=True) as run:
+        assert "put aside" in run.said()
+        assert not run.table.marks
+
+
+# --- starting, failing, ending -------------------------------------------------------------------
+
+
+async def test_what_cannot_be_opened_ends_with_its_sentence(tmp_path: Path) -> None:
+    async with running(Request(tmp_path / "nothing", CANDIDATE)) as run:
+        pass
+    assert run.app.return_value == 2
+    assert "nothing: no such file or folder" in run.app.sentence
+
+
+async def test_the_start_screen_lists_recent_pairs_and_survives_a_bad_one(copied: Request) -> None:
+    async with running(copied, keeps=True):
+        pass
+    async with running(None, keeps=True) as run:
+        assert isinstance(run.app.screen, StartScreen)
+        await run.press("enter")
+        assert run.screen.request.candidate == copied.candidate
+        await run.press("q")
+        assert isinstance(run.app.screen, StartScreen)
+        shutil.rmtree(copied.candidate)
+        await run.press("enter")
+        assert isinstance(run.app.screen, StartScreen)
+        assert "candidate" in run.said()
+        await run.press("delete")
+        assert run.app.screen.recent == []
+
+
+async def test_a_failing_worker_is_a_notification() -> None:
+    async with running(samples()) as run:
+
+        def fail() -> None:
+            raise RuntimeError("planted")
+
+        run.screen.run_worker(fail, thread=True, group="tree", exit_on_error=False)
+        await run.settle()
+        assert "planted" in run.said()
+        assert run.app.is_running
+
+
+async def test_user_s_keys_and_theme() -> None:
+    settings = Settings(theme="light", keys={"table.next": "ctrl+n"}, columns=("layer", "mse"))
+    async with running(samples(), settings=settings) as run:
+        assert run.app.theme == "textual-light"
+        assert [placed.column.id for placed in run.table.placed] == ["layer", "mse"]
+        await run.press("n")
+        assert run.name != CULPRIT
+        await run.press("ctrl+n")
+        assert run.name == CULPRIT
+        await run.press("T")
+        assert run.app.theme == "textual-dark"
+
+
+async def test_palette_and_help() -> None:
+    async with running(samples()) as run:
+        await run.press("colon", *"next culprit", "enter")
+        assert run.name == CULPRIT
+        await run.press("question_mark")
+        assert run.app.screen.query("HelpPanel")
+        await run.press("escape")
+        assert not run.app.screen.query("HelpPanel")
+
+
+async def test_q_quits() -> None:
+    async with running(samples()) as run:
+        await run.pilot.press("q")
+        await run.pilot.pause()
+    assert run.app.return_value == 0
+
+
+async def test_zoom_gives_the_table_the_whole_screen() -> None:
+    async with running(samples()) as run:
+        before = run.table.size.height
+        await run.press("z")
+        assert run.table.size.height > before
+        await run.press("escape")
+        assert run.table.size.height == before
+
+
+async def test_the_job_line_hides_when_all_is_measured() -> None:
+    async with running(samples()) as run:
+        assert not run.screen.query_one(JobLine).has_class("-shown")

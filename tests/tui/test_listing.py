@@ -1,0 +1,144 @@
+"""Sorting, filtering and folding, without a screen."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensordiff.compare.engine import Engine
+from tensordiff.tui.listing import ABSENT, Batch, Gain, Listing, Order, Pattern, ranked
+from tensordiff.tui.tree import NOWHERE, Tree
+from tests.making import nudged, numbers, pairs
+
+ERRORS = st.lists(st.one_of(st.floats(min_value=0), st.just(math.nan), st.just(ABSENT)), max_size=30)
+
+
+@given(ERRORS, st.booleans())
+def test_nan_is_worst_and_absent_is_last_either_way(values: list[float], descending: bool) -> None:
+    found = [values[at] for at in ranked(np.array(values, np.float64), descending)]
+    there = [value for value in found if value != ABSENT]
+    assert found[len(there) :] == [ABSENT] * (len(found) - len(there))
+    worst_first = there if descending else there[::-1]
+    ranks = [(math.isnan(value), 0.0 if math.isnan(value) else value) for value in worst_first]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_equal_values_keep_execution_order() -> None:
+    assert ranked(np.array([2.0, 1.0, 2.0, 1.0]), True).tolist() == [0, 2, 1, 3]
+    assert ranked(np.array([2.0, 1.0, 2.0, 1.0]), False).tolist() == [1, 3, 0, 2]
+
+
+def listing() -> Listing:
+    """Four layers: an input, one that agrees, one that is NaN, one that diverges, one that cannot be read."""
+    a = numbers(4, 4)
+    nan = a.copy()
+    nan[0, 0] = np.nan
+    reference = {"a-input_0": a, "a": a, "c": a, "b": a, "d": a}
+    candidate = {"a-input_0": a, "a": a, "c": nudged(a, 0.5), "b": nan, "d": None}
+    found = pairs(reference, candidate)
+    made = Listing.of(found)
+    made.put(Batch.of(0, list(Engine().rows(found)), Gain()))
+    return made
+
+
+def names(made: Listing, how: Order) -> list[str]:
+    return [made.labels[at] for at in made.order(how)]
+
+
+def test_orders() -> None:
+    made = listing()
+    assert names(made, Order()) == ["a", "c", "b", "d"]
+    assert names(made, Order(inputs=True)) == ["a input_0", "a", "c", "b", "d"]
+    assert names(made, Order("rel_l2")) == ["b", "c", "a", "d"]
+    assert names(made, Order("rel_l2", descending=False)) == ["a", "c", "b", "d"]
+    assert names(made, Order("verdict"))[-1] == "a"
+    assert names(made, Order(faults=True)) == ["c", "b"]
+    assert names(made, Order(only=frozenset({2}))) == ["c"]
+
+
+def test_a_dump_of_inputs_alone_is_shown() -> None:
+    made = Listing.of(pairs({"a-input_0": numbers(2)}, {"a-input_0": numbers(2)}))
+    assert names(made, Order()) == ["a input_0"]
+
+
+def test_names_sort_naturally() -> None:
+    tensors = {f"layers.{k}": numbers(2) for k in (10, 9, 100, 1)}
+    made = Listing.of(pairs(tensors, tensors))
+    assert names(made, Order("layer", descending=False)) == [f"layers.{k}" for k in (1, 9, 10, 100)]
+
+
+@given(st.lists(st.text(max_size=8), unique=True, max_size=12))
+def test_any_names_can_be_sorted(some: list[str]) -> None:
+    tensors = {f"x{name}x": numbers(1) for name in some}
+    made = Listing.of(pairs(tensors, tensors))
+    assert len(made.order(Order("layer"))) == len(made)
+
+
+def test_patterns() -> None:
+    assert Pattern.parse("") is None
+    assert Pattern.parse("!") is None
+    kept, left = Pattern.parse("mlp"), Pattern.parse("!mlp")
+    assert kept and left
+    assert (kept.matches("a.mlp"), left.matches("a.mlp")) == (True, False)
+    with pytest.raises(re.error):
+        Pattern.parse("[")
+
+
+def test_gain_is_error_out_over_error_in() -> None:
+    a = numbers(64)
+    reference = {"l-input_0": a, "l": a, "m": a}
+    found = pairs(reference, {"l-input_0": nudged(a, 1e-3), "l": nudged(a, 1e-2), "m": a})
+    gain = Gain()
+    some = [gain.of(row) for row in Engine().rows(found)]
+    assert some[0] is None
+    assert some[1] == pytest.approx(10, rel=1e-3)
+    assert some[2] is None
+
+
+def test_numbers_are_carried_over_to_another_alignment() -> None:
+    before = listing()
+    after = Listing.of(before.pairs[1:])
+    after.carry(before)
+    assert after.rows == before.rows[1:]
+    assert after.measured == 0
+
+
+# --- the tree ------------------------------------------------------------------------------------
+
+
+def lines(tree: Tree, folded: set[str], count: int, kept: list[int] | None = None) -> list[tuple[int, str, int]]:
+    mask = np.ones(count, np.bool_) if kept is None else np.isin(np.arange(count), kept)
+    return [(row, tree.path(node) if node != NOWHERE else "", depth) for row, node, depth in tree.lines(folded, mask)]
+
+
+def test_a_module_s_own_output_stands_on_its_line() -> None:
+    tree = Tree.of(["l.0.a", "l.0.b", "l.0", "norm"], np.zeros(4, np.bool_))
+    assert lines(tree, set(), 4) == [
+        (NOWHERE, "l", 0), (2, "l.0", 1), (0, "", 2), (1, "", 2), (3, "", 0),
+    ]  # fmt: skip
+    assert lines(tree, {"l.0"}, 4) == [(NOWHERE, "l", 0), (2, "l.0", 1), (3, "", 0)]
+    assert lines(tree, set(), 4, [1]) == [(NOWHERE, "l", 0), (NOWHERE, "l.0", 1), (1, "", 2)]
+    assert tree.usual_folds() == {"l.0"}
+
+
+def test_inputs_stand_below_their_layer() -> None:
+    tree = Tree.of(["a", "a"], np.array([True, False]))
+    assert lines(tree, set(), 2) == [(1, "a", 0), (0, "", 1)]
+    assert lines(tree, {"a"}, 2) == [(1, "a", 0)]
+
+
+@given(st.lists(st.text(alphabet="ab.", max_size=6), max_size=12))
+def test_no_row_vanishes_from_the_tree(some: list[str]) -> None:
+    tree = Tree.of(some, np.zeros(len(some), np.bool_))
+    shown = [row for row, _, _ in tree.lines(set(), np.ones(len(some), np.bool_)) if row != NOWHERE]
+    assert sorted(shown) == list(range(len(some)))
+
+
+def test_a_name_of_very_many_parts() -> None:
+    tree = Tree.of([".".join("x" * 5000)], np.zeros(1, np.bool_))
+    assert tree.lines(set(), np.ones(1, np.bool_))[-1].row == 0

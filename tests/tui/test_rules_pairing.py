@@ -1,0 +1,236 @@
+"""Orphans and suggestions: picking, the map dialog, expressions, accepting, and names of any kind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+from textual.widgets import Button, Input
+
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.suggest import Suggestion
+from tensordiff.session import Request, Session
+from tensordiff.tui.screens.map_screen import MapScreen
+from tests.cli.test_hostile_names import HOSTILE
+from tests.making import numbers, save, write
+from tests.tui.rules_hosting import CANDIDATE, REFERENCE, Host, drawn, opened, orphan, said, settled, with_other_mlp
+
+SIZE = (120, 40)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return opened(tmp_path, with_other_mlp)
+
+
+def maps(app: Host) -> tuple[MapRule, ...]:
+    return app.panel.book.said.maps
+
+
+async def test_pick_one_of_each_side_see_it_and_accept_it_for_every_layer(session: Session) -> None:
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(app, pilot)
+        app.panel.orphans.focus()
+        app.panel.orphans.move(orphan(app, "reference", "layers.0.self_attn.o_proj-output"))
+        await pilot.press("p")
+        assert "1 picked of the reference" in said(app, "#orphans-heading")
+        app.panel.orphans.move(orphan(app, "candidate", "layers.0.self_attn.merge-output"))
+        await pilot.press("enter")
+        await settled(app, pilot)
+        assert isinstance(app.screen, MapScreen)
+        shown = said(app, "#found")
+        assert "✓ rel L2 2.5e-07" in shown and "[1, 9, 64] float32 against [9, 64] float32" in shown
+        assert "every layer: layers.{i}.self_attn.o_proj = layers.{i}.self_attn.merge" in shown
+        assert "2 pairs; of 2 measured the worst is ✓" in shown
+        assert "Every layer: 2 pairs" in str(app.screen.query_one("#every", Button).label)
+        before = len(session.alignment.pairs)
+        await pilot.press("ctrl+s")
+        await settled(app, pilot)
+        assert app.panel.book.said.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
+        assert len(app.aligned[-1].alignment.pairs) == before + 2
+
+
+async def test_this_layer_alone(session: Session) -> None:
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        app.panel.orphans.focus()
+        for side, part in (("candidate", "1.self_attn.merge-output"), ("reference", "1.self_attn.o_proj-output")):
+            app.panel.orphans.move(orphan(app, side, part))
+            await pilot.press("enter")
+        await settled(app, pilot)
+        await pilot.press("ctrl+l")
+        await settled(app, pilot)
+        wanted = MapRule("layers.1.self_attn.o_proj", "layers.1.self_attn.merge", every=False)
+        assert app.panel.book.said.maps == (wanted,)
+        assert len(app.aligned[-1].alignment.pairs) == len(session.alignment.pairs) + 1
+
+
+async def test_several_of_one_side_are_joined_and_a_pick_can_be_put_back(tmp_path: Path) -> None:
+    parts = {f"layers.{k}.{n}": numbers(9, 24, seed=3 * k + j) for k in range(2) for j, n in enumerate("abc")}
+    whole = {f"layers.{k}.abc": parts[f"layers.{k}.a"] for k in range(2)}
+    both = save(tmp_path / "r.safetensors", parts), save(tmp_path / "c.safetensors", whole)
+    app = Host(Session.open(Request(*both)))
+    async with app.run_test(size=SIZE) as pilot:
+        app.panel.orphans.focus()
+        for part in ("0.a", "0.b", "0.c", "0.b"):
+            app.panel.orphans.move(orphan(app, "reference", part))
+            await pilot.press("space")
+        app.panel.orphans.move(orphan(app, "candidate", "0.abc"))
+        await pilot.press("enter")
+        await settled(app, pilot)
+        assert app.screen.query_one("#reference", Input).value == "cat(layers.0.a, layers.0.c)"
+        shown = said(app, "#found")
+        assert "? shapes [9, 48] and [9, 24] need a view" in shown and "→ [9, 48] float32" in shown
+        await pilot.press("escape")
+        await settled(app, pilot)
+        assert app.panel.orphans.picks == () and app.aligned == []
+
+
+async def test_an_expression_is_completed_and_its_mistakes_are_pointed_at() -> None:
+    session = Session.open(Request(REFERENCE, CANDIDATE))
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        app.push_screen(MapScreen(session, "", "layers.0.self_attn.qkv_proj"))
+        await settled(app, pilot)
+        await pilot.press(*"cat(layers.0.self_attn.q_")
+        await pilot.pause()
+        assert "layers.0.self_attn.q_proj" in said(app, "#offers-reference")
+        await pilot.press("right")
+        field = app.screen.query_one("#reference", Input)
+        assert field.value == "cat(layers.0.self_attn.q_proj"
+        for text, wrong in (
+            ("cat(layers.0.self_attn.q_proj", "is expected, not the end of the text\n"),
+            ("cut(a)", "'cut' is not a function; did you mean cat?\n  cut(a)\n  ^^^"),
+            ("layers.0.self_attn.q", "the reference has no layers.0.self_attn.q; did you mean layers.0.self_attn"),
+        ):
+            field.value = text
+            await pilot.pause(0.4)
+            await settled(app, pilot)
+            assert wrong in said(app, "#wrong-reference")
+            assert app.screen.query_one("#every", Button).disabled
+            await pilot.press("ctrl+s")
+            assert isinstance(app.screen, MapScreen)
+        field.value = "cat(layers.{i}.self_attn.q_proj, layers.{i}.self_attn.k_proj, layers.{i}.self_attn.v_proj)"
+        app.screen.query_one("#candidate", Input).value = "layers.{i}.self_attn.qkv_proj"
+        await pilot.pause(0.4)
+        await settled(app, pilot)
+        assert "already paired" in said(app, "#found")
+        assert app.screen.query_one("#layer", Button).disabled
+        field.focus()
+        await pilot.press("enter")
+        assert app.screen.query_one("#every", Button).has_focus
+
+
+async def test_suggestions_come_when_somebody_comes_and_are_accepted_one_by_one(session: Session) -> None:
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(app, pilot)
+        assert said(app, "#suggestions-heading") == "suggestions: not looked yet"
+        app.panel.suggestions.focus()
+        await settled(app, pilot)
+        assert said(app, "#suggestions-heading") == "suggestions: 4 by value"
+        assert "values agree to" in said(app, "#about") and "nothing else fits" in said(app, "#about")
+        await pilot.press("a")
+        await settled(app, pilot)
+        assert app.panel.book.said.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
+        assert said(app, "#suggestions-heading") == "suggestions: 2 by value"
+
+
+async def test_all_above_a_confidence_are_one_change(session: Session) -> None:
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        app.panel.suggestions.focus()
+        await settled(app, pilot)
+        await pilot.press("A")
+        await pilot.pause()
+        field = app.screen.query_one(Input)
+        field.value = "many"
+        await pilot.press("enter")
+        assert "a number from 0 to 1" in said(app, "#wrong")
+        field.value = "0.9"
+        await pilot.press("enter")
+        await settled(app, pilot)
+        assert len(maps(app)) == 2 and len(app.panel.book.past) == 1
+        await pilot.press("u")
+        await settled(app, pilot)
+        assert maps(app) == ()
+
+
+async def test_looking_can_be_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    looked = Session.suggestions
+
+    def slow(session: Session, tick: Callable[[], None]) -> Iterator[Suggestion]:
+        begun.set()
+        try:
+            for _ in repeat(None):
+                tick()
+        finally:
+            ended.set()
+        yield from ()
+
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        monkeypatch.setattr(Session, "suggestions", slow)
+        app.panel.orphans.focus()
+        await pilot.pause()
+        assert begun.wait(5) and "looking" in said(app, "#suggestions-heading")
+        await pilot.press("s")
+        assert ended.wait(5)
+        assert "stopped" in said(app, "#suggestions-heading")
+        monkeypatch.setattr(Session, "suggestions", looked)
+        await pilot.press("s")
+        await settled(app, pilot)
+        assert said(app, "#suggestions-heading") == "suggestions: 4 by value"
+
+
+async def test_orphans_are_filtered_and_say_why(session: Session) -> None:
+    app = Host(session)
+    async with app.run_test(size=SIZE) as pilot:
+        app.panel.orphans.focus()
+        await settled(app, pilot)
+        whole = len(app.panel.orphans.all)
+        await pilot.press("slash", *"merge")
+        await pilot.pause()
+        assert [one.side for one in app.panel.orphans.items] == ["candidate"] * 4
+        await pilot.press("enter")
+        assert app.panel.orphans.has_focus and f"4 of {whole}" in said(app, "#orphans-heading")
+        assert "on the other side" in said(app, "#about")
+        await pilot.press("slash", "home", "exclamation_mark")
+        assert len(app.panel.orphans.items) == whole - 4
+        await pilot.press("escape")
+        assert len(app.panel.orphans.items) == whole and app.panel.orphans.has_focus
+        app.panel.orphans.show_matching("(")
+        assert app.panel.orphans.items == []
+
+
+async def test_no_name_crashes_or_vanishes(tmp_path: Path) -> None:
+    names = dict.fromkeys([*HOSTILE.values(), "[bold]x[/]", "a\nb", "名前.层"])
+    made = {name: numbers(9, 16, seed=k) for k, name in enumerate(names)}
+    both = (
+        write(tmp_path / "r", made),
+        write(tmp_path / "c", {f"other.{name}": array for name, array in made.items()}),
+    )
+    app = Host(Session.open(Request(*both)))
+    async with app.run_test(size=(80, 90)) as pilot:
+        app.panel.orphans.focus()
+        await settled(app, pilot)
+        for k in range(len(app.panel.orphans.items)):
+            app.panel.orphans.move(k)
+        await pilot.pause()
+        assert "blocks[/0]" in drawn(app.panel.orphans) and "a\\nb" in drawn(app.panel.orphans)
+        assert "名前.层" in drawn(app.panel.orphans)
+        app.panel._accept_above("0.5")
+        await settled(app, pilot)
+        assert app.aligned and not app.aligned[-1].alignment.reference_orphans
+        app.panel.rules.focus()
+        for k in range(len(app.panel.rules.items)):
+            app.panel.rules.move(k)
+            await pilot.press("enter")
+            await settled(app, pilot)
+            assert isinstance(app.screen, MapScreen)
+            await pilot.press("escape")
