@@ -233,7 +233,7 @@ def _tolerances(path: Path | None) -> tuple[ToleranceRule, ...]:
 
 
 def _open_source(path: Path) -> Dump:
-    if not path.exists() and parse_source(str(path)) is not None:
+    if parse_source(str(path)) is not None and not path.exists():
         raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
     return open_dump(path)
 

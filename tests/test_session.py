@@ -52,7 +52,7 @@ def test_a_path_that_looks_like_a_source_but_is_there(tmp_path: Path, monkeypatc
 
 
 def test_a_source_says_what_to_do_instead() -> None:
-    with pytest.raises(TensordiffError, match="cannot be run yet; dump the run"):
+    with pytest.raises(TensordiffError, match="is a source, and was not run; tensordiff capture"):
         Session.open(Request(Path("hf:a/b"), CANDIDATE))
 
 

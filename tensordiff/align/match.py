@@ -50,9 +50,9 @@ class Pair:
 class Alignment:
     """All pairs in execution order, plus the orphans."""
 
-    pairs: tuple[Pair, ...]
-    reference_orphans: tuple[Entry, ...]
-    candidate_orphans: tuple[Entry, ...]
+    pairs: tuple[Pair, ...] = field(repr=False)
+    reference_orphans: tuple[Entry, ...] = field(repr=False)
+    candidate_orphans: tuple[Entry, ...] = field(repr=False)
     order: Order
     order_from: str
     """What the order of the pairs is taken from."""

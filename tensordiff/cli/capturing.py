@@ -32,7 +32,9 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
     elif rules is not None or at != "all":
         raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
     if dump_at(str(output)) is not None and not options["force"]:
-        raise WriteError(f"{printable(output)}: holds a dump already; choose a new folder, or write over it with --force")
+        raise WriteError(
+            f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
+        )
     done = follow(Run(Job(source, settings(**options), str(output.absolute()))))
     if as_json:
         echo(dumps({"schema": SCHEMA, "path": done.path, "entries": done.entries, **done.facts}))

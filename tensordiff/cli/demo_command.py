@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
@@ -12,15 +14,20 @@ def command() -> int:
     Without a terminal they are compared, and finding the bug is success: status 0.
     """
     from tensordiff.cli import streams
+
+    if streams.has_screen():
+        from tensordiff.cli.app import run_app
+
+        return run_app(_samples, keeps=False)
+    from tensordiff.cli.comparing import Talk, compare
+
+    return 0 if compare(_samples(), Talk()) == 1 else 2
+
+
+def _samples() -> Any:
+    """The sample dumps as a request; imported late, for ``--help`` must be quick."""
     from tensordiff.samples import sample
     from tensordiff.session import Request
 
     injected, golden = sample("candidate_injected"), sample("golden")
-    request = Request(sample("reference"), sample("candidate"), injected=injected, golden=golden)
-    if streams.has_screen():
-        from tensordiff.cli.app import run_app
-
-        return run_app(request, keeps=False)
-    from tensordiff.cli.comparing import Talk, compare
-
-    return 0 if compare(request, Talk()) == 1 else 2
+    return Request(sample("reference"), sample("candidate"), injected=injected, golden=golden)

@@ -8,17 +8,15 @@ from typing import Any
 import click
 
 from tensordiff.cli.capture_options import source_options
-from tensordiff.cli.capture_options import source_options
 from tensordiff.cli.options import comparison
 
 
 @click.command("open", short_help="Open two dumps in the app.")
 @comparison
 @source_options
-@source_options
 def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test."""
     from tensordiff.cli.app import run_app
     from tensordiff.cli.compare_command import request
 
-    return run_app(request(reference, candidate, **options))
+    return run_app(lambda: request(reference, candidate, **options))

@@ -42,7 +42,7 @@ _Place = tuple[str, str, int, int]
 class Third:
     """Entries of a third dump, found by the reference entry they answer."""
 
-    entries: Mapping[_Place, Entry]
+    entries: Mapping[_Place, Entry] = field(repr=False)
     """By what they are called: an expression's entry is made anew by every alignment."""
 
     @classmethod

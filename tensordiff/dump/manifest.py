@@ -20,7 +20,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from tensordiff.dump.dtypes import DTYPES
+from tensordiff.dump.dtypes import DTYPES, name_of
 from tensordiff.dump.files import MAX_RANK, MappedFile, Slab
 from tensordiff.dump.model import Entry, Origin, Spec
 from tensordiff.dump.names import parse_name
@@ -35,6 +35,7 @@ FACTS = (
     "flags", "weights_hash", "notes", "settings", "model", "calls", "injection", "stacks", "error",
 )  # fmt: skip
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once: making one costs more than using it
 _SHARD = re.compile(r"tensors-[0-9]{5,9}\.safetensors")
 _SMALL = 1 << 31  # calls, steps and source lines count below this
 _BIG = 1 << 63  # bytes count below this, as they do in numpy
@@ -72,7 +73,7 @@ def are_counts(step: int, call: int) -> bool:
 
 def encode(value: object) -> str:
     """Spell a value as strict JSON on one line."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def record(entry: Entry, shard: str, begin: int) -> dict[str, object]:
@@ -86,7 +87,7 @@ def record(entry: Entry, shard: str, begin: int) -> dict[str, object]:
         "step": entry.step,
         **origin._asdict(),
         "shape": spec.shape,
-        "dtype": spec.dtype.name,
+        "dtype": name_of(spec.dtype),
         "shard": shard,
         "bytes": (begin, begin + spec.nbytes),
     }

@@ -102,7 +102,7 @@ class Dump:
 
     path: Path
     format: str
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = field(repr=False)
     ordered: bool
     """Whether the entries stand as they were executed. If not, as a file has them or in natural order."""
     problems: tuple[Problem, ...] = ()

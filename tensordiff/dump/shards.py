@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.manifest import SCHEMA, encode
 from tensordiff.dump.model import Spec
 from tensordiff.dump.safetensors_header import CODES
@@ -90,7 +90,7 @@ def write_all(file: int, data: memoryview, offset: int) -> int:
 def _item(key: str, spec: Spec, begin: int) -> bytes:
     """A tensor's line in the header. A type without a name in safetensors is stored as bytes."""
     shape, dtype = spec
-    code = _CODES.get(dtype.name)
+    code = _CODES.get(name_of(dtype))
     if code is None:
         code, shape = "U8", (*shape, dtype.itemsize)
     about = {"dtype": code, "shape": shape, "data_offsets": (begin, begin + spec.nbytes)}

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tensordiff.dump import manifest
-from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.dtypes import DTYPES, Array, name_of
 from tensordiff.dump.files import MappedFile, Slab
 from tensordiff.dump.model import Entry, Origin, Spec
 from tensordiff.dump.names import parse_name
@@ -171,7 +171,7 @@ class DumpWriter:
                 raise self._refusal(f"the fact {key!r} is not JSON ({error})") from error
 
     def _spec(self, name: str, array: Array) -> Spec:
-        dtype = DTYPES.get(array.dtype.name)
+        dtype = DTYPES.get(name_of(array.dtype))
         if dtype is None:
             known = ", ".join(DTYPES)
             raise self._refusal(f"{name} is of type {array.dtype}, not written; convert it to one of {known}")

@@ -6,6 +6,7 @@ shows them. Rows come in batches some twenty times a second, however many there 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
             post(Measured(session, Batch.of(sent, waiting, gain)))
             sent, waiting, looked = len(rows), [], now
     post(Measured(session, Batch.of(sent, waiting, gain)))
+    # What is kept is many small objects, none of them garbage: looking through them again and again stalls the screen.
+    gc.freeze()
     if not is_cancelled():
         post(finished(session, rows))
 

@@ -96,7 +96,7 @@ def test_ctrl_c_leaves_a_readable_dump_and_no_child(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tensordiff", "capture", f"py:{file}:slow", "-o", "d"]
     parent = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
-    while not (tmp_path / "sleeping").exists():
+    while not (tmp_path / "sleeping").exists() or not open_dump(tmp_path / "d").entries:
         time.sleep(0.05)
     children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
     parent.send_signal(signal.SIGINT)

@@ -141,7 +141,7 @@ def test_cancelling_ends_the_child_and_what_it_started(tmp_path: Path) -> None:
     events = iter(run)
     while not isinstance(event := next(events), Phase) or event.name != "running":
         pass
-    while "sleep" not in members(run.pid):
+    while "sleep" not in members(run.pid) or not open_dump(tmp_path / "dump").entries:
         time.sleep(0.02)
     run.cancel()
     last = list(events)[-1]

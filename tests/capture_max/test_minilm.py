@@ -32,7 +32,7 @@ def test_pretrained_model_agrees(minilm: str, candidate: Path, tmp_path: Path) -
     reference = capture(f"hf:{minilm}", tmp_path / "hf", attn_implementation="eager").path
     injected = capture(f"max:{minilm}", tmp_path / "injected", inject=Injection(str(reference))).path
     compared = compare(reference, candidate, injected)
-    assert len(compared.outcome.rows) > 200
+    assert len(compared.outcome.rows) > 180
     assert compared.outcome.verdict == "agrees"
     assert compared.injected(above=5e-6) == set()
 
@@ -49,4 +49,4 @@ def test_pooled_embeddings_of_max_are_sums(candidate: Path, tmp_path: Path) -> N
     assert (culprit.pair.reference.layer, culprit.pair.candidate.layer) == ("model", "model")
     mean, ours = (np.asarray(side.read(), float) for side in (culprit.pair.reference, culprit.pair.candidate))
     tokens = next(entry for entry in compared.session.candidate.entries if entry.name == "model-input_0").spec.shape[-1]
-    assert np.allclose(ours, tokens * mean, rtol=1e-4)
+    assert np.linalg.norm(ours - tokens * mean) < 1e-4 * np.linalg.norm(ours)

@@ -136,8 +136,8 @@ def test_without_a_terminal() -> None:
     )
 
 
-def test_rerun_is_not_built_yet(call: Call) -> None:
-    assert_one_sentence(call(*SAMPLES, "--rerun"), "--rerun: captures are not built yet")
+def test_a_candidate_that_cannot_be_run_again(call: Call) -> None:
+    assert_one_sentence(call(*SAMPLES, "--rerun"), "does not say which source made it", "judge with --auto")
 
 
 def test_a_log_is_written_and_replayed(call: Call, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, process
-from tests.making import SAMPLES
+from tests.making import SAMPLES, numbers, save
 
 
 def test_the_planted_bug_is_named() -> None:
@@ -71,3 +73,18 @@ def test_demo_finds_the_bug_and_that_is_success() -> None:
 def test_demo_without_the_bug_is_no_success(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensordiff.samples.sample", lambda _: SAMPLES / "reference")
     assert call("demo").status == 2
+
+
+def test_more_than_one_culprit_is_listed_shortly(call: Call, tmp_path: Path) -> None:
+    """Branches that do not meet: neither explains the other."""
+    names = [f"branch{k}-{port}" for k in range(7) for port in ("input_0", "output")]
+    reference = {name: numbers(9, 64, seed=k) for k, name in enumerate(names)}
+    wrong = {name: numbers(9, 64, seed=99) for name in names if name.endswith("output")}
+    sides = save(tmp_path / "r.safetensors", reference), save(tmp_path / "c.safetensors", reference | wrong)
+    out = call("compare", *sides).out
+    assert "verdict: diverges, first at branch0\n" in out
+    assert "  wrong by itself, too: branch1, branch2, branch3, branch4 and 2 more\n" in out
+
+
+def test_amplification_is_shown_where_there_is_room(call: Call) -> None:
+    assert "in→out×" in call("compare", REFERENCE, CANDIDATE).out

@@ -18,7 +18,7 @@ from tensordiff.dump.writer import DumpWriter
 WAITING = 64 << 20
 """Bytes that may wait to be written."""
 
-_ENOUGH = 8 << 20  # bytes that are worth waking the writer for
+_LOOK_S = 0.005
 
 
 class _Item(NamedTuple):
@@ -39,8 +39,6 @@ class BackgroundWriter:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closing = False
-        self._is_hurried = False
-        self._enough = min(_ENOUGH, waiting)
         self.most_bytes = 0
         """The most that ever waited."""
         self.written = 0
@@ -66,30 +64,23 @@ class BackgroundWriter:
         """Hand over a copy; waits while too much waits already."""
         with self._changed:
             while self._items and self._bytes + copied.nbytes > self._most and self._error is None:
-                self._is_hurried = True
-                self._changed.notify_all()
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
             self._items.append(_Item(name, copied, about))
             self._bytes += copied.nbytes
             self.most_bytes = max(self.most_bytes, self._bytes)
-            self._changed.notify_all()
 
     def drain(self) -> None:
         """Wait until all is written; then the writer may be used from this thread, until something is put again."""
         with self._changed:
-            self._is_hurried = True
-            self._changed.notify_all()
             while self._items and self._error is None:
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
 
     def _work(self) -> None:
-        while (item := self._next()) is not None or not self._is_over:
-            if item is None:
-                continue
+        while (item := self._next()) is not None:
             try:
                 self._writer.add(item.name, item.copied.array(), **item.about)
             except BaseException as error:  # raised again where the model's thread is
@@ -102,19 +93,15 @@ class BackgroundWriter:
             self._finished(item)
 
     def _next(self) -> _Item | None:
-        """The next to be written. Begun with little, the two threads would do nothing but wait for each other."""
-        with self._changed:
-            if not self._items:
-                self._is_hurried = self._closing
-            while not self._closing and not self._is_hurried and self._bytes < self._enough:
-                self._changed.wait()
-            self._is_hurried = True
-            return self._items[0] if self._items else None
+        """The next to be written; None when there will be no more.
 
-    @property
-    def _is_over(self) -> bool:
+        It looks every few milliseconds rather than be woken by every tensor: two threads that wake each other all
+        the time do little else.
+        """
         with self._changed:
-            return self._closing and not self._items
+            while not self._items and not self._closing:
+                self._changed.wait(_LOOK_S)
+            return self._items[0] if self._items else None
 
     def _finished(self, item: _Item) -> None:
         with self._changed:

@@ -103,6 +103,7 @@ class DiffScreen(Viewing):
     def hide_rules(self) -> None:
         """All room for the table."""
         self.query_one("#middle").remove_class("-rules")
+        self.set_focus(None)  # at once: a key typed ahead must not reach what is hidden
         self.table.focus()
 
     async def _show_panel(self) -> None:

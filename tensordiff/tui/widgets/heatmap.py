@@ -236,7 +236,7 @@ class HeatmapPane(Pane[Heat]):
             return [("reading…", "muted")]
         names, view = answer.chosen.form.names, answer.view
         places = [
-            f"{names[axis]} {_range(view.edges(k)[at], view.edges(k)[at + 1])}"
+            f"{_called(names[axis])} {_range(view.edges(k)[at], view.edges(k)[at + 1])}"
             for k, axis, at in ((0, answer.chosen.down, row), (1, answer.chosen.across, column))
             if names[axis]
         ]
@@ -259,6 +259,11 @@ def _choices(form: Form, heads: int | None) -> list[Chosen]:
     head = len(split.shape) - 2
     before = [axis for axis in range(head) if split.shape[axis] > 1][-1:]
     return [*pairs, *(Chosen(split, axis, head) for axis in before), Chosen(split, head, head + 1)]
+
+
+def _called(axis: str) -> str:
+    """An axis before a place on it: one without a name of its own has a number already."""
+    return f"{axis}:" if axis[-1].isdigit() else axis
 
 
 def _range(begin: int, end: int) -> str:
