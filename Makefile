@@ -27,6 +27,9 @@ $(VENV)/.max: $(VENV)/.test
 demo: $(VENV)/.core  ## compare the sample dumps, which hide a planted bug
 	@$(BIN)/tensordiff demo
 
+demo-live: $(VENV)/.test  ## capture two tiny models, one with a bug, and open the app on them
+	@$(BIN)/python sample_dumps/demo_live.py
+
 test: $(VENV)/.test  ## install what the tests need, run them
 	$(BIN)/python -m pytest -m "not max"
 

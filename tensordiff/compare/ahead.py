@@ -34,15 +34,15 @@ def pool() -> ThreadPoolExecutor:
 
 
 def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Items a few at a time: few enough to be shown at once, enough that what is done once a batch costs little."""
+    """Items a few at a time, the first alone, then ever more: what is asked for is shown at once, and costs little."""
     batch: list[T] = []
-    load = 0
+    load, most = 0, 1
     for item in items:
         batch.append(item)
         load += size(item)
-        if load >= BATCH or len(batch) >= MOST:
+        if load >= BATCH or len(batch) >= most:
             yield batch
-            batch, load = [], 0
+            batch, load, most = [], 0, min(2 * most, MOST)
     if batch:
         yield batch
 
