@@ -18,5 +18,6 @@ from tensordiff.cli.options import DUMP, json_option
 def command(dump: Path, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
     """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
     from tensordiff.cli.inspecting import inspect
+    from tensordiff.cli.sources import dump_of
 
-    return inspect(dump, as_json=as_json, stats=stats, only=only, step=step)
+    return inspect(dump_of(dump), as_json=as_json, stats=stats, only=only, step=step)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
@@ -134,8 +136,14 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def save(value: object, path: Path, **how: Any) -> Path:
-    """A file that torch writes."""
-    torch.save(value, path, **how)
+    """A file that torch writes.
+
+    To name what it pickles, pickle asks every module that is loaded; transformers answers by importing all it has.
+    """
+    with patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+            del sys.modules[name]
+        torch.save(value, path, **how)
     return path
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tensordiff.capture.children.tensors import copy
 
-_HASHED = 4 << 20  # bytes of weights that are read whole; of more, the beginning of each
+_HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
 
 class Place(NamedTuple):

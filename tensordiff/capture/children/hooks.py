@@ -23,6 +23,7 @@ from tensordiff.capture.children.tensors import Found, find, find_arguments
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 ROOT = "model"
+_ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
 
 
 class Call(NamedTuple):
@@ -247,7 +248,7 @@ class Recorder:
 
     def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
         with suppress(TypeError, ValueError):  # a value that JSON has no word for; replay will do without this call
-            kind = json.dumps(found.shape, allow_nan=False)
+            kind = _ENCODER.encode(found.shape)
             key = f"{call.layer}#{call.step}#{call.call}"
             self._kind_of[key] = self._kinds.setdefault(kind, len(self._kinds))
         for port, tensor in found.tensors.items():

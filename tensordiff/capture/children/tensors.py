@@ -23,6 +23,12 @@ Shape = Any
 """How a value was put together, as JSON: see ``Found``."""
 _AS_BITS = {1: torch.uint8, 2: torch.int16}
 _DEEPEST = 8
+_PLAIN = (Tensor, torch.nn.Parameter)
+_WRITTEN: dict[Any, str] = {
+    dtype: name for name in DTYPES if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+}
+"""torch's types by the name that dumps use."""
+_NUMPY_S = {dtype for dtype, name in _WRITTEN.items() if hasattr(np, name)}
 
 
 class Found(NamedTuple):
@@ -212,7 +218,9 @@ class Buffers:
 
 def why_not_copied(tensor: Tensor) -> str | None:
     """Why a tensor's values cannot be had, or None."""
-    if tensor.device.type == "meta":
+    if tensor.dtype in _WRITTEN and type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
+        return None  # the common case, quickly
+    if tensor.is_meta:
         return "it lies on the meta device and has no values"
     if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
         return f"it is {'quantized' if tensor.is_quantized else 'nested or sparse'}, and has no plain values"
@@ -248,16 +256,16 @@ def _copy_on_host(tensor: Tensor, buffers: Buffers | None) -> Copied:
 
 def _resolved(tensor: Tensor) -> Tensor:
     """Without what torch puts off: a conjugate, a negation, shards on other devices."""
-    if hasattr(tensor, "full_tensor"):
-        tensor = tensor.full_tensor()
-    if type(tensor) not in (Tensor, torch.nn.Parameter):
-        tensor = tensor.as_subclass(Tensor)
-    return tensor.resolve_conj().resolve_neg()
+    if type(tensor) not in _PLAIN:
+        tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.as_subclass(Tensor)
+    if tensor.is_conj():
+        tensor = tensor.resolve_conj()
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """A torch type by the one name that dumps use."""
-    return str(dtype).removeprefix("torch.")
+    return _WRITTEN.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def to_array(tensor: Tensor) -> Array:
@@ -267,11 +275,11 @@ def to_array(tensor: Tensor) -> Array:
 
 def as_array(tensor: Tensor) -> Array:
     """A tensor of the host seen as an array, however it is laid out; no copy."""
+    if tensor.dtype in _NUMPY_S:
+        return np.asarray(tensor.numpy())
     name = dtype_name(tensor.dtype)
     if name not in DTYPES:
         raise CaptureError(f"tensors of type {name} are not written")
-    if hasattr(np, name) or name == "bool":
-        return np.asarray(tensor.numpy())
     # numpy has no such type, so the bits are taken and called what they are.
     raw = tensor.view(_AS_BITS[tensor.element_size()]).numpy()
     return np.asarray(raw.view(DTYPES[name]))
