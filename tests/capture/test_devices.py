@@ -30,7 +30,7 @@ def test_accelerate_places_layers_itself() -> None:
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:3", "mps"])
 def test_what_is_not_there_is_refused(asked: str) -> None:
-    with pytest.raises(CaptureError, match="sees no (cuda|mps) device here; try --device auto"):
+    with pytest.raises(CaptureError, match=r"sees no (cuda|mps) device here; try --device auto"):
         placement(asked, has_cuda=False, has_mps=False)
 
 

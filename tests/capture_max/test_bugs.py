@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.capture.settings import Injection
 from tests.capture_max.making import with_weights
-from tests.capture_max.running import Compared, Sides, compare
+from tests.capture_max.running import Compared, Sides, capture, compare
 
 Weights = dict[str, Any]
 Both = Callable[[str, str], Sides]
@@ -47,7 +47,6 @@ BAD_WEIGHTS = {
 BAD_CONFIG: dict[str, tuple[dict[str, Any], str, str]] = {
     "rope theta": ({"rope_parameters.rope_theta": 100.0}, "layers.0.self_attn", r"self_attn"),
     "eps": ({"rms_norm_eps": 0.01}, "layers.0.input_layernorm", r"norm"),
-    "activation": ({"hidden_act": "gelu"}, "layers.0.mlp", r"mlp"),
 }
 
 
@@ -86,3 +85,16 @@ def test_wrong_config(sides: Both, name: str) -> None:
     assert alone
     blocks = {"layers.0", "layers.1"}
     assert all(part in each for each in alone - blocks)
+
+
+def test_activation_that_max_ignores(sides: Both) -> None:
+    """MAX's Llama computes silu whatever the config says: see docs/max.md."""
+    both = sides("llama", "float32")
+    said: dict[str, Any] = {"config": {"hidden_act": "gelu"}, "input_ids": tuple(both.token_ids)}
+    reference = capture(f"hf:{both.model}", both.folder / "hf-gelu", attn_implementation="eager", **said).path
+    candidate = capture(f"max:{both.model}", both.folder / "max-gelu", **said).path
+    inject = Injection(str(reference))
+    injected = capture(f"max:{both.model}", both.folder / "max-gelu-injected", inject=inject, **said).path
+    found = compare(reference, candidate, injected)
+    assert found.culprit == "layers.0.mlp"
+    assert found.injected(above=_ALONE) == {"layers.0.mlp", "layers.0", "layers.1.mlp", "layers.1"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +49,15 @@ def test_a_layer_alone(sides: Both) -> None:
     )
 
 
+def test_a_layer_alone_from_the_command_line(sides: Both) -> None:
+    both = sides("llama", "float32")
+    words = ["replay", str(both.reference), "model.model.layers.1.mlp", "--source", f"max:{both.model}", "--json"]
+    ran = subprocess.run([sys.executable, "-m", "tensordiff", *words], capture_output=True, text=True)
+    found = json.loads(ran.stdout)
+    assert (ran.returncode, found["verdict"]) == (0, "agrees")
+    assert [pair["name"] for pair in found["pairs"]] == ["layers.1.mlp"]
+
+
 def test_attention_alone(sides: Both) -> None:
     both = sides("llama", "float32")
     layer = "model.layers.layers.1.self_attn"
@@ -68,6 +80,15 @@ def test_what_is_put_in_reaches_that_layer_and_what_follows(sides: Both) -> None
     assert differ == names[names.index("model.layers.layers.1.mlp.down_proj-output") : -1]
     origins = [(entry.layer, entry.origin) for entry in open_dump(changed).entries if entry.is_input]
     assert {layer for layer, origin in origins if origin and origin.injected} == {"model.layers.layers.1.mlp"}
+
+
+def test_a_range_is_given_its_inputs(sides: Both) -> None:
+    both = sides("llama", "float32")
+    inject = Injection(str(both.reference), at="layers.1.input_layernorm..layers.1.post_attention_layernorm")
+    dump = open_dump(both.on_max("range", inject=inject))
+    put = [entry.layer for entry in dump.entries if entry.is_input and entry.origin and entry.origin.injected]
+    parts = ("input_layernorm", "self_attn", "self_attn.qkv_proj", "self_attn.o_proj", "post_attention_layernorm")
+    assert put == [f"model.layers.layers.1.{part}" for part in parts]
 
 
 def test_steps_follow_the_reference(sides: Both) -> None:
