@@ -35,7 +35,7 @@ def main() -> None:
         if asked.what != "floors":
             _say("planted", _planted(seeds, asked.every, asked.misses, Path(folder)), asked.write)
         if asked.what != "planted":
-            _say("floors", floors.text(list(floors.layers(seeds[:2], Path(folder)))), asked.write)
+            _say("floors", floors.text(list(floors.layers(seeds[-2:], Path(folder)))), asked.write)
 
 
 def _say(name: str, text: str, write: bool) -> None:

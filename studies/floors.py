@@ -63,18 +63,19 @@ def by_component(found: Sequence[Layer]) -> list[str]:
     lines = [_line(head), _line(["---", "---", *["---:"] * 7])]
     for (dtypes, name), some in sorted(groups.items()):
         errors = np.array([layer.error for layer in some])
-        grown = np.array([layer.amplification for layer in some if layer.amplification is not None] or [np.nan])
+        grown = np.array([layer.amplification for layer in some if layer.amplification is not None])
         worst = float(errors.max())
         unit = UNITS[floor_for(*dtypes)[0]]
         cells = [*(f"{value:.1e}" for value in (np.median(errors), np.quantile(errors, 0.99), worst))]
-        cells += [f"{worst / unit:.0f}", f"{np.quantile(grown, 0.99):.1f}", f"{grown.max():.1f}"]
+        cells += [f"{worst / unit:.0f}"]
+        cells += [f"{np.quantile(grown, 0.99):.1f}", f"{grown.max():.1f}"] if grown.size else ["-", "-"]
         lines.append(_line([" / ".join(dtypes), name, str(len(some)), *cells]))
     return lines
 
 
 def by_depth(found: Sequence[Layer]) -> list[str]:
     """The median error of all outputs of a block, by its number."""
-    depths = range(8)
+    depths = range(1 + max(layer.block or 0 for layer in found))
     lines = [_line(["type", *(f"block {depth}" for depth in depths)]), _line(["---", *["---:"] * len(depths)])]
     for dtypes in DTYPES:
         errors = [[x.error for x in found if x.dtypes == dtypes and x.block == depth] for depth in depths]

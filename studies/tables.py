@@ -60,13 +60,20 @@ def _row(name: str, group: Sequence[Result]) -> list[str]:
         sum(result.has_right_hint for result in found),
         sum(result.has_wrong_hint for result in found),
     )
-    return [name, str(len(group)), str(len(group) - len(found)), *(_percent(count, len(found)) for count in counts)]
+    return [name, str(len(group)), _below(group), *(_percent(count, len(found)) for count in counts)]
+
+
+def _below(group: Sequence[Result]) -> str:
+    """How many do not show; how many of those are named all the same, and in how many another is."""
+    below = [result for result in group if not result.is_findable]
+    named, another = (sum(bool(r.named) and r.is_exact == exact for r in below) for exact in (True, False))
+    return f"{len(below)}" + (f" ({named} named, {another} another)" if named or another else "")
 
 
 def _clean(clean: Sequence[Result], controls: Sequence[Control]) -> list[str]:
     groups: dict[str, list[str]] = defaultdict(list)
     for result in clean:
-        groups[f"{' / '.join(result.case.dtypes)}, in another order"].append(result.named)
+        groups[f"{' / '.join(result.case.dtypes)}, tiny models and MiniLM"].append(result.named)
     for control in controls:
         groups[control.what].append(control.named)
     rows = [[what, str(len(named)), str(sum(map(bool, named)))] for what, named in groups.items()]

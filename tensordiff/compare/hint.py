@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensordiff.compare.kinds import experts, fits, functions, layouts, places, rounding
+from tensordiff.compare.kinds import experts, fits, functions, key_heads, layouts, places, rounding
 from tensordiff.compare.kinds.odd import odd
 from tensordiff.compare.kinds.seen import Hint as Hint
 from tensordiff.compare.kinds.seen import Seen
@@ -33,7 +33,7 @@ _AFTER_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (
     rounding.rounded,
     rounding.last_bits,
     places.tokens,
-    layouts.kv_heads,
+    key_heads.kv_heads,
     places.channels,
     places.groups,
     fits.scale_per_token,

@@ -51,7 +51,7 @@ def _models() -> dict[str, Callable[[], Any]]:
         "gemma3": lambda: hf.Gemma3ForCausalLM(
             hf.Gemma3TextConfig(
                 **{**_DECODER, "tie_word_embeddings": True}, head_dim=16, query_pre_attn_scalar=16,
-                sliding_window=64, layer_types=sliding,
+                sliding_window=256, layer_types=sliding,
             )
         ),
     }  # fmt: skip

@@ -24,7 +24,7 @@ from tensordiff.capture.children.max_engine.inject import Injected, Noted, injec
 from tensordiff.capture.children.max_engine.ops import OpsListener
 from tensordiff.capture.children.max_engine.pipeline import Wish
 from tensordiff.capture.children.max_engine.tokens import Tokens, tokens
-from tensordiff.capture.children.max_engine.unit import alone
+from tensordiff.capture.children.max_engine.unit import UnitListener, alone
 from tensordiff.capture.children.max_engine.writing import Selection, write_steps
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
@@ -73,7 +73,14 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
         seen = injected.steps if injected else steps
         count = write_steps(writer, seen, _selection(engine, settings), injected, tell)
         writer.add_facts(**_facts(job, found, asked, engine, injected))
-    return Done(job.output, count)
+    return Done(job.output, count, _told(engine, injected))
+
+
+def _told(engine: Engine, injected: Injected | None) -> dict[str, Any]:
+    """Of a layer alone, which one of the reference it answers."""
+    if injected is None or not isinstance(engine.listener, UnitListener):
+        return {}
+    return {"layer": injected.answered(engine.listener.layer), "notes": [injected.sentence()]}
 
 
 def _engine(job: Job, wish: Wish, tell: Tell) -> Engine:

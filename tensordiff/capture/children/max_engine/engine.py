@@ -6,6 +6,7 @@ here from what was asked for; how it is talked into it stands in ``patches``.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ Tell = Callable[[Event], None]
 ENCODINGS = ("float32", "bfloat16", "float16")
 _COMPILING = "a first compilation takes minutes, the next of the same model seconds"
 _TICK_S = 1.0
+_REASON = re.compile(r"constraint failed: ([^\n]+)")
 
 
 class Engine:
@@ -45,7 +47,7 @@ class Engine:
             talk_into(patched, self.wish)
             self.listener.install(patched)
             patches.on_compile(patched, self._before_compiling)
-            with ticking(self._tell):
+            with ticking(self._tell), compiling(self.wish):
                 self.pipeline = Pipeline(self.wish)
             self._held = held.pop_all()
         return self
@@ -114,6 +116,18 @@ def task(found: Checkpoint) -> PipelineTask:
     if tasks[0] not in (PipelineTask.TEXT_GENERATION, PipelineTask.EMBEDDINGS_GENERATION):
         raise CaptureError(f"{printable(found.folder)}: {named} does {tasks[0].value}, which cannot be captured yet")
     return tasks[0]
+
+
+@contextmanager
+def compiling(wish: Wish) -> Iterator[None]:
+    """MAX says only that it failed; what it failed at stands far down in the cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = _REASON.findall(str(error.__cause__))
+        if not found:
+            raise
+        raise CaptureError(f"{printable(wish.folder)}: MAX could not compile it: {printable(found[0])}") from error
 
 
 @contextmanager

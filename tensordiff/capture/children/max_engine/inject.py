@@ -18,6 +18,7 @@ from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin, Spec
+from tensordiff.dump.names import parse_name
 from tensordiff.dump.writer import Place as EntryPlace
 from tensordiff.errors import CaptureError, printable
 
@@ -59,6 +60,11 @@ class Injected:
         found = [name for (when, where), name in self.put.items() if when == step and _is_one_call(where, place)]
         return tuple(found) or None
 
+    def answered(self, layer: str) -> str:
+        """What the reference calls a layer: the one whose recorded input it was given."""
+        names = (name for (_, place), name in self.put.items() if place.layer == layer)
+        return parse_name(next(names, layer)).layer
+
     def sentence(self) -> str:
         """All of it in short."""
         return f"{len(self.put)} inputs were the reference's, {len(self.kept)} the run's own; passes: {self.passes}"
@@ -91,7 +97,8 @@ def injected_run(injection: Injection, plain: Sequence[Noted], books: Sequence[B
     slots = {slot.place: slot for book in books for slot in book.slots}
     steps = range(len(plain))
     answers = find_donors(injection, entries, _same(slots.values(), steps))
-    planned = [_inputs_only(one, entries) for one in passes(injection.at, Layers.of(entries, answers.canonical))]
+    layers = Layers.of(entries, answers.canonical)
+    planned = [_inputs_only(one, layers) for one in passes(injection.at, layers)]
     result = Injected(steps=list(plain), passes=len(planned))
     for book in books:
         result.kept |= {(step, each.place): each.why for each in book.refused for step in steps}
@@ -107,11 +114,13 @@ def injected_run(injection: Injection, plain: Sequence[Noted], books: Sequence[B
     return result
 
 
-def _inputs_only(one: Pass, entries: Sequence[Entry]) -> Pass:
-    """A range made right: what the layers in it give is right where all of them, to the last, are given theirs."""
+def _inputs_only(one: Pass, layers: Layers) -> Pass:
+    """A range, with the means there are: all that begins in it is given its inputs, for outputs have no switch."""
     if not one.outputs:
         return one
-    return Pass(one.inputs | one.outputs, written=one.written or frozenset(entry.layer for entry in entries))
+    begun = [layers.begun[layer] for layer in one.inputs | one.outputs]
+    within = frozenset(layer for layer, number in layers.begun.items() if min(begun) <= number <= max(begun))
+    return Pass(within, written=one.written)
 
 
 def _given(

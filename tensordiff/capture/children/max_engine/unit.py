@@ -56,16 +56,16 @@ class UnitListener(Listener):
 
     def __init__(self, asked: str, look: Look) -> None:
         super().__init__()
-        self._look, self._layer = look, find_layer(asked, look.names.layers())
+        self._look, self.layer = look, find_layer(asked, look.names.layers())
 
     def called(
         self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
-        if is_within(at.layer, self._layer):
+        if is_within(at.layer, self.layer):
             return super().called(at, plain, layer, args, kwargs)
         given = self._look.given.get((at.book.graph.name, at.layer, at.call), MISSING)
-        if is_within(self._layer, at.layer) or given is MISSING:
+        if is_within(self.layer, at.layer) or given is MISSING:
             return self._unseen(plain, layer, args, kwargs)
         return placeholder(at.book, at, given)
 
