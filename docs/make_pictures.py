@@ -43,7 +43,7 @@ def in_terminal(command: list[str], columns: int, lines: int) -> str:
 
 
 SHOWN = {
-    "app": (),
+    "app": ("n",),
     "layer": ("n", "enter"),
     "heatmap": ("n", "enter", "right_square_bracket", "right_square_bracket"),
     "rules": ("m",),

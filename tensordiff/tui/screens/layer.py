@@ -83,7 +83,7 @@ class LayerScreen(LayerTyping):
             for name, view in VIEWS.items():
                 yield view(id=name)
         yield Prompt()
-        yield Footer()
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show the row, and find the culprits beside."""
