@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import torch
 
-from benchmarks import aligning, kernel, many_small, whole
+from benchmarks import aligning, app, capture, kernel, many_small, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = """# Speed
@@ -24,6 +24,8 @@ computing (16-bit types above all) stands further from the limit, which is bound
 each, isclose) plus torch's MSE, warm. **limit** is all cores reading the two buffers once and doing nothing with them.
 Ratios travel between machines; times do not.
 """
+
+MAX = "Captures of Modular MAX take minutes the first time and seconds after: the times are in [max.md](max.md).\n"
 
 
 def table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -52,7 +54,14 @@ def main() -> None:
         print(parts[-1], flush=True)
         parts.append(table("Whole commands", ("what", "measured", "limit we hold"), whole.rows(Path(folder))))
         print(parts[-1], flush=True)
-    (ROOT / "docs" / "speed.md").write_text("\n".join(parts))
+        headings = ("rows", "what", "tensordiff", "DataTable", "ratio")
+        parts.append(table("The app's table, and Textual's DataTable", headings, app.run(app.table_rows)))
+        print(parts[-1], flush=True)
+        parts.append(table("The app", ("what", "measured", "limit we hold"), app.stall_rows()))
+        print(parts[-1], flush=True)
+        parts.append(table("Capture, and what people write today", capture.HEADINGS, capture.rows(Path(folder))))
+        print(parts[-1], flush=True)
+    (ROOT / "docs" / "speed.md").write_text("\n".join([*parts, MAX]))
 
 
 if __name__ == "__main__":
