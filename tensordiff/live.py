@@ -21,6 +21,8 @@ from tensordiff.errors import CaptureError, printable
 from tensordiff.session import Session
 
 Action = Literal["inject", "capture", "ops"]
+PREFIX = "tensordiff-live-"
+"""How the folders of reruns are called."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Live:
     """A session whose sides can be run again."""
 
     session: Session
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="tensordiff-live-")))
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     """Where runs put their dumps, one folder a run."""
 
     def made(self, side: Side) -> Made | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import open_dump
@@ -58,6 +60,7 @@ def test_a_layer_alone_from_the_command_line(sides: Both) -> None:
     assert [pair["name"] for pair in found["pairs"]] == ["layers.1.mlp"]
 
 
+@pytest.mark.skipif("TENSORDIFF_MAX_SLOW" not in os.environ, reason="compiles for minutes; set TENSORDIFF_MAX_SLOW=1")
 def test_attention_alone(sides: Both) -> None:
     both = sides("llama", "float32")
     layer = "model.layers.layers.1.self_attn"
@@ -114,13 +117,3 @@ def test_other_module_system(sides: Both) -> None:
     assert compared.outcome.verdict == "agrees"
     assert len(compared.outcome.rows) > 35
     assert compared.injected(above=2e-6) == set()
-
-
-def test_fewer_layers(sides: Both) -> None:
-    both = sides("llama", "float32")
-    said: dict[str, Any] = {"num_hidden_layers": 1, "input_ids": tuple(both.token_ids)}
-    reference = capture(f"hf:{both.model}", both.folder / "hf-short", attn_implementation="eager", **said).path
-    candidate = capture(f"max:{both.model}", both.folder / "max-short", **said).path
-    compared = compare(reference, candidate)
-    assert compared.outcome.verdict == "agrees"
-    assert not any("layers.1" in entry.layer for entry in compared.session.candidate.entries)

@@ -76,9 +76,9 @@ def test_json_and_junit(call: Call, tmp_path: Path) -> None:
     assert (tmp_path / "j.xml").read_text().startswith("<?xml")
 
 
-def test_the_same_input_makes_the_same_folder(call: Call, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        call("verify", REFERENCE, CANDIDATE, "-o", tmp_path / name)
+def test_the_same_input_makes_the_same_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):  # a process each: within one, the compiled pass may have come in between
+        assert process("verify", REFERENCE, CANDIDATE, "-o", str(tmp_path / name)).status == 1
     files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
     assert len(files) == 13
     assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -23,13 +26,24 @@ def address(tmp_path: Path) -> Iterator[str]:
     )  # fmt: skip
     assert serving.stdout and serving.stderr
     try:
-        yield serving.stdout.readline().decode().strip()
+        said = serving.stdout.readline().decode().strip()
+        _wait_for(said)
+        yield said
         serving.send_signal(signal.SIGINT)
         serving.wait(30)
         assert b"Traceback" not in serving.stderr.read()
     finally:
         serving.kill()
         serving.communicate()
+
+
+def _wait_for(address: str) -> None:
+    """The address is printed a moment before anyone listens there."""
+    host, port = address.removeprefix("http://").rstrip("/").split(":")
+    for _ in range(300):
+        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=1):
+            return
+        time.sleep(0.1)
 
 
 async def test_a_visitor_sees_the_table(address: str) -> None:
@@ -52,8 +66,6 @@ def test_what_is_not_there_is_not_served(call: Call) -> None:
 
 
 def test_a_port_that_is_taken(call: Call) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -6,7 +6,6 @@ This half of the screen opens, measures, watches the disk and keeps the session 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from textual.timer import Timer
 from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerState, get_current_worker
 
+from tensordiff import live
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding
 from tensordiff.errors import TensordiffError, WriteError, printable
@@ -223,7 +223,7 @@ class Comparison(Screen[None]):
         if self.session is None or self.session.engine.injected is None:
             return ""
         beside = self.session.request.injected
-        is_rerun = beside is None or beside.is_relative_to(tempfile.gettempdir())
+        is_rerun = beside is None or any(part.startswith(live.PREFIX) for part in beside.parts)
         name = "rerun" if is_rerun or beside is None else printable(beside.name)
         return f"injected: {name}" if self.shows_injected else "injected errors hidden (i)"
 
