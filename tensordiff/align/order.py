@@ -6,7 +6,7 @@ from the values, see ``recover``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from tensordiff.align.index import parts_of
@@ -50,6 +50,17 @@ def _last(places: dict[int, int], entry: Entry) -> int:
     return place if place is not None else max(places[id(part)] for part in parts_of(entry))
 
 
+def _each_once(found: Sequence[tuple[Entry, Entry, str]]) -> list[tuple[Entry, Entry]]:
+    """Pairs without those that see part of what is paired whole: the last token's logits run when an engine likes."""
+    whole = {id(r) for r, _, _ in found}
+    return [(r, c) for r, c, _ in found if not _sees_part_of(r, whole)]
+
+
+def _sees_part_of(entry: Entry, whole: Collection[int]) -> bool:
+    parts = list(parts_of(entry))
+    return len(parts) == 1 and parts[0] is not entry and id(parts[0]) in whole
+
+
 def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> Order:
     """Whether what was paired ran in the same sequence on both sides."""
     if not (reference.ordered and candidate.ordered):
@@ -59,7 +70,7 @@ def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry,
 
 def order_parts(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> list[Part]:
     """Position by position, where the two sequences of paired outputs are not the same."""
-    outputs = [(r, c) for r, c, _ in found if not r.is_input]
+    outputs = [(r, c) for r, c in _each_once(found) if not r.is_input]
     ours, theirs = _places(reference.entries), _places(candidate.entries)
     by_reference = sorted(outputs, key=lambda pair: _last(ours, pair[0]))
     by_candidate = sorted(outputs, key=lambda pair: _last(theirs, pair[1]))

@@ -68,3 +68,15 @@ def test_where_the_two_sides_part() -> None:
     assert found.order == "differs"
     parts = order_parts(reference, candidate, [(p.reference, p.candidate, p.by) for p in found.pairs])
     assert [tuple(part) for part in parts] == [(0, "a", "b"), (1, "b", "a")]
+
+
+def test_what_sees_part_of_a_pair_has_no_place_in_the_order() -> None:
+    """MAX computes the last token's norm and logits first, then those of all tokens."""
+    norm, head = numbers(1, 5, 8), numbers(1, 5, 16, seed=1)
+    reference = dump({"norm-output": norm, "lm_head-output": head})
+    last = {"norm-output": norm[0, -1:], "lm_head-output": head[0, -1:]}
+    candidate = dump({**last, "norm(2)-output": norm[0], "lm_head(2)-output": head[0]})
+    found = align(reference, candidate)
+    assert len(found.pairs) == 4 and found.order == "same"
+    swapped = align(reference, dump({**last, "lm_head(2)-output": head[0], "norm(2)-output": norm[0]}))
+    assert swapped.order == "differs"
