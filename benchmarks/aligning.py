@@ -9,8 +9,9 @@ import numpy as np
 from benchmarks.memory import Held
 from benchmarks.timing import best_of
 from tensordiff.align import Plan, align
+from tensordiff.align.accepting import accept
 from tensordiff.align.index import Index
-from tensordiff.align.suggest import Suggester, accept
+from tensordiff.align.suggest import Suggester
 from tensordiff.dump.model import Dump, entry
 
 LAYERS = 200
