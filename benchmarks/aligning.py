@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.memory import Held
 from benchmarks.timing import best_of
 from tensordiff.align import Plan, align
 from tensordiff.align.accepting import accept
 from tensordiff.align.index import Index
 from tensordiff.align.suggest import Suggester
-from tensordiff.dump.model import Dump, entry
+from tensordiff.dump.model import Dump, Held, entry
 
 LAYERS = 200
 PARTS = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",

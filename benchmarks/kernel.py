@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.memory import Held
 from benchmarks.timing import best_of
 from benchmarks.today import compare_like_today
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
 from tensordiff.compare.measure import warm_up
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.model import entry
+from tensordiff.dump.model import Held, entry
 
 PAIRS = (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))
 MEGABYTES = (1, 16, 256)

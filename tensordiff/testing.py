@@ -29,7 +29,7 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.plan import Tolerance
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Spec, entry
+from tensordiff.dump.model import Held, entry
 from tensordiff.errors import AlignError, TensordiffError
 from tensordiff.report import write_report
 from tensordiff.report.kept import Disagreement, place_for_report
@@ -108,22 +108,8 @@ def _given(path: PathLike | Arrays | None) -> Path | None:
 def _dump(given: PathLike | Arrays, side: str) -> Dump:
     if not isinstance(given, Mapping):
         return open_dump(Path(given))
-    entries = tuple(entry(name, _Held(_array(name, value))) for name, value in given.items())
+    entries = tuple(entry(name, Held(_array(name, value))) for name, value in given.items())
     return Dump(Path(side), "arrays", entries, ordered=True)
-
-
-class _Held:
-    """A tensor in memory, as a reader would give it."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.array.shape, self.array.dtype)
-
-    def read(self) -> Array:
-        return self.array
 
 
 def _array(name: str, value: Any) -> Array:

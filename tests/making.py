@@ -12,6 +12,7 @@ import safetensors.numpy
 from tensordiff.align import Alignment, Pair, align
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Held as Held
 from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile
@@ -55,20 +56,6 @@ def write(folder: Path, tensors: Tensors, step: int = 0, **facts: object) -> Pat
         for name, array in tensors.items():
             writer.add(name, array, step=step)
     return folder
-
-
-class Held:
-    """A tensor in memory, as a reader would give it."""
-
-    def __init__(self, array: Array) -> None:
-        self.array = array
-
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.array.shape, self.array.dtype)
-
-    def read(self) -> Array:
-        return self.array
 
 
 class Unreadable:

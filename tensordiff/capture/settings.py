@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tensordiff.errors import CaptureError, printable
@@ -91,3 +92,15 @@ class Settings:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+def prompt_text(settings: Settings) -> str | None:
+    """What the model is asked, from the option or from the file; None where nothing was said."""
+    if settings.prompt is not None and settings.prompt_file is not None:
+        raise CaptureError("--prompt and --prompt-file: give one of them")
+    if settings.prompt_file is None:
+        return settings.prompt
+    try:
+        return Path(settings.prompt_file).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"--prompt-file {printable(settings.prompt_file)}: cannot be read ({error})") from error

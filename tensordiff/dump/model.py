@@ -45,6 +45,21 @@ class Stored(Protocol):
         """The values, read-only, mapped without a copy where the layout allows."""
 
 
+class Held(NamedTuple):
+    """A tensor in memory, as a reader would give it."""
+
+    array: Array
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype."""
+        return Spec(self.array.shape, self.array.dtype)
+
+    def read(self) -> Array:
+        """The values."""
+        return self.array
+
+
 class Origin(NamedTuple):
     """Where in a model a tensor arose, where the dump says so."""
 

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 from tensordiff.capture.children.tensors import to_tensor
-from tensordiff.capture.settings import PROMPT, Settings
+from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 
@@ -64,19 +64,8 @@ def read_inputs(path: Path) -> dict[str, Tensor]:
     return {entry.name: to_tensor(entry.read()) for entry in open_dump(path).entries}
 
 
-def _text(settings: Settings) -> str | None:
-    if settings.prompt is not None and settings.prompt_file is not None:
-        raise CaptureError("--prompt and --prompt-file: give one of them")
-    if settings.prompt_file is None:
-        return settings.prompt
-    try:
-        return Path(settings.prompt_file).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise CaptureError(f"--prompt-file {printable(settings.prompt_file)}: cannot be read ({error})") from error
-
-
 def _of_text(model: nn.Module, target: str, settings: Settings) -> Inputs:
-    asked = _text(settings)
+    asked = prompt_text(settings)
     tokenizer = load_tokenizer(target, settings)
     if tokenizer is None and asked is not None:
         raise CaptureError(f"hf:{printable(target)}: has no tokenizer for a prompt; give --input-ids 1,2,3")
@@ -129,7 +118,7 @@ def _of_image(target: str, settings: Settings) -> Inputs:
             f"hf:{printable(target)}: has no processor for a picture; "
             "give its pixel_values with --inputs FILE.safetensors"
         ) from error
-    text = _text(settings)
+    text = prompt_text(settings)
     options = {"text": text} if text is not None else {}
     encoded = processor(images=picture, return_tensors="pt", **options)
     return Inputs({key: value for key, value in encoded.items() if isinstance(value, Tensor)}, text)

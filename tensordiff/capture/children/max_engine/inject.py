@@ -17,7 +17,7 @@ from tensordiff.capture.children.where import Layers, Pass, passes
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Origin, Spec
+from tensordiff.dump.model import Held, Origin
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.writer import Place as EntryPlace
 from tensordiff.errors import CaptureError, printable
@@ -26,22 +26,6 @@ Noted = Sequence[tuple[Place, Array]]
 Steps = Mapping[int, Given]
 Runs = Callable[[Steps], Iterable[Noted]]
 """Run all steps, given this; what was noted in each."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A tensor that lies in memory, as an entry's store."""
-
-    array: Array
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and dtype."""
-        return Spec(self.array.shape, self.array.dtype)
-
-    def read(self) -> Array:
-        """The values."""
-        return self.array
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensordiff.capture.settings import PROMPT, Settings
+from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 
@@ -33,7 +33,7 @@ def tokens(folder: Path, settings: Settings, reference: Dump | None) -> Tokens:
     following = _following(reference, settings.steps)
     if settings.input_ids is not None:
         return _checked(Tokens(tuple(settings.input_ids), None, following), theirs, "--input-ids")
-    asked = _text(settings)
+    asked = prompt_text(settings)
     if asked is None and theirs is not None:
         prompt = reference.facts.get("prompt") if reference is not None else None
         return Tokens(theirs, prompt if isinstance(prompt, str) else None, following)
@@ -70,17 +70,6 @@ def _following(reference: Dump | None, steps: int) -> tuple[int, ...]:
         if entry.port == "input_input_ids" and 0 < entry.step < steps and entry.stored.spec.shape[-1:] == (1,)
     }
     return tuple(found[step] for step in range(1, steps) if step in found)
-
-
-def _text(settings: Settings) -> str | None:
-    if settings.prompt is not None and settings.prompt_file is not None:
-        raise CaptureError("--prompt and --prompt-file: give one of them")
-    if settings.prompt_file is None:
-        return settings.prompt
-    try:
-        return Path(settings.prompt_file).read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise CaptureError(f"--prompt-file {printable(settings.prompt_file)}: cannot be read ({error})") from error
 
 
 def _encode(folder: Path, settings: Settings, text: str) -> tuple[int, ...]:
