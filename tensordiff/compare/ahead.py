@@ -1,7 +1,7 @@
-"""Working ahead: results in order, several under way at once.
+"""Several at a time: pairs in batches, and results in order while several are under way.
 
-Handing a pair to another thread costs more than measuring a small one, and a tensor that is large
-enough is shared by all cores anyway. In between, the cores take batches of pairs in turn.
+Calling the compiled pass costs as much as measuring a small pair, so small pairs are measured in batches. Where
+the work on one tensor is cut into parts, the cores take them in turn.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-BATCH = 1 << 19
-"""Elements of a batch: waking another thread takes as long as measuring some 100,000."""
-MOST = 64
-"""Items of a batch, however small."""
+BATCH = 1 << 21
+"""Elements of a batch: a few milliseconds, so that rows come as if one by one."""
+FIRST, MOST = 8, 64
+"""Items of the first batch and of any, however small."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -34,9 +34,9 @@ def pool() -> ThreadPoolExecutor:
 
 
 def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Items a few at a time, the first alone, then ever more: what is asked for is shown at once, and costs little."""
+    """Items a few at a time, then ever more: what is asked for is shown at once, and costs little."""
     batch: list[T] = []
-    load, most = 0, 1
+    load, most = 0, FIRST
     for item in items:
         batch.append(item)
         load += size(item)
@@ -47,42 +47,16 @@ def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]
         yield batch
 
 
-def in_order(work: Callable[[T], R], items: Iterable[T], weight: Callable[[T], int]) -> Iterator[R]:
-    """Work on items, giving results in their order; those with a weight in other threads, a few ahead."""
-    ahead: deque[Future[R] | _Done[R]] = deque()
+def in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Work on items on all cores, a few ahead, giving results in their order."""
+    ahead: deque[Future[R]] = deque()
     try:
         for item in items:
-            heavy = weight(item)
-            if not heavy and not ahead:
-                yield work(item)  # the common case: nothing is under way, and it is not worth a thread
-                continue
-            ahead.append(_start(work, item, ahead) if heavy else _Done(work(item)))
-            while len(ahead) > 2 * cores() or (ahead and ahead[0].done()):
+            ahead.append(pool().submit(work, item))
+            if len(ahead) > cores():
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
     finally:
         for job in ahead:
             job.cancel()
-
-
-class _Done(Generic[R]):
-    """A result that is there, beside those that are under way."""
-
-    def __init__(self, result: R) -> None:
-        self._result = result
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> R:
-        return self._result
-
-    def cancel(self) -> None:
-        """Nothing is under way."""
-
-
-def _start(work: Callable[[T], R], item: T, ahead: Iterable[Future[R] | _Done[R]]) -> Future[R] | _Done[R]:
-    """Give an item to another thread if one is idle, else do it here: a thread that only waits leaves a core idle."""
-    busy = sum(not job.done() for job in ahead)
-    return pool().submit(work, item) if busy < cores() - 1 else _Done(work(item))

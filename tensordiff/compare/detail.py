@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.blocks import Block, Floats, error_blocks, errors
-from tensordiff.compare.measure import as_reals, flat_parts
+from tensordiff.compare.measure import as_reals
+from tensordiff.compare.parts import flat_parts
 from tensordiff.compare.plain import difference
 from tensordiff.compare.sums import REL_GUARD, unravel
 from tensordiff.dump.dtypes import Array

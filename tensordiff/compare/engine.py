@@ -15,11 +15,11 @@ from typing import NamedTuple
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
-from tensordiff.compare.ahead import in_batches, in_order
+from tensordiff.compare.ahead import in_batches
 from tensordiff.compare.judging import Judging, Numbers
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.logits import has_distributions, logits
-from tensordiff.compare.measure import SHARED, Sides, measure_many
+from tensordiff.compare.measure import Sides, measure_many
 from tensordiff.compare.opening import Opened, open_pair
 from tensordiff.compare.opening import values_of as values_of
 from tensordiff.compare.row import Row as Row
@@ -30,8 +30,8 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
-HANDED_OVER = 1 << 15
-"""Elements a pair from which another thread may take a batch: with fewer, most of the time is Python's."""
+COMPILED_AFTER = 1 << 20
+"""Elements of a run after which the compiled pass is worth loading, however small the pairs are."""
 
 
 _Place = tuple[str, str, int, int]
@@ -69,15 +69,17 @@ class Engine:
 
     def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
         """Measure pairs, in order; a row comes as soon as it and all before it are known."""
-        judging = Judging()
-        for measured in in_order(self._measure, in_batches(map(open_pair, pairs), _size), _weight):
-            for numbers in measured:
+        judging, elements = Judging(), 0
+        for batch in in_batches(map(open_pair, pairs), _size):
+            for numbers in self._measure(batch, compiled=elements > COMPILED_AFTER or None):
                 yield numbers if isinstance(numbers, Row) else judging.row(numbers)
+            elements += sum(map(_size, batch))
 
-    def _measure(self, batch: Sequence[Opened | Row]) -> list[Numbers | Row]:
+    def _measure(self, batch: Sequence[Opened | Row], compiled: bool | None) -> list[Numbers | Row]:
         """All that needs no other pair, for a few pairs at once."""
         asked = [opened if isinstance(opened, Row) else self._ask(opened) for opened in batch]
-        diffs = iter(measure_many(sides for ask in asked if isinstance(ask, _Asked) for sides in ask.sides))
+        sides = (sides for ask in asked if isinstance(ask, _Asked) for sides in ask.sides)
+        diffs = iter(measure_many(sides, compiled=compiled))
         return [_answer(ask, diffs) if isinstance(ask, _Asked) else ask for ask in asked]
 
     def _ask(self, opened: Opened) -> _Asked | Row:
@@ -141,9 +143,3 @@ def _answer(asked: _Asked, diffs: Iterator[Diff]) -> Numbers:
 
 def _size(opened: Opened | Row) -> int:
     return 0 if isinstance(opened, Row) else opened.ref.size
-
-
-def _weight(batch: Sequence[Opened | Row]) -> int:
-    """Elements of a batch that is worth handing over; 0 if it is small, or so large that all cores share it."""
-    elements = sum(map(_size, batch))
-    return elements if HANDED_OVER * len(batch) <= elements < SHARED else 0

@@ -156,6 +156,7 @@ def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> fl
 def _profiles(elements: Sequence[int], cells: Cells) -> list[NDArray[np.float32]]:
     """RMS error of each stretch, enough to draw; what is too large for float32 is drawn as infinite."""
     squares = cells[:, ROWS + SUM_DD :: WIDTH]
+    held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
     with np.errstate(over="ignore"):
-        drawn = np.sqrt(squares / np.array([lengths(n) for n in elements])).astype(np.float32)
+        drawn = np.sqrt(squares / held).astype(np.float32)
     return [row if n >= BUCKETS else row[:n] for n, row in zip(elements, drawn, strict=True)]

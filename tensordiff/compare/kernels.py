@@ -21,6 +21,7 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from tensordiff.compare import finish
 from tensordiff.compare.sums import (
+    BUCKETS,
     FIRST_NAN,
     INF_CAND,
     INF_REF,
@@ -78,6 +79,15 @@ def _unbits(_context: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def _count(_context: Any, total: Any, flag: Any) -> Any:
+    """One more if the flag is set, in 32 bits: as wide as a float, so that a loop need not change width."""
+    integer = ir.IntType(32)
+    return types.int32(types.int32, types.boolean), lambda _c, builder, _s, args: builder.add(
+        args[0], builder.zext(args[1], integer)
+    )
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def _from_bfloat16(_context: Any, value: Any) -> Any:
     def generate(_c: Any, builder: Any, _s: Any, args: Any) -> Any:
         wide = builder.zext(args[0], ir.IntType(32))
@@ -131,10 +141,10 @@ def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: 
     ``bounds`` are atol and rtol, a hair under the user's and a hair over.
     """
     under_a, under_r, over_a, over_r = bounds
-    zero, one = _like(guard, 0.0), _like(guard, 1.0)
+    zero = _like(guard, 0.0)
     sum_abs, sum_dd, sum_rr, sum_rd = zero, zero, zero, zero
-    above, well_above = zero, zero
-    largest, is_above_bar = _bits(zero), False
+    above, well_above = np.int32(0), np.int32(0)
+    largest, excess = _bits(zero), _bits(zero)
     for i in range(_place(start), _place(stop)):
         r = _load(ref, i)
         d = _load(cand, i) - r
@@ -145,10 +155,11 @@ def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: 
         sum_rd += r * d
         bits = _bits(abs_d)
         largest = bits if bits > largest else largest
-        is_above_bar |= abs_d > bar * (abs_r if abs_r > guard else guard)
-        above += one if abs_d > under_a + under_r * abs_r else zero
-        well_above += one if abs_d > over_a + over_r * abs_r else zero
-    return sum_abs, sum_dd, sum_rr, sum_rd, above, well_above, _unbits(largest), is_above_bar
+        beyond = _bits(abs_d - bar * (abs_r if abs_r > guard else guard))
+        excess = beyond if beyond > excess else excess
+        above = _count(above, abs_d > under_a + under_r * abs_r)
+        well_above = _count(well_above, abs_d > over_a + over_r * abs_r)
+    return sum_abs, sum_dd, sum_rr, sum_rd, above, well_above, _unbits(largest), excess > 0
 
 
 @_fast  # type: ignore[untyped-decorator]
@@ -178,10 +189,12 @@ def _exact_peaks(ref: Any, cand: Any, start: Any, stop: Any) -> Any:
 @_strict  # type: ignore[untyped-decorator]
 def _find(ref: Any, cand: Any, start: Any, stop: Any, peak: Any, is_relative: Any) -> Any:
     """The first place of a block that has this very error."""
+    near = peak * (1 - 1e-15)
     for i in range(_place(start), _place(stop)):
         r = np.float64(_load(ref, i))
-        error = abs(np.float64(_load(cand, i)) - r)
-        if (error / max(abs(r), REL_GUARD) if is_relative else error) == peak:
+        error, size = abs(np.float64(_load(cand, i)) - r), max(abs(r), REL_GUARD) if is_relative else 1.0
+        # Dividing takes longer than all the rest: only what a product does not rule out is divided.
+        if error >= near * size and error / size == peak:
             return i
     return _place(start)
 
@@ -281,32 +294,25 @@ def _scan_bucket(
 
 
 @_strict  # type: ignore[untyped-decorator]
-def scan(
-    ref: Any,
-    cand: Any,
-    offset: Any,
-    edges: Any,
-    tolerance: Any,
-    bounds: Any,
-    vanishing: Any,
-    splits_ties: Any,
-    cells: Any,
-) -> None:
-    """Take elements ``offset`` and on of a pair into the sums. ``edges`` are those of the whole pair.
+def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any) -> None:
+    """Take a part of a pair, which begins at ``offset``, into the sums. The whole pair has so many elements.
 
-    ``vanishing`` is the sum of squares under which the type's precision no longer carries them.
-    ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
+    ``near`` is the tolerance a hair under and over, atol and rtol each, and the sum of squares under which the
+    tensors' precision no longer carries them. ``splits_ties`` asks for the largest even among errors that are equal
+    to float32 rounding.
     """
-    rows = cells[ROWS:].reshape(-1, WIDTH)
-    row = np.empty(WIDTH)
-    end = offset + ref.shape[0]
-    for bucket in range(edges.shape[0] - 1):
-        first, last = max(edges[bucket], offset) - offset, min(edges[bucket + 1], end) - offset
+    bounds, vanishing = (near[0], near[1], near[2], near[3]), near[4]
+    rows, row = cells[ROWS:].reshape(-1, WIDTH), np.empty(WIDTH)
+    end, buckets = offset + ref.shape[0], min(BUCKETS, whole)
+    for bucket in range(buckets):
+        first, last = max(bucket * whole // buckets, offset), min((bucket + 1) * whole // buckets, end)
         if first < last:
             row[:] = 0.0
-            _scan_bucket(ref, cand, first, last, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
-            rows[bucket] += row
-            cells[TOTALS:ROWS] += row
+            begin, stop = first - offset, last - offset
+            _scan_bucket(ref, cand, begin, stop, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
+            for k in range(WIDTH):
+                rows[bucket, k] += row[k]
+                cells[TOTALS + k] += row[k]
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -320,20 +326,51 @@ def _memory_at(typing: Any, address: Any, like: Any) -> Any:
     return pointer(types.int64, like), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _take(typing: Any, taken: Any) -> Any:
+    """The next number of a count that several threads draw from."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        counter = context.make_array(signature.args[0])(context, builder, values[0])
+        return builder.atomic_rmw("add", counter.data, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(taken), generate
+
+
 @_strict  # type: ignore[untyped-decorator]
-def scan_many(
-    addresses: Any, elements: Any, offsets: Any, edges: Any, ref_like: Any, cand_like: Any, tolerance: Any,
-    bounds: Any, vanishing: Any, splits_ties: Any, cells: Any,
-) -> None:  # fmt: skip
-    """``scan`` several pairs, or parts of pairs, one row of cells each: calling costs as much as a small pair.
+def scan_taken(
+    taken: Any, table: Any, ref_like: Any, cand_like: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any
+) -> None:
+    """``scan`` the parts of a table that no other thread has taken, until none is left.
 
     They are given by address, so that arrays which may be written and those which may not are compiled for once.
     """
-    for k in range(addresses.shape[0]):
-        ref = carray(_memory_at(addresses[k, 0], ref_like), elements[k])
-        cand = carray(_memory_at(addresses[k, 1], cand_like), elements[k])
-        buckets = min(edges[k, -1], edges.shape[1] - 1)
-        scan(ref, cand, offsets[k], edges[k, : buckets + 1], tolerance, bounds, vanishing, splits_ties, cells[k])
+    while True:
+        k = _take(taken)
+        if k >= table.shape[0]:
+            break
+        elements, offset, whole, row = table[k, 2], table[k, 3], table[k, 4], table[k, 5]
+        ref = carray(_memory_at(table[k, 0], ref_like), elements)
+        cand = carray(_memory_at(table[k, 1], cand_like), elements)
+        scan(ref, cand, offset, whole, tolerance, near, splits_ties, cells[row])
+
+
+@_strict  # type: ignore[untyped-decorator]
+def join_pieces(pieces: Any, firsts: Any, cells: Any) -> None:
+    """Put the cells of each pair's pieces together: ``Sums.add``, for many."""
+    for k in range(cells.shape[0]):
+        mine = cells[k]
+        for piece in range(firsts[k], firsts[k + 1]):
+            theirs = pieces[piece]
+            for which in range(2):
+                if theirs[PEAKS + which] > mine[PEAKS + which]:  # pieces come in order: the first of equals stays
+                    mine[PEAKS + which], mine[WHERE + which] = theirs[PEAKS + which], theirs[WHERE + which]
+            for cell in range(FIRST_NAN, TOTALS):
+                mine[cell] = min(mine[cell], theirs[cell])
+            for cell in range(NAN_REF, FIRST_NAN):
+                mine[cell] += theirs[cell]
+            for cell in range(TOTALS, mine.shape[0]):
+                mine[cell] += theirs[cell]
 
 
 # The compiled code is kept by this file's date: touch it after a change in ``finish``.

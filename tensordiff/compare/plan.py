@@ -47,6 +47,8 @@ class Plan(NamedTuple):
     """What ``outside`` counts by when the user gave no tolerance."""
     may_compile: bool
     in_place: bool
+    is_wide: bool
+    """Whether one side has more than 16 bits."""
     enter: tuple[DType, DType]
     """The array types under which the pair enters the compiled pass."""
 
@@ -70,7 +72,8 @@ def plan_for(ref: DType, cand: DType) -> Plan:
         enter = np.dtype(_ENTERS_AS[names[0]]), np.dtype(_ENTERS_AS[names[1]])
     else:
         enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
-    return Plan(usual_tolerance(*names), not needs_integers(ref, cand), in_place, enter)
+    is_wide = max(ref.itemsize, cand.itemsize) > 2
+    return Plan(usual_tolerance(*names), not needs_integers(ref, cand), in_place, is_wide, enter)
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:

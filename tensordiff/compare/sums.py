@@ -153,13 +153,6 @@ def edges(elements: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1024)
-def all_edges(elements: int) -> NDArray[np.int64]:
-    """``edges`` of a row as wide as any tensor's; a small tensor has fewer buckets, and what follows is its end."""
-    found = edges(elements)
-    return np.pad(found, (0, BUCKETS + 1 - len(found)), mode="edge")
-
-
-@lru_cache(maxsize=1024)
 def lengths(elements: int) -> NDArray[np.float64]:
     """How many elements each bucket holds; 1 for those that a small tensor does not have."""
     held = np.ones(BUCKETS)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare import measure as module
+from tensordiff.compare import parts as module
 from tensordiff.compare.detail import Element, Histogram, along, histogram, window, worst, worst_in
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare import measure as module
+from tensordiff.compare import parts as module
 from tensordiff.compare.measure import measure
 from tensordiff.compare.plan import Tolerance
 from tensordiff.compare.sums import Diff

@@ -1,0 +1,125 @@
+"""Pairs that lie whole in memory, read where they lie by all cores.
+
+Every pair is cut into pieces of a fixed size, and each core takes the next piece until none is left: a core that
+wakes late, or is busy with something else, delays nobody. Pieces are put together in their order, so that the
+numbers do not depend on who took which, nor on how many cores there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.compare.ahead import cores, pool
+from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.sums import Cells, empty_cells
+from tensordiff.dump.dtypes import Array, DType
+
+PIECE = 1 << 20
+"""Elements of a piece: each begins to look for the largest error anew, which costs some thousand elements' time."""
+_WORTH_SHARING = 1 << 17  # elements that are measured while another core wakes up
+
+
+class How(NamedTuple):
+    """All that must be equal for pairs to be read in one call."""
+
+    enter: tuple[DType, DType]
+    """The array types under which a pair enters the compiled pass."""
+    tolerance: Tolerance
+    splits_ties: bool
+    """Whether errors that are equal to float32 rounding are told apart."""
+
+
+Piece = tuple[int, int, int, int, int]
+"""Both addresses, elements, where the piece begins, elements of the whole pair."""
+
+
+@cache
+def load_kernels() -> ModuleType:
+    """The compiled passes. Loading takes a fifth of a second, which small dumps never pay."""
+    from tensordiff.compare import kernels
+
+    return kernels
+
+
+def scan_all(pairs: Sequence[tuple[How, Array, Array]]) -> Cells:
+    """The cells of pairs that lie whole in memory, a row each."""
+    cut = [_pieces(ref, cand) for _, ref, cand in pairs]
+    firsts = np.cumsum([0, *map(len, cut)])
+    cells = empty_cells([piece[4] for pieces in cut for piece in pieces])
+    for how, rows in _by_how(pairs, cut, firsts.tolist()).items():
+        _scan_on_all_cores(how, np.array(rows), cells)
+    if len(cells) == len(pairs):
+        return cells
+    whole = empty_cells([ref.size for _, ref, _ in pairs])
+    load_kernels().join_pieces(cells, firsts, whole)
+    return whole
+
+
+def _by_how(
+    pairs: Sequence[tuple[How, Array, Array]], cut: Sequence[list[Piece]], firsts: Sequence[int]
+) -> dict[How, list[tuple[int, ...]]]:
+    """The pieces of pairs that are read alike, each with its row of cells."""
+    found: dict[How, list[tuple[int, ...]]] = {}
+    for (how, _, _), pieces, first in zip(pairs, cut, firsts, strict=False):
+        found.setdefault(how, []).extend((*piece, first + k) for k, piece in enumerate(pieces))
+    return found
+
+
+def _pieces(ref: Array, cand: Array) -> list[Piece]:
+    size, ours, theirs = ref.size, _address(ref), _address(cand)
+    if size <= PIECE:
+        return [(ours, theirs, size, 0, size)]
+    step, other = ref.itemsize, cand.itemsize
+    return [
+        (ours + begin * step, theirs + begin * other, min(PIECE, size - begin), begin, size)
+        for begin in range(0, size, PIECE)
+    ]
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def scan_part(how: How, ref: Array, cand: Array, offset: int, whole: int) -> Cells:
+    """The cells of one part, in memory of its own, of a pair of so many elements."""
+    cells = empty_cells([whole])
+    row = (_address(ref), _address(cand), ref.size, offset, whole, 0)
+    _scan_here(how, np.zeros(1, np.int64), np.array([row]), cells)
+    return cells[0]
+
+
+def _scan_on_all_cores(how: How, table: NDArray[np.int64], cells: Cells) -> None:
+    """Let every core take pieces until none is left; one that did not get to begin is not waited for."""
+    taken = np.zeros(1, np.int64)
+    is_shared = len(table) > 1 and table[:, 2].sum() >= _WORTH_SHARING
+    others = [pool().submit(_scan_here, how, taken, table, cells) for _ in range(cores() - 1 if is_shared else 0)]
+    _scan_here(how, taken, table, cells)
+    for job in others:
+        if not job.cancel():
+            job.result()
+
+
+def _scan_here(how: How, taken: NDArray[np.int64], table: NDArray[np.int64], cells: Cells) -> None:
+    bounds = _bounds(how.tolerance, how.enter[0] == np.float64)
+    load_kernels().scan_taken(taken, table, *map(_like, how.enter), *bounds, how.splits_ties, cells)
+
+
+@cache
+def _like(dtype: DType) -> Array:
+    """What tells the compiled pass of which type the memory at an address is."""
+    return np.empty(0, dtype)
+
+
+@lru_cache(maxsize=256)
+def _bounds(tolerance: Tolerance, wide: bool) -> tuple[Array, Array]:
+    """The tolerance; and, in the tensors' precision, a hair under and over it and when sums of squares vanish."""
+    real, band, vanishing = ("f8", 4e-15, 1e-290) if wide else ("f4", 1e-6, 1e-34)
+    near = [limit * factor for factor in (1 - band, 1 + band) for limit in tolerance]
+    return np.array(tolerance, np.float64), np.array([*near, vanishing], real)
