@@ -214,7 +214,8 @@ class Session:
         """What the rows come to."""
         dumps = self.reference, self.candidate
         unread = (f"{d.path / p.file}: {p.sentence}" for d in dumps for p in d.problems if p.is_unread)
-        return Outcome(tuple(rows), tuple(map(printable, unread)))
+        with collector_held():
+            return Outcome(tuple(rows), tuple(map(printable, unread)))
 
 
 _LOGITS_READ = 1 << 24

@@ -40,24 +40,23 @@ class Index:
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
-    def _tables(self) -> tuple[dict[Key, list[Entry]], dict[tuple[str, int], list[Entry]]]:
-        calls: dict[Key, list[Entry]] = defaultdict(list)
-        layers: dict[tuple[str, int], list[Entry]] = defaultdict(list)
-        for entry in self.dump.entries:
-            name = self.canonical(entry)
-            calls[name, port_of(entry.port), entry.step].append(entry)
-            layers[name, entry.step].append(entry)
-        return calls, layers
-
-    @property
     def calls(self) -> dict[Key, list[Entry]]:
         """Entries by layer, port and step; the calls of each in order."""
-        return self._tables[0]
+        found: dict[Key, list[Entry]] = defaultdict(list)
+        rewrite = self.rules.rewriter(self.side)
+        for entry in self.dump.entries:
+            _, layer, port, _, step, _, origin = entry
+            name = rewrite(layer, origin and origin.module_class)
+            found[name, "output" if port == "output_0" else port, step].append(entry)
+        return found
 
-    @property
+    @cached_property
     def layers(self) -> dict[tuple[str, int], list[Entry]]:
         """Entries by canonical layer and step."""
-        return self._tables[1]
+        found: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+        for entry in self.dump.entries:
+            found[self.canonical(entry), entry.step].append(entry)
+        return found
 
     @cached_property
     def steps(self) -> list[int]:

@@ -8,12 +8,12 @@ layers that one side fuses. What has no partner is an orphan and is listed, neve
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
-from tensordiff.align.index import Index, parts_of, view_on, viewed
+from tensordiff.align.index import Computed, Index, parts_of, view_on, viewed
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -41,9 +41,10 @@ class Pair:
     @property
     def views(self) -> list[str]:
         """Views that a rule asked for; those that need no thought are found when the pair is measured."""
-        candidate = view_on(self.candidate)
-        shown = view_on(self.reference), f"candidate {candidate}" if candidate else ""
-        return [view for view in shown if view]
+        reference, candidate = view_on(self.reference), view_on(self.candidate)
+        if not reference and not candidate:
+            return []
+        return [view for view in (reference, f"candidate {candidate}" if candidate else "") if view]
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignme
     matcher.take_all("map", _mapped(plan.maps, matcher))
     matcher.take_all("rule", pair_operations(matcher.reference, matcher.candidate))
     matcher.take_named()
-    matcher.take_all("rule", _ports(matcher))
     if matcher.has_orphans:
+        matcher.take_all("rule", _ports(matcher))
         matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
         matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
-    matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
+        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
     return matcher.alignment(plan)
 
 
@@ -157,25 +158,29 @@ class _Matcher:
 
     def take_named(self) -> None:
         """Take what rules write alike."""
+        theirs, used_reference, used_candidate = self.candidate.calls, self.used_reference, self.used_candidate
         for key, calls in self.reference.calls.items():
-            if "/" in key[0] and is_operation(key[0]):
+            others = theirs.get(key)
+            if others is None or ("/" in key[0] and is_operation(key[0])):
                 continue
-            others = self.candidate.calls.get(key, [])
             for reference, candidate in _fit_calls(calls, others):
-                if self.is_free(reference, candidate):
-                    self.take(reference, candidate, "name" if reference.name == candidate.name else "rule")
+                if id(reference) not in used_reference and id(candidate) not in used_candidate:
+                    self.found.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
+                    used_reference.add(id(reference))
+                    used_candidate.add(id(candidate))
 
-    def _name(self, reference: Entry, candidate: Entry) -> str:
-        """The layer's name; of a fused layer, the side's that has it whole."""
-        is_fused = len(list(parts_of(reference))) > 1
-        return self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference)
+    def _names(self, found: Iterable[tuple[Entry, Entry, By]]) -> Iterator[str]:
+        """The layers' names; of a fused layer, the side's that has it whole."""
+        for reference, candidate, _ in found:
+            is_fused = isinstance(reference.stored, Computed) and len(reference.stored.entries) > 1
+            yield self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference)
 
     def alignment(self, plan: Plan) -> Alignment:
         """All that was found, in execution order."""
         found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
-        pairs = (Pair(k, self._name(r, c), r, c, by) for k, (r, c, by) in enumerate(found))
+        pairs = (Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(found), found, strict=True)))
         return Alignment(
-            tuple(_with_views(pair, plan) for pair in pairs),
+            tuple(map(_viewer(plan), pairs)),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, found),
@@ -197,11 +202,10 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
     """Calls by number; a single one with the last of the other side's that fits. Inputs must fit in any case."""
-    for reference, candidate in _by_number(calls, others):
-        if not reference.is_input or could_be_same(reference, candidate):
-            yield reference, candidate
+    pairs = ((calls[0], others[0]),) if len(calls) == len(others) == 1 else _by_number(calls, others)
+    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c)]
 
 
 def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
@@ -299,21 +303,34 @@ def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: 
     return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
 
 
-def _with_views(pair: Pair, plan: Plan) -> Pair:
-    """A pair of outputs seen through the first view that is for it; a built-in one only where shapes need it."""
-    if pair.reference.is_input or pair.views:
-        return pair
-    if said := _view_for(pair, plan.views):
-        return _seen_through(said, pair)
-    rule = _view_for(pair, plan.fallback_views)
-    if rule is None or could_be_same(pair.reference, pair.candidate):
-        return pair
-    seen = _seen_through(rule, pair)
-    return seen if _fits(seen.reference, seen.candidate) else pair
+def _viewer(plan: Plan) -> Callable[[Pair], Pair]:
+    """Sees a pair of outputs through the first view that is for it; a built-in one only where shapes need it."""
+    said, built_in = _finder(plan.views), _finder(plan.fallback_views)
+
+    def with_view(pair: Pair) -> Pair:
+        rule = said(pair.name) or built_in(pair.name)
+        if rule is None or pair.reference.is_input or pair.views:
+            return pair
+        seen = _seen_through(rule, pair)
+        if rule in plan.views:
+            return seen
+        is_wanted = not could_be_same(pair.reference, pair.candidate) and _fits(seen.reference, seen.candidate)
+        return seen if is_wanted else pair
+
+    return with_view
 
 
-def _view_for(pair: Pair, views: Sequence[ViewRule]) -> ViewRule | None:
-    return next((view for view in views if re.search(view.match, pair.name)), None)
+def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
+    """The first view that is for a layer of a name."""
+    tests = [(re.compile(view.match).search, view) for view in views]
+
+    def find(name: str) -> ViewRule | None:
+        for search, view in tests:
+            if search(name):
+                return view
+        return None
+
+    return find
 
 
 def _seen_through(rule: ViewRule, pair: Pair) -> Pair:

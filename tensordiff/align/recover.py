@@ -10,8 +10,8 @@ import heapq
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.dump.names import natural_key
@@ -19,6 +19,8 @@ from tensordiff.errors import DumpError
 
 Node = tuple[str, int, int]
 """Layer, step and call."""
+Key = tuple[int, list[int], int]
+"""Step, the rank of each component of the layer's name, call."""
 _ENDS = 1 << 12  # bytes at either end that tell tensors apart
 _MOST_READ = 20_000  # entries up to which values are asked at all
 _SMALLEST = 16
@@ -26,12 +28,13 @@ _SMALLEST = 16
 
 def recover(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in a likely order of execution, and whether values had a say in it."""
-    nodes = {_node(entry) for entry in dump.entries}
+    nodes = dict.fromkeys(map(_node, dump.entries))
     edges = set(_from_values(dump)) if len(dump) <= _MOST_READ else set()
     within = set(_from_names(nodes))
-    order = _sorted(nodes, edges | within) if edges or within else sorted(nodes, key=_key)
+    keys = _keys(nodes)
+    order = _sorted(keys, edges | within) if edges or within else sorted(nodes, key=keys.__getitem__)
     place = {node: k for k, node in enumerate(order)}
-    return sorted(dump.entries, key=lambda e: (place[_node(e)], *_port_key(e.port))), bool(edges)
+    return sorted(dump.entries, key=lambda e: (place[e.layer, e.step, e.call], _port_key(e.port))), bool(edges)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -70,16 +73,22 @@ def _inside(dump: Dump) -> dict[Node, list[Node]]:
     return found
 
 
-def _from_names(nodes: set[Node]) -> Iterator[tuple[Node, Node]]:
+def _from_names(nodes: Mapping[Node, object]) -> Iterator[tuple[Node, Node]]:
     """A module ends after every part of it."""
-    for layer, step, call in nodes:
-        parent = layer
-        while "." in parent:
-            parent = parent.rpartition(".")[0]
-            around = next((node for node in ((parent, step, call), (parent, step, 1)) if node in nodes), None)
-            if around is not None:
-                yield (layer, step, call), around
-                break
+
+    @cache
+    def around(parent: str, step: int, call: int) -> Node | None:
+        """The module of that name, or else the next one outwards: asked again by each of its parts."""
+        for node in ((parent, step, call), (parent, step, 1)):
+            if node in nodes:
+                return node
+        return around(parent.rpartition(".")[0], step, call) if "." in parent else None
+
+    for node in nodes:
+        layer, step, call = node
+        parent, dot, _ = layer.rpartition(".")
+        if dot and (module := around(parent, step, call)) is not None:
+            yield node, module
 
 
 def _is_within(inner: str, outer: str) -> bool:
@@ -102,14 +111,14 @@ def _digest(entry: Entry) -> object:
     return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
 
 
-def _sorted(nodes: set[Node], edges: set[tuple[Node, Node]]) -> list[Node]:
+def _sorted(keys: Mapping[Node, Key], edges: set[tuple[Node, Node]]) -> list[Node]:
     """Nodes after all that come before them; by step and numbers in names where edges leave a choice."""
     after: dict[Node, list[Node]] = defaultdict(list)
-    waiting = dict.fromkeys(nodes, 0)
+    waiting = dict.fromkeys(keys, 0)
     for first, then in edges:
         after[first].append(then)
         waiting[then] += 1
-    ready = [(_key(node), node) for node, count in waiting.items() if not count]
+    ready = [(keys[node], node) for node, count in waiting.items() if not count]
     heapq.heapify(ready)
     order: list[Node] = []
     while ready:
@@ -118,9 +127,8 @@ def _sorted(nodes: set[Node], edges: set[tuple[Node, Node]]) -> list[Node]:
         for then in after[node]:
             waiting[then] -= 1
             if not waiting[then]:
-                heapq.heappush(ready, (_key(then), then))
-    done = set(order)
-    return order + sorted(nodes - done, key=_key)  # what values tie in a circle
+                heapq.heappush(ready, (keys[then], then))
+    return order + sorted(keys.keys() - set(order), key=keys.__getitem__)  # what values tie in a circle
 
 
 # Parts of a transformer as they run: by the first that fits a component of the name.
@@ -148,6 +156,11 @@ def _rank(component: str) -> tuple[object, ...]:
     return runs, natural_key(component)
 
 
-def _key(node: Node) -> tuple[object, ...]:
-    layer, step, call = node
-    return step, tuple(_rank(component) for component in layer.split(".")), call
+def _keys(nodes: Iterable[Node]) -> dict[Node, Key]:
+    """Where each node stands as far as names tell: by step, then by the rank of every component."""
+    parts = {layer: layer.split(".") for layer in {layer for layer, _, _ in nodes}}
+    # Ranks are nested tuples, slow to compare; there are few components, so each gets the number of its rank.
+    ranks = {component: _rank(component) for component in {part for found in parts.values() for part in found}}
+    number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
+    place = {component: number[rank] for component, rank in ranks.items()}
+    return {(layer, step, call): (step, [place[part] for part in parts[layer]], call) for layer, step, call in nodes}

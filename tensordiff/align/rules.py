@@ -73,6 +73,10 @@ class RuleSet:
         """A layer's name as both sides would spell it."""
         return self._rewriters[side](layer, module_class)
 
+    def rewriter(self, side: Side) -> Callable[[str, str | None], str]:
+        """``canonical`` for one side, for those who ask for many names."""
+        return self._rewriters[side]
+
     def hits(self, dumps: Mapping[Side, Dump]) -> tuple[int, ...]:
         """How many entries each rule gives another name."""
         counts = [0] * len(self.rules)

@@ -28,7 +28,8 @@ class Views(NamedTuple):
 
     def named(self) -> list[str]:
         """For reports: the reference's views plainly, the candidate's marked."""
-        return [*self.reference, *(f"candidate {view}" for view in self.candidate)]
+        _, reference, candidate = self
+        return [*reference, *(f"candidate {view}" for view in candidate)] if reference or candidate else []
 
     def apply(self, array: Array) -> Array:
         """See one side's tensor in the common shape: a view, never a copy of more than it must."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -63,19 +63,18 @@ def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
     table.open(findings)
     if session.pairs and not talk.quiet:
         table.headings()
-    outcome = session.outcome(_stream(session, table, talk))
+    outcome = session.outcome(_shown(session, table, talk))
     print_summary(page, session, outcome)
     if outcome.culprit is not None and talk.worst:
         print_worst(page, session.worst(outcome.culprit, talk.worst))
     return outcome
 
 
-def _stream(session: Session, table: Table, talk: Talk) -> list[Row]:
-    rows: list[Row] = []
+def _shown(session: Session, table: Table, talk: Talk) -> Iterator[Row]:
+    """All rows, each shown as it is known."""
     with Progress("measuring", len(session.pairs)) as progress:
         for row in progress.over(session.rows()):
-            rows.append(row)
             if not talk.quiet and not (talk.only_faults and row.verdict.name == "agrees"):
                 progress.clear()
                 table.row(row)
-    return rows
+            yield row

@@ -8,7 +8,7 @@ and the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,12 +26,15 @@ from tensordiff.compare.row import Row as Row
 from tensordiff.compare.row import unknown
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Golden
+from tensordiff.dump.collector import collector_held
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
 COMPILED_AFTER = 1 << 20
-"""Elements of a run after which the compiled pass is worth loading, however small the pairs are."""
+"""Elements of a run after which the compiled pass is worth loading, however small the pairs are ..."""
+MANY = 2_000
+"""... and pairs of a run for which it is from the first."""
 
 
 _Place = tuple[str, str, int, int]
@@ -67,12 +70,14 @@ class Engine:
     injected: Third | None = None
     golden: Third | None = None
 
-    def rows(self, pairs: Iterable[Pair]) -> Iterator[Row]:
-        """Measure pairs, in order; a row comes as soon as it and all before it are known."""
-        judging, elements = Judging(), 0
+    def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
+        """Measure pairs, in order; a row comes as soon as it and the few that are measured with it are known."""
+        judging, elements = Judging(), COMPILED_AFTER * (len(pairs) >= MANY)
         for batch in in_batches(map(open_pair, pairs), _size):
-            for numbers in self._measure(batch, compiled=elements > COMPILED_AFTER or None):
-                yield numbers if isinstance(numbers, Row) else judging.row(numbers)
+            with collector_held():
+                measured = self._measure(batch, compiled=elements >= COMPILED_AFTER or None)
+                rows = [found if isinstance(found, Row) else judging.row(found) for found in measured]
+            yield from rows
             elements += sum(map(_size, batch))
 
     def _measure(self, batch: Sequence[Opened | Row], compiled: bool | None) -> list[Numbers | Row]:

@@ -27,14 +27,13 @@ from tensordiff.compare.sums import (
     NAN_REF,
     OUTSIDE,
     PEAKS,
-    ROWS,
+    SQUARES,
     SUM_ABS,
     SUM_DD,
     SUM_RD,
     SUM_RR,
     TOTALS,
     WHERE,
-    WIDTH,
     Cells,
     Diff,
     Products,
@@ -155,7 +154,7 @@ def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> fl
 
 def _profiles(elements: Sequence[int], cells: Cells) -> list[NDArray[np.float32]]:
     """RMS error of each stretch, enough to draw; what is too large for float32 is drawn as infinite."""
-    squares = cells[:, ROWS + SUM_DD :: WIDTH]
+    squares = cells[:, SQUARES:]
     held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
     with np.errstate(over="ignore"):
         drawn = np.sqrt(squares / held).astype(np.float32)

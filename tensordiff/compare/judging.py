@@ -66,7 +66,7 @@ class Judging:
         pair, dtypes, views, diff, injected, golden, limits, _ = numbers
         carried = self.past.into(pair)
         ratio = golden.ratio if golden else None
-        shown = (*pair.views, *views.named())
+        shown = tuple(pair.views + views.named())
         verdict = self._judged(numbers, carried)
         row = Row(pair, dtypes, views.shape, shown, diff, injected, ratio, verdict, _over(diff.rel_l2, carried))
         if verdict.name == "agrees" or limits.are_set:

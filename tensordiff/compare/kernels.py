@@ -31,7 +31,7 @@ from tensordiff.compare.sums import (
     OUTSIDE,
     PEAKS,
     REL_GUARD,
-    ROWS,
+    SQUARES,
     SUM_ABS,
     SUM_DD,
     SUM_RD,
@@ -302,7 +302,7 @@ def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any
     to float32 rounding.
     """
     bounds, vanishing = (near[0], near[1], near[2], near[3]), near[4]
-    rows, row = cells[ROWS:].reshape(-1, WIDTH), np.empty(WIDTH)
+    row = np.empty(WIDTH)
     end, buckets = offset + ref.shape[0], min(BUCKETS, whole)
     for bucket in range(buckets):
         first, last = max(bucket * whole // buckets, offset), min((bucket + 1) * whole // buckets, end)
@@ -310,8 +310,8 @@ def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any
             row[:] = 0.0
             begin, stop = first - offset, last - offset
             _scan_bucket(ref, cand, begin, stop, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
+            cells[SQUARES + bucket] += row[SUM_DD]
             for k in range(WIDTH):
-                rows[bucket, k] += row[k]
                 cells[TOTALS + k] += row[k]
 
 

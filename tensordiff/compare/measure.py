@@ -8,7 +8,7 @@ must give the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +17,13 @@ from tensordiff.compare import plain
 from tensordiff.compare.ahead import in_order
 from tensordiff.compare.finish import finish
 from tensordiff.compare.parts import flat_parts
-from tensordiff.compare.plan import Plan, Tolerance, plan_for
-from tensordiff.compare.shares import How, load_kernels, scan_all, scan_part
-from tensordiff.compare.sums import Diff, Products, Sums, empty_cells
+from tensordiff.compare.plan import How, Plan, Tolerance, plan_for
+from tensordiff.compare.shares import load_kernels, scan_all, scan_part
+from tensordiff.compare.sums import Cells, Diff, Products, Sums, empty_cells
 from tensordiff.dump.dtypes import Array, DType
 
 COMPILED_FROM = 1 << 18
 """Elements of one pair from which the compiled pass is worth loading."""
-_TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are told apart
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
@@ -67,10 +66,8 @@ def _prepared(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bo
     ref, cand = as_reals(ref, cand)
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
     is_compiled = plan.may_compile and (size >= COMPILED_FROM if compiled is None else compiled)
-    # 16-bit values tie in nearly every block: telling ties apart in large tensors would double the time.
-    how = How(plan.enter, tolerance or plan.usual, size < _TIES_SPLIT_BELOW or plan.is_wide)
     lies_whole = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
-    return _Prepared(ref, cand, plan, how, is_compiled, lies_whole)
+    return _Prepared(ref, cand, plan, plan.how(size, tolerance), is_compiled, lies_whole)
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
@@ -97,7 +94,7 @@ def warm_up(ref: DType, cand: DType) -> None:
     measure(np.zeros(4, ref), np.zeros(4, cand), compiled=True)
 
 
-def _collected(pair: _Prepared) -> Sequence[float]:
+def _collected(pair: _Prepared) -> Cells:
     """The cells of a pair that is measured in numpy, or converted for the compiled pass part by part."""
     sums = Sums.empty(pair.ref.size)
     if pair.is_compiled:

@@ -68,12 +68,11 @@ def _stretch(
         outside |= apart
     _take_peak(0, error, offset, sums)
     _take_peak(1, error / np.maximum(size, REL_GUARD), offset, sums)
-    columns = (error, d * d, r * r, r * d, outside)
+    squares = d * d
+    for column, values in enumerate((error, squares, r * r, r * d, outside)):
+        sums.cells[at.TOTALS + column] += values.sum(dtype=np.float64)
     buckets, first = _cuts(starts, offset, len(r))
-    for column, values in enumerate(columns):
-        parts = np.add.reduceat(values, buckets, dtype=np.float64)
-        sums.rows[first : first + len(buckets), column] += parts
-        sums.cells[at.TOTALS + column] += parts.sum()
+    sums.squares[first : first + len(buckets)] += np.add.reduceat(squares, buckets)
 
 
 def _cuts(starts: NDArray[np.int64], offset: int, length: int) -> tuple[NDArray[np.int64], int]:

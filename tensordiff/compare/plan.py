@@ -40,17 +40,35 @@ _USUAL = {
 _USUAL_FLOAT8 = Tolerance(1e-5, 0.125)
 
 
+_TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are told apart
+
+
+class How(NamedTuple):
+    """All that must be equal for pairs to be read in one call of the compiled pass."""
+
+    enter: tuple[DType, DType]
+    """The array types under which a pair enters it."""
+    tolerance: Tolerance
+    splits_ties: bool
+    """Whether errors that are equal to float32 rounding are told apart."""
+
+
 class Plan(NamedTuple):
     """How a pair of types is measured."""
 
-    usual: Tolerance
-    """What ``outside`` counts by when the user gave no tolerance."""
     may_compile: bool
     in_place: bool
-    is_wide: bool
-    """Whether one side has more than 16 bits."""
     enter: tuple[DType, DType]
     """The array types under which the pair enters the compiled pass."""
+    usual: How
+    """How small pairs are measured when the user gave no tolerance ..."""
+    usual_of_large: How
+    """... and large ones: 16-bit values tie in nearly every block, and telling ties apart would double the time."""
+
+    def how(self, elements: int, tolerance: Tolerance | None) -> How:
+        """How a pair of so many elements is measured."""
+        usual = self.usual if elements < _TIES_SPLIT_BELOW else self.usual_of_large
+        return usual if tolerance is None else usual._replace(tolerance=tolerance)
 
     def convert(self, ref: Array, cand: Array) -> tuple[Array, Array]:
         """Flat parts of the pair as the compiled pass takes them."""
@@ -72,8 +90,9 @@ def plan_for(ref: DType, cand: DType) -> Plan:
         enter = np.dtype(_ENTERS_AS[names[0]]), np.dtype(_ENTERS_AS[names[1]])
     else:
         enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
-    is_wide = max(ref.itemsize, cand.itemsize) > 2
-    return Plan(usual_tolerance(*names), not needs_integers(ref, cand), in_place, is_wide, enter)
+    usual = How(enter, usual_tolerance(*names), splits_ties=True)
+    of_large = usual if max(ref.itemsize, cand.itemsize) > 2 else usual._replace(splits_ties=False)
+    return Plan(not needs_integers(ref, cand), in_place, enter, usual, of_large)
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:

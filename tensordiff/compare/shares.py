@@ -10,29 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.ahead import cores, pool
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.plan import How, Tolerance
 from tensordiff.compare.sums import Cells, empty_cells
 from tensordiff.dump.dtypes import Array, DType
 
 PIECE = 1 << 20
 """Elements of a piece: each begins to look for the largest error anew, which costs some thousand elements' time."""
 _WORTH_SHARING = 1 << 17  # elements that are measured while another core wakes up
-
-
-class How(NamedTuple):
-    """All that must be equal for pairs to be read in one call."""
-
-    enter: tuple[DType, DType]
-    """The array types under which a pair enters the compiled pass."""
-    tolerance: Tolerance
-    splits_ties: bool
-    """Whether errors that are equal to float32 rounding are told apart."""
 
 
 Piece = tuple[int, int, int, int, int]
@@ -66,8 +55,11 @@ def _by_how(
 ) -> dict[How, list[tuple[int, ...]]]:
     """The pieces of pairs that are read alike, each with its row of cells."""
     found: dict[How, list[tuple[int, ...]]] = {}
+    latest, rows = None, []
     for (how, _, _), pieces, first in zip(pairs, cut, firsts, strict=False):
-        found.setdefault(how, []).extend((*piece, first + k) for k, piece in enumerate(pieces))
+        if how is not latest:  # mostly it is, and looking it up takes longer than all the rest
+            latest, rows = how, found.setdefault(how, [])
+        rows += [(*piece, first + k) for k, piece in enumerate(pieces)]
     return found
 
 
@@ -92,7 +84,7 @@ def scan_part(how: How, ref: Array, cand: Array, offset: int, whole: int) -> Cel
     cells = empty_cells([whole])
     row = (_address(ref), _address(cand), ref.size, offset, whole, 0)
     _scan_here(how, np.zeros(1, np.int64), np.array([row]), cells)
-    return cells[0]
+    return cells.reshape(-1)
 
 
 def _scan_on_all_cores(how: How, table: NDArray[np.int64], cells: Cells) -> None:

@@ -28,8 +28,8 @@ REL_GUARD = 1e-10
 PEAKS, WHERE = 0, 2
 # ... then counts and first places of non-finite values. "Apart": on one side only, or differently on both ...
 NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(4, 12)
-# ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance: of all, and for each bucket.
-TOTALS, ROWS = 12, 17
+# ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance; and d² for each bucket.
+TOTALS, SQUARES = 12, 17
 SUM_ABS, SUM_DD, SUM_RR, SUM_RD, OUTSIDE = range(5)
 WIDTH = 5
 
@@ -49,9 +49,9 @@ class Sums(NamedTuple):
         return Sums(elements, empty_cells([elements])[0])
 
     @property
-    def rows(self) -> Cells:
-        """The sums, one row a bucket."""
-        return self.cells[ROWS : ROWS + WIDTH * min(BUCKETS, self.elements)].reshape(-1, WIDTH)
+    def squares(self) -> Cells:
+        """The sum of d² of each bucket."""
+        return self.cells[SQUARES : SQUARES + min(BUCKETS, self.elements)]
 
     def add(self, other: Sums) -> None:
         """Take in another part of the same pair."""
@@ -66,7 +66,7 @@ class Sums(NamedTuple):
 
 def empty_cells(elements: Sequence[int]) -> Cells:
     """Cells for pairs of these sizes, nothing collected yet: one allocation for all."""
-    cells = np.zeros((len(elements), ROWS + WIDTH * BUCKETS))
+    cells = np.zeros((len(elements), SQUARES + BUCKETS))
     cells[:, FIRST_NAN:TOTALS] = np.array(elements, dtype=np.float64).reshape(-1, 1)
     return cells
 

@@ -25,6 +25,7 @@ from tensordiff.errors import BadFile
 
 SUFFIX = ".safetensors"
 _ORDER = "order"
+_IN_PLACE = {code: dtype for code, dtype in CODES.items() if code != "F4"}
 
 
 class _Tensor(NamedTuple):
@@ -44,11 +45,14 @@ class _Tensor(NamedTuple):
 
     def read(self) -> Array:
         """Map the values; packed ones are unpacked into a copy."""
-        offset = self.data_start + self.row.begin
-        if self.row.code != "F4":
-            return view_buffer(self.file.buffer, self.file.path, offset, self.spec)
-        packed = Spec((self.row.end - self.row.begin,), DTYPES["uint8"])
-        return _unpack(view_buffer(self.file.buffer, self.file.path, offset, packed), self.spec)
+        file, data_start, (begin, end, _, code, shape) = self
+        dtype, buffer = _IN_PLACE.get(code), file.buffer
+        if dtype is not None and end - begin > 0 and data_start + end <= len(buffer):
+            return np.ndarray(shape, dtype, buffer, data_start + begin)  # the header was checked, the file's end is now
+        if code != "F4":
+            return view_buffer(file.buffer, file.path, data_start + begin, self.spec)
+        packed = Spec((end - begin,), DTYPES["uint8"])
+        return _unpack(view_buffer(file.buffer, file.path, data_start + begin, packed), self.spec)
 
     def _refusal(self) -> BadFile:
         _, _, name, code, _ = self.row

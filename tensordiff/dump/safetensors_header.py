@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tensordiff.dump.dtypes import DTYPES, DType
 from tensordiff.dump.files import MAX_RANK, map_file
+from tensordiff.dump.safetensors_claims import parse_claims
 from tensordiff.dump.strict_json import parse_json
 from tensordiff.errors import BadFile
 
@@ -59,17 +60,42 @@ def read_header(path: Path) -> Header:
             f"is truncated or not a safetensors file: it claims a header of {length} bytes "
             f"and is itself {len(buffer)} bytes long; dump it again",
         )
-    fields = parse_json(buffer[8 : 8 + length], path, "its header")
-    if not isinstance(fields, dict):
-        raise BadFile(path, "its header is not a JSON object; dump it again")
-    metadata = _checked_metadata(path, fields.pop("__metadata__", {}))
-    rows = sorted((_row(path, name, claim) for name, claim in fields.items()), key=_by_place)
+    text = buffer[8 : 8 + length]
+    rows, metadata = _quick_rows(text) or _checked_rows(path, text)
+    rows.sort(key=_by_place)
     _check_places(path, rows, len(buffer) - 8 - length)
     return Header(rows, metadata, 8 + length)
 
 
 def _by_place(row: Row) -> tuple[int, int]:
     return row[:2]
+
+
+def _quick_rows(text: bytes) -> tuple[list[Row], dict[str, str]] | None:
+    """Rows and metadata of a header in which nothing is wrong; None of any other."""
+    if (parsed := parse_claims(text)) is None:
+        return None
+    claims, metadata = parsed
+    rows = []
+    for name, claim in claims.items():
+        code, shape, place = claim.dtype, claim.shape, claim.data_offsets
+        bits = _BITS.get(code)
+        if place is None or bits is None or len(shape) > MAX_RANK:
+            return None
+        begin, end = place
+        if math.prod(shape) * bits != (end - begin) * 8:
+            return None
+        rows.append(Row(begin, end, name, code, shape))
+    return rows, metadata
+
+
+def _checked_rows(path: Path, text: bytes) -> tuple[list[Row], dict[str, str]]:
+    """The same of any header, with a sentence for what is wrong."""
+    fields = parse_json(text, path, "its header")
+    if not isinstance(fields, dict):
+        raise BadFile(path, "its header is not a JSON object; dump it again")
+    metadata = _checked_metadata(path, fields.pop("__metadata__", {}))
+    return [_row(path, name, claim) for name, claim in fields.items()], metadata
 
 
 def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:

@@ -78,7 +78,7 @@ def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
     wanted = wanted_map(session, reference, candidate)
     pairs = _pairs(session, wanted)
     yield (trial := Trial(wanted, pairs))
-    for row in session.engine.rows(islice(pairs, _MEASURED)):
+    for row in session.engine.rows(tuple(islice(pairs, _MEASURED))):
         yield (trial := trial._replace(rows=(*trial.rows, row)))
 
 

@@ -176,3 +176,18 @@ def test_the_file_that_is_damaged_is_whole(tmp_path: Path) -> None:
     dump = keeps_promise(path)
     assert dump is not None
     assert [e.name for e in dump.entries] == ["a.b-input_0", "a.b-output", "w", "empty"]
+
+
+def test_a_name_with_escapes_is_read_and_its_twin_refused(tmp_path: Path) -> None:
+    """What is not plain goes another way than most headers do."""
+    one = b'"\\u0061": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}'
+    [entry] = opened(tmp_path, craft(b"{" + one + b"}", b"\5")).entries
+    assert (entry.name, entry.read().tolist()) == ("a", [5])
+    hidden = b'"a": {"dtyp\\u0065": "U8", "shap\\u0065": [1], "data_offset\\u0073": [1, 2]}'
+    assert "twice" in refusal(tmp_path, craft(b"{" + one + b", " + hidden + b"}", b"\5\6"))
+
+
+def test_a_row_within_a_row_is_not_a_tensor(tmp_path: Path) -> None:
+    row_in_metadata = b'{"__metadata__": {"dtype": "U8"}, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}'
+    dump = opened(tmp_path, craft(row_in_metadata, b"\5"))
+    assert [entry.name for entry in dump.entries] == ["a"] and dump.facts == {"dtype": "U8"}
