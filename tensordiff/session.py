@@ -17,7 +17,7 @@ from tensordiff.align.accepting import accept, accept_chosen
 from tensordiff.align.expression import Name
 from tensordiff.align.hits import Hits, hits
 from tensordiff.align.index import Computed, Index, port_of
-from tensordiff.align.match import general, resolve_map
+from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rules import Rule, Side
 from tensordiff.align.rules_file import RulesFile, read_rules_file
 from tensordiff.align.rules_tables import MapRule, ToleranceRule

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from tensordiff.align.expression import parse, placeholders
 from tensordiff.align.index import Index
-from tensordiff.align.match import resolve_map
+from tensordiff.align.maps import resolve_map
 from tensordiff.align.rules_tables import MapRule
 from tensordiff.align.suggest import Suggestion
 

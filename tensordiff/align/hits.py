@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple
 
 from tensordiff.align.index import Index
-from tensordiff.align.match import Alignment, general, resolve_map
+from tensordiff.align.maps import general, resolve_map
+from tensordiff.align.match import Alignment
 from tensordiff.align.rules_file import RulesFile
 from tensordiff.align.rules_tables import MapRule, ViewRule
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
 from tensordiff.align.index import Computed, Index, parts_of, view_on, viewed
+from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -25,7 +25,6 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
 By = Literal["name", "rule", "map", "fused", "value"]
-Numbers = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +95,18 @@ class Plan:
         return cls(rules, maps, chosen.maps, tuple(view for view in said.views if view.on))
 
 
-def general(rule: MapRule) -> MapRule:
-    """A map of one layer holds for every layer, unless the user says otherwise."""
-    if not rule.every:
-        return rule
-    sides = generalize(parse(rule.reference), parse(rule.candidate))
-    return MapRule(str(sides[0]), str(sides[1]))
-
-
 def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignment:
     """Pair two dumps."""
     plan = plan or Plan.for_dumps(reference, candidate)
-    matcher = _Matcher(Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate"))
-    matcher.take_all("map", _mapped(plan.maps, matcher))
-    matcher.take_all("rule", pair_operations(matcher.reference, matcher.candidate))
+    sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate")
+    matcher = _Matcher(*sides)
+    matcher.take_all("map", mapped(plan.maps, *sides))
+    matcher.take_all("rule", pair_operations(*sides))
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("rule", _ports(matcher))
-        matcher.take_all("fused", _mapped(plan.preset_maps, matcher), only_orphans=True)
-        matcher.take_all("value", _mapped(plan.proven_maps, matcher), only_orphans=True)
+        matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
+        matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
         matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
     return matcher.alignment(plan)
 
@@ -272,35 +264,7 @@ def _fits(reference: Entry, candidate: Entry) -> bool:
         return False
 
 
-# --- maps and views ------------------------------------------------------------------------------
-
-
-def _mapped(maps: Sequence[MapRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    return (pair for rule in maps for pair in resolve_map(rule, matcher.reference, matcher.candidate))
-
-
-def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
-    """The pairs that a map makes: one for each layer and step that has all its names."""
-    ours, theirs = parse(rule.reference), parse(rule.candidate)
-    for step in reference.steps:
-        for numbers in _numbers(ours, theirs, reference, candidate, step):
-            # The candidate's first: in most maps it is the one name that the dump does not have.
-            c = candidate.resolve(bind(theirs, numbers), step)
-            r = reference.resolve(bind(ours, numbers), step) if c is not None else None
-            if r is not None and c is not None:
-                yield r, c
-
-
-def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
-    """What to put for the placeholders of a map: every layer that both sides have, by each side's first such name."""
-    found = [
-        side.numbers(next(name for name in names(expression) if "{" in name), step)
-        for side, expression in ((reference, ours), (candidate, theirs))
-        if placeholders(expression)
-    ]
-    if not found:
-        return [{}]
-    return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
+# --- views ---------------------------------------------------------------------------------------
 
 
 def _viewer(plan: Plan) -> Callable[[Pair], Pair]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
-from numba import carray, config, njit, types
-from numba.extending import intrinsic, overload, register_jitable
+from llvmlite import binding
+from numba import carray, config, njit
+from numba.extending import register_jitable
 
 from tensordiff.compare import finish
+from tensordiff.compare.intrinsics import bits_of, count_if, float_of, like, load, memory_at, take
 from tensordiff.compare.sums import (
     BUCKETS,
     FIRST_NAN,
@@ -64,70 +65,6 @@ _fast = njit(nogil=True, cache=True, error_model="numpy", fastmath={"nsz", "cont
 _strict = njit(nogil=True, cache=True, error_model="numpy")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _bits(_context: Any, value: Any) -> Any:
-    """A float's bits as an integer of its width: maxima of integers are vectorized, of floats not."""
-    integer, width = (types.int32, 32) if value == types.float32 else (types.int64, 64)
-    return integer(value), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.IntType(width))
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _unbits(_context: Any, value: Any) -> Any:
-    """The float that has these bits."""
-    real, llvm = (types.float32, ir.FloatType()) if value == types.int32 else (types.float64, ir.DoubleType())
-    return real(value), lambda _c, builder, _s, args: builder.bitcast(args[0], llvm)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _count(_context: Any, total: Any, flag: Any) -> Any:
-    """One more if the flag is set, in 32 bits: as wide as a float, so that a loop need not change width."""
-    integer = ir.IntType(32)
-    return types.int32(types.int32, types.boolean), lambda _c, builder, _s, args: builder.add(
-        args[0], builder.zext(args[1], integer)
-    )
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _from_bfloat16(_context: Any, value: Any) -> Any:
-    def generate(_c: Any, builder: Any, _s: Any, args: Any) -> Any:
-        wide = builder.zext(args[0], ir.IntType(32))
-        return builder.bitcast(builder.shl(wide, ir.Constant(ir.IntType(32), 16)), ir.FloatType())
-
-    return types.float32(value), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _from_float16(_context: Any, value: Any) -> Any:
-    def generate(_c: Any, builder: Any, _s: Any, args: Any) -> Any:
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(value), generate
-
-
-def _load(array: Any, i: Any) -> Any:
-    """An element as a float."""
-
-
-@overload(_load, inline="always", strict=False)  # type: ignore[untyped-decorator]
-def _load_typed(array: Any, i: Any) -> Any:
-    if array.dtype == types.uint16:
-        return lambda array, i: _from_bfloat16(array[i])
-    if array.dtype == types.int16:
-        return lambda array, i: _from_float16(array[i])
-    return lambda array, i: array[i]
-
-
-def _like(sample: Any, value: Any) -> Any:
-    """A constant in the sample's type: a float64 constant would widen the whole loop."""
-
-
-@overload(_like, inline="always", strict=False)  # type: ignore[untyped-decorator]
-def _like_typed(sample: Any, value: Any) -> Any:
-    if sample == types.float32:
-        return lambda sample, value: np.float32(value)
-    return lambda sample, value: np.float64(value)
-
-
 @_strict  # type: ignore[untyped-decorator]
 def _place(index: Any) -> Any:
     """An index that cannot be negative: Python's count from the end would cost a branch an element."""
@@ -141,25 +78,25 @@ def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: 
     ``bounds`` are atol and rtol, a hair under the user's and a hair over.
     """
     under_a, under_r, over_a, over_r = bounds
-    zero = _like(guard, 0.0)
+    zero = like(guard, 0.0)
     sum_abs, sum_dd, sum_rr, sum_rd = zero, zero, zero, zero
     above, well_above = np.int32(0), np.int32(0)
-    largest, excess = _bits(zero), _bits(zero)
+    largest, excess = bits_of(zero), bits_of(zero)
     for i in range(_place(start), _place(stop)):
-        r = _load(ref, i)
-        d = _load(cand, i) - r
+        r = load(ref, i)
+        d = load(cand, i) - r
         abs_d, abs_r = abs(d), abs(r)
         sum_abs += abs_d
         sum_dd += d * d
         sum_rr += r * r
         sum_rd += r * d
-        bits = _bits(abs_d)
+        bits = bits_of(abs_d)
         largest = bits if bits > largest else largest
-        beyond = _bits(abs_d - bar * (abs_r if abs_r > guard else guard))
+        beyond = bits_of(abs_d - bar * (abs_r if abs_r > guard else guard))
         excess = beyond if beyond > excess else excess
-        above = _count(above, abs_d > under_a + under_r * abs_r)
-        well_above = _count(well_above, abs_d > over_a + over_r * abs_r)
-    return sum_abs, sum_dd, sum_rr, sum_rd, above, well_above, _unbits(largest), excess > 0
+        above = count_if(above, abs_d > under_a + under_r * abs_r)
+        well_above = count_if(well_above, abs_d > over_a + over_r * abs_r)
+    return sum_abs, sum_dd, sum_rr, sum_rd, above, well_above, float_of(largest), excess > 0
 
 
 @_fast  # type: ignore[untyped-decorator]
@@ -167,7 +104,7 @@ def _all_zero(array: Any, start: Any, stop: Any) -> Any:
     """Whether a block holds nothing but zeros."""
     seen = False
     for i in range(_place(start), _place(stop)):
-        seen |= abs(_load(array, i)) > 0
+        seen |= abs(load(array, i)) > 0
     return not seen
 
 
@@ -175,15 +112,15 @@ def _all_zero(array: Any, start: Any, stop: Any) -> Any:
 def _exact_peaks(ref: Any, cand: Any, start: Any, stop: Any) -> Any:
     """A block's largest finite errors, absolute and relative, in float64."""
     zero = np.float64(0.0)
-    largest, largest_rel = _bits(zero), _bits(zero)
+    largest, largest_rel = bits_of(zero), bits_of(zero)
     for i in range(_place(start), _place(stop)):
-        r = np.float64(_load(ref, i))
-        error, size = abs(np.float64(_load(cand, i)) - r), abs(r)
+        r = np.float64(load(ref, i))
+        error, size = abs(np.float64(load(cand, i)) - r), abs(r)
         error = error if error < np.inf else zero
-        bits, bits_rel = _bits(error), _bits(error / (size if size > REL_GUARD else REL_GUARD))
+        bits, bits_rel = bits_of(error), bits_of(error / (size if size > REL_GUARD else REL_GUARD))
         largest = bits if bits > largest else largest
         largest_rel = bits_rel if bits_rel > largest_rel else largest_rel
-    return _unbits(largest), _unbits(largest_rel)
+    return float_of(largest), float_of(largest_rel)
 
 
 @_strict  # type: ignore[untyped-decorator]
@@ -191,8 +128,8 @@ def _find(ref: Any, cand: Any, start: Any, stop: Any, peak: Any, is_relative: An
     """The first place of a block that has this very error."""
     near = peak * (1 - 1e-15)
     for i in range(_place(start), _place(stop)):
-        r = np.float64(_load(ref, i))
-        error, size = abs(np.float64(_load(cand, i)) - r), max(abs(r), REL_GUARD) if is_relative else 1.0
+        r = np.float64(load(ref, i))
+        error, size = abs(np.float64(load(cand, i)) - r), max(abs(r), REL_GUARD) if is_relative else 1.0
         # Dividing takes longer than all the rest: only what a product does not rule out is divided.
         if error >= near * size and error / size == peak:
             return i
@@ -229,7 +166,7 @@ def _exact_block(ref: Any, cand: Any, start: Any, stop: Any, offset: Any, tolera
     """A block that its own precision cannot carry: all in float64, non-finite values told apart."""
     atol, rtol = tolerance
     for i in range(_place(start), _place(stop)):
-        r, c = np.float64(_load(ref, i)), np.float64(_load(cand, i))
+        r, c = np.float64(load(ref, i)), np.float64(load(cand, i))
         if np.isfinite(r):
             row[SUM_RR] += r * r
         if np.isfinite(r) and np.isfinite(c):
@@ -247,8 +184,8 @@ def _beats(ref: Any, cand: Any, start: Any, stop: Any, peak_abs: Any, peak_rel: 
     """Whether any error of a block is larger, in float64."""
     beaten = False
     for i in range(_place(start), _place(stop)):
-        r = np.float64(_load(ref, i))
-        error, size = abs(np.float64(_load(cand, i)) - r), abs(r)
+        r = np.float64(load(ref, i))
+        error, size = abs(np.float64(load(cand, i)) - r), abs(r)
         beaten |= error > peak_abs
         beaten |= error > peak_rel * (size if size > REL_GUARD else REL_GUARD)
     return beaten
@@ -260,9 +197,9 @@ def _scan_bucket(
     splits_ties: Any, row: Any, cells: Any,
 ) -> None:  # fmt: skip
     """Take elements ``first`` to ``last`` into one row of sums."""
-    guard = _like(vanishing, REL_GUARD)
+    guard = like(vanishing, REL_GUARD)
     band = 1 - _BAND if splits_ties else 1 + _BAND
-    peak, bar = _like(guard, cells[PEAKS]), _like(guard, cells[PEAKS + 1] * band)
+    peak, bar = like(guard, cells[PEAKS]), like(guard, cells[PEAKS + 1] * band)
     total_abs, total_dd, total_rr, total_rd, outside = 0.0, 0.0, 0.0, 0.0, 0.0
     for start in range(first, last, BLOCK):
         stop = min(start + BLOCK, last)
@@ -285,7 +222,7 @@ def _scan_bucket(
             holds_peak = _beats(ref, cand, start, stop, cells[PEAKS], cells[PEAKS + 1] * (1 - 1e-15))
         if holds_peak:
             _search_block(ref, cand, start, stop, offset, cells)
-            peak, bar = _like(guard, cells[PEAKS]), _like(guard, cells[PEAKS + 1] * band)
+            peak, bar = like(guard, cells[PEAKS]), like(guard, cells[PEAKS + 1] * band)
     row[SUM_ABS] += total_abs
     row[SUM_DD] += total_dd
     row[SUM_RR] += total_rr
@@ -315,28 +252,6 @@ def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any
                 cells[TOTALS + k] += row[k]
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _memory_at(typing: Any, address: Any, like: Any) -> Any:
-    """The memory at an address, as elements of a type."""
-    pointer = types.CPointer(like.dtype)
-
-    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], context.get_value_type(pointer))
-
-    return pointer(types.int64, like), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _take(typing: Any, taken: Any) -> Any:
-    """The next number of a count that several threads draw from."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        counter = context.make_array(signature.args[0])(context, builder, values[0])
-        return builder.atomic_rmw("add", counter.data, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(taken), generate
-
-
 @_strict  # type: ignore[untyped-decorator]
 def scan_taken(
     taken: Any, table: Any, ref_like: Any, cand_like: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any
@@ -346,12 +261,12 @@ def scan_taken(
     They are given by address, so that arrays which may be written and those which may not are compiled for once.
     """
     while True:
-        k = _take(taken)
+        k = take(taken)
         if k >= table.shape[0]:
             break
         elements, offset, whole, row = table[k, 2], table[k, 3], table[k, 4], table[k, 5]
-        ref = carray(_memory_at(table[k, 0], ref_like), elements)
-        cand = carray(_memory_at(table[k, 1], cand_like), elements)
+        ref = carray(memory_at(table[k, 0], ref_like), elements)
+        cand = carray(memory_at(table[k, 1], cand_like), elements)
         scan(ref, cand, offset, whole, tolerance, near, splits_ties, cells[row])
 
 
@@ -373,7 +288,7 @@ def join_pieces(pieces: Any, firsts: Any, cells: Any) -> None:
                 mine[cell] += theirs[cell]
 
 
-# The compiled code is kept by this file's date: touch it after a change in ``finish``.
+# The compiled code is kept by this file's date: touch it after a change in ``finish`` or ``intrinsics``.
 for _part in (finish.ratio, finish.cosine_distance, finish.summing_factor, finish.fill_ratios, finish.fill):
     register_jitable(_part)
 
@@ -391,7 +306,7 @@ def exact_products(ref: Any, cand: Any, out: Any) -> None:
     zero = np.float64(0.0)
     dd, rr, rd, cc, rc = zero, zero, zero, zero, zero
     for i in range(ref.shape[0]):
-        r, c = np.float64(_load(ref, i)), np.float64(_load(cand, i))
+        r, c = np.float64(load(ref, i)), np.float64(load(cand, i))
         d = c - r
         finite = abs(d) < np.inf
         r, c, d = (r if finite else zero), (c if finite else zero), (d if finite else zero)

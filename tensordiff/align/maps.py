@@ -1,0 +1,52 @@
+"""Maps: what a person, a preset or the values say belongs together, beyond what names tell.
+
+A map speaks in canonical names, plain or in an expression, and of one layer or of all that its placeholders fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
+from tensordiff.align.index import Index
+from tensordiff.align.rules_tables import MapRule
+from tensordiff.dump.model import Entry
+
+Numbers = dict[str, int]
+
+
+def general(rule: MapRule) -> MapRule:
+    """A map of one layer holds for every layer, unless the user says otherwise."""
+    if not rule.every:
+        return rule
+    sides = generalize(parse(rule.reference), parse(rule.candidate))
+    return MapRule(str(sides[0]), str(sides[1]))
+
+
+def mapped(maps: Iterable[MapRule], reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
+    """The pairs that maps make, one map after the other."""
+    return (pair for rule in maps for pair in resolve_map(rule, reference, candidate))
+
+
+def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
+    """The pairs that a map makes: one for each layer and step that has all its names."""
+    ours, theirs = parse(rule.reference), parse(rule.candidate)
+    for step in reference.steps:
+        for numbers in _numbers(ours, theirs, reference, candidate, step):
+            # The candidate's first: in most maps it is the one name that the dump does not have.
+            c = candidate.resolve(bind(theirs, numbers), step)
+            r = reference.resolve(bind(ours, numbers), step) if c is not None else None
+            if r is not None and c is not None:
+                yield r, c
+
+
+def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
+    """What to put for the placeholders of a map: every layer that both sides have, by each side's first such name."""
+    found = [
+        side.numbers(next(name for name in names(expression) if "{" in name), step)
+        for side, expression in ((reference, ours), (candidate, theirs))
+        if placeholders(expression)
+    ]
+    if not found:
+        return [{}]
+    return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
