@@ -78,6 +78,7 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
     return [
         f"{count} × {megabytes} MB {types[0]}/{types[1]}",
         *(f"{seconds * 1e3:.3f} ms" for seconds in (today, ours, limit)),
+        f"{today / limit:.0f}×",
         f"**{today / ours:.0f}×**",
         f"**{ours / limit:.2f}×**",
     ]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tensordiff.cli.opening import opened
 from tensordiff.cli.page import Page
-from tensordiff.cli.progress import Progress
+from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.streams import echo
 from tensordiff.cli.summary import print_summary, print_worst, why_unknown
 from tensordiff.cli.table import Table
@@ -45,7 +45,7 @@ def compare(request: Request, talk: Talk) -> int:
 
 
 def _as_json(session: Session, findings: Sequence[Finding], talk: Talk) -> Outcome:
-    with Progress("measuring", len(session.pairs)) as progress:
+    with Progress("measuring", len(session.pairs), COMPILING) as progress:
         outcome = session.outcome(progress.over(session.rows()))
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
@@ -72,7 +72,7 @@ def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
 
 def _shown(session: Session, table: Table, talk: Talk) -> Iterator[Row]:
     """All rows, each shown as it is known."""
-    with Progress("measuring", len(session.pairs)) as progress:
+    with Progress("measuring", len(session.pairs), COMPILING) as progress:
         for row in progress.over(session.rows()):
             if not talk.quiet and not (talk.only_faults and row.verdict.name == "agrees"):
                 progress.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensordiff.cli.opening import opened
-from tensordiff.cli.progress import Progress
+from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import why_unknown
 from tensordiff.compare.engine import Row
@@ -63,7 +63,7 @@ def report(request: Request, wish: Wish) -> int:
 
 def measured(session: Session) -> Outcome:
     """Every pair, with progress."""
-    with Progress("measuring", len(session.pairs)) as progress:
+    with Progress("measuring", len(session.pairs), COMPILING) as progress:
         return session.outcome(progress.over(session.rows()))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tensordiff.align.rules_file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.align.rules_tables import ToleranceRule
 from tensordiff.cli.page import Page
-from tensordiff.cli.progress import Progress
+from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.streams import echo
 from tensordiff.cli.summary import why_unknown
 from tensordiff.compare.engine import Row
@@ -83,7 +83,7 @@ def _errors(session: Session) -> Iterator[Finding]:
 
 def _learn(session: Session, wish: Wish) -> list[tuple[str, Need]]:
     rows: list[Row] = []
-    with Progress("measuring", len(session.pairs)) as progress:
+    with Progress("measuring", len(session.pairs), COMPILING) as progress:
         rows.extend(progress.over(session.rows()))
     outcome = session.outcome(rows)
     if outcome.culprit is not None:
