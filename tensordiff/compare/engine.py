@@ -31,10 +31,8 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
-COMPILED_AFTER = 1 << 20
-"""Elements of a run after which the compiled pass is worth loading, however small the pairs are ..."""
-MANY = 2_000
-"""... and pairs of a run for which it is from the first."""
+MANY = 5_000
+"""Pairs of a run for which the compiled pass is worth loading, however small they are."""
 
 
 _Place = tuple[str, str, int, int]
@@ -72,13 +70,12 @@ class Engine:
 
     def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
         """Measure pairs, in order; a row comes as soon as it and the few that are measured with it are known."""
-        judging, elements = Judging(), COMPILED_AFTER * (len(pairs) >= MANY)
+        judging, compiled = Judging(), len(pairs) >= MANY or None
         for batch in in_batches(map(open_pair, pairs), _size):
             with collector_held():
-                measured = self._measure(batch, compiled=elements >= COMPILED_AFTER or None)
+                measured = self._measure(batch, compiled)
                 rows = [found if isinstance(found, Row) else judging.row(found) for found in measured]
             yield from rows
-            elements += sum(map(_size, batch))
 
     def _measure(self, batch: Sequence[Opened | Row], compiled: bool | None) -> list[Numbers | Row]:
         """All that needs no other pair, for a few pairs at once."""

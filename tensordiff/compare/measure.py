@@ -1,9 +1,9 @@
 """Measuring a pair: the right pass for its types, in parts that keep memory bounded, on all cores.
 
 ``measure_many`` is the one way to a ``Diff``. There are two passes: numpy's is at hand at once, the compiled one is
-ten times as fast and must be loaded, and compiled the first time it meets a pair of types. Which one measures a pair
-depends on sizes alone, never on the clock: the last digits of a sum differ between the two, and the same dumps
-must give the same numbers.
+thirty times as fast and must be loaded first, which takes as long as numpy needs for some thirty million elements.
+Which one measures a pair depends on what was measured before it, never on the clock: the last digits of a sum differ
+between the two, and the same comparison must give the same numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from tensordiff.compare.shares import load_kernels, scan_all, scan_part
 from tensordiff.compare.sums import Cells, Diff, Products, Sums, empty_cells
 from tensordiff.dump.dtypes import Array, DType
 
-COMPILED_FROM = 1 << 18
-"""Elements of one pair from which the compiled pass is worth loading."""
+_LARGE = 1 << 24  # elements of a pair that is not left to numpy
+_LONG = 1 << 25  # elements that numpy answers before the compiled pass is worth loading ...
+_A_PAIR = 6_000  # ... and what a pair takes beside its elements, in elements
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
-    """All numbers for two tensors of one shape. ``compiled`` asks for a pass; None decides by the size."""
+    """All numbers for two tensors of one shape. ``compiled`` asks for a pass; None decides by what was measured."""
     return measure_many([(ref, cand, tolerance)], compiled=compiled)[0]
 
 
@@ -65,9 +66,30 @@ def _prepared(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bo
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     ref, cand = as_reals(ref, cand)
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
-    is_compiled = plan.may_compile and (size >= COMPILED_FROM if compiled is None else compiled)
+    is_compiled = plan.may_compile and (_history.is_worth(plan, size) if compiled is None else compiled)
     lies_whole = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
     return _Prepared(ref, cand, plan, plan.how(size, tolerance), is_compiled, lies_whole)
+
+
+class _History:
+    """What numpy has answered in this process, and the types that the compiled pass was loaded for."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.loaded: set[tuple[DType, DType]] = set()
+
+    def is_worth(self, plan: Plan, size: int) -> bool:
+        """Whether a pair of so many elements is for the compiled pass."""
+        if plan.enter in self.loaded:
+            return True
+        self.answered += size + _A_PAIR
+        if size < _LARGE and self.answered < _LONG:
+            return False
+        self.loaded.add(plan.enter)
+        return True
+
+
+_history = _History()
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
@@ -90,8 +112,9 @@ def _is_plain_memory(array: Array) -> bool:
 
 
 def warm_up(ref: DType, cand: DType) -> None:
-    """Make the compiled pass ready for a pair of types, now."""
-    measure(np.zeros(4, ref), np.zeros(4, cand), compiled=True)
+    """Make the compiled pass ready for a pair of types, now, and use it from now on."""
+    _history.loaded.add(plan_for(ref, cand).enter)
+    measure(np.zeros(4, ref), np.zeros(4, cand))
 
 
 def _collected(pair: _Prepared) -> Cells:
