@@ -15,7 +15,8 @@ from tensordiff.compare.sums import REL_GUARD, Products, Sums, edges
 from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
-STRETCH = 1 << 15
+STRETCH = 1 << 13
+"""Elements at a time: the temporaries stay in the cache, and under what makes the allocator ask the system anew."""
 
 
 def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol: float) -> None:
@@ -24,15 +25,9 @@ def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol:
     for begin in range(0, len(ref), STRETCH):
         r, c = ref[begin : begin + STRETCH], cand[begin : begin + STRETCH]
         with np.errstate(all="ignore"):
-            _stretch(
-                r.astype(np.float64),
-                c.astype(np.float64),
-                difference(r, c),
-                offset + begin,
-                starts,
-                sums,
-                (atol, rtol),
-            )
+            wide = r.astype(np.float64), c.astype(np.float64)
+            d = difference(r, c) if needs_integers(r.dtype, c.dtype) else wide[1] - wide[0]
+            _stretch(*wide, d, offset + begin, starts, sums, (atol, rtol))
 
 
 def difference(ref: Array, cand: Array) -> Floats:
