@@ -17,8 +17,9 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensordiff.dump.dtypes import DTYPES, name_of
 from tensordiff.dump.files import MAX_RANK, MappedFile, Slab
@@ -44,6 +45,14 @@ _PLACE = itemgetter("name", "layer", "port", "call", "step", "shape", "dtype", "
 _ORIGIN = itemgetter("module_class", "source_file", "source_line", "injected")
 
 
+class Place(NamedTuple):
+    """What tells an entry from all others of a dump."""
+
+    name: str
+    step: int
+    call: int
+
+
 class RecordError(ValueError):
     """A record is not what a writer would have written; the message completes a sentence about it."""
 
@@ -63,7 +72,7 @@ def shard_key(name: str, step: int, call: int) -> str:
     plain = step == 0 and call == parse_name(name).call and "#" not in name and name != "__metadata__"
     key = name if plain else f"{name}#step={step}#call={call}"
     # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
-    return key.encode("utf-8", "backslashreplace").decode()
+    return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
 
 
 def are_counts(step: int, call: int) -> bool:
@@ -76,21 +85,33 @@ def encode(value: object) -> str:
     return _ENCODER.encode(value)
 
 
-def record(entry: Entry, shard: str, begin: int) -> dict[str, object]:
-    """Spell an entry whose bytes begin there in a shard."""
-    spec, origin = entry.spec, entry.origin or Origin()
-    return {
-        "name": entry.name,
-        "layer": entry.layer,
-        "port": entry.port,
-        "call": entry.call,
-        "step": entry.step,
-        **origin._asdict(),
-        "shape": spec.shape,
-        "dtype": name_of(spec.dtype),
-        "shard": shard,
-        "bytes": (begin, begin + spec.nbytes),
-    }
+def quoted(text: str) -> str:
+    """Spell text as JSON."""
+    return encode_basestring_ascii(text)
+
+
+def lengths(shape: tuple[int, ...]) -> str:
+    """Spell a shape."""
+    return f"[{','.join(map(str, shape))}]"
+
+
+def record(place: Place, spec: Spec, origin: Origin, begin: int, end: int, shard: str) -> str:
+    """Spell an entry whose bytes lie there in a shard, on one line.
+
+    By hand, because a model waits meanwhile: a dict, made and encoded, takes several times as long.
+    """
+    name, step, call = place
+    layer, port, _ = parse_name(name)
+    return (
+        f'{{"name":{quoted(name)},"layer":{quoted(layer)},"port":{quoted(port)},"call":{call:d},"step":{step:d},'
+        f'{_spelled(origin)},"shape":{lengths(spec.shape)},"dtype":"{name_of(spec.dtype)}","shard":"{shard}",'
+        f'"bytes":[{begin},{end}]}}'
+    )
+
+
+@lru_cache(1024)
+def _spelled(origin: Origin) -> str:
+    return encode(origin._asdict())[1:-1]
 
 
 def parse_record(found: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, str, int, int]:

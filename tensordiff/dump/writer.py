@@ -4,7 +4,8 @@
         writer.add("model.layers.0-output", array)
 
 A tensor's bytes are in a shard, and its line in the journal, before ``add`` returns: a capture that is
-killed can be read up to there. Leaving the block closes the shard, writes ``manifest.json`` last and
+killed can be read up to there. Who has many at hand begins each, extends it with its bytes, and flushes
+and logs them all together. Leaving the block closes the shard, writes ``manifest.json`` last and
 atomically, and removes the journal. Leaving it by an exception keeps the journal and writes no
 manifest, by which readers know that the dump is not whole. How a shard and a record are spelled is
 decided in ``shards`` and ``manifest``.
@@ -24,22 +25,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tensordiff.dump import manifest
-from tensordiff.dump.dtypes import DTYPES, Array, name_of
-from tensordiff.dump.files import MappedFile, Slab
-from tensordiff.dump.model import Entry, Origin, Spec
+from tensordiff.dump.dtypes import DTYPES, name_of
+from tensordiff.dump.manifest import Place as Place
+from tensordiff.dump.model import Origin, Spec
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.shards import Shard, create, header_bytes_for, write_all
+from tensordiff.dump.shards import Shard, create, header_bytes_for, label_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Place(NamedTuple):
-    """What tells an entry from all others of a dump."""
+class _Begun(NamedTuple):
+    """A tensor whose bytes are on their way, or there and not yet told of."""
 
-    name: str
-    step: int
-    call: int
+    place: Place
+    spec: Spec
+    origin: Origin
+    begin: int
+    end: int
 
 
 class DumpWriter:
@@ -56,16 +59,19 @@ class DumpWriter:
         lasting: bool = True,
     ) -> None:
         """``lasting`` waits until the disk has it all; without, a loss of power may cost what a kill does not."""
-        self._folder, self._facts, self._overwrite = Path(folder), dict(facts or {}), overwrite
+        self._folder, self._overwrite = Path(folder), overwrite
         self._shard_bytes, self._header_bytes, self._lasting = shard_bytes, header_bytes, lasting
         self._shard: Shard | None = None
-        self._shards = self._bytes = 0
-        self._journal = self._journal_end = 0
+        self._shards = self._bytes = self._owed = 0
+        self._journal = self._journal_end = self._lines = 0
+        self._begun: list[_Begun] = []
+        self._views: list[memoryview] = []
         self._records: list[str] = []
         self._places: list[Place] = []
-        self._keys: set[str] = set()
+        self._seen: set[Place] = set()
         self._broken = False
-        self._check_facts(self._facts)
+        self._facts = self._spelled(facts or {})
+        """Each as JSON."""
 
     def __enter__(self) -> Self:
         with self._writing():
@@ -73,7 +79,7 @@ class DumpWriter:
             _make_room(self._folder, self._overwrite)
             self._journal = create(self._folder / manifest.JOURNAL)
             try:
-                self._log({"schema": manifest.SCHEMA, "facts": self._facts})
+                self._write_lines([f'{{"schema":{manifest.encode(manifest.SCHEMA)},"facts":{_object(self._facts)}}}'])
             except BaseException:
                 os.close(self._journal)
                 raise
@@ -97,29 +103,80 @@ class DumpWriter:
         reference entries whose values this tensor holds (an input) or its layer was given (an output).
         """
         array = np.asarray(array)
-        spec = self._spec(name, array)
-        layer, port, said = parse_name(name)
-        call = said if call is None else call
-        key = self._new_key(name, step, call)
         origin = Origin(module_class, source_file, source_line, None if injected is None else tuple(injected))
-        with self._writing():
-            shard = self._shard_for(key, spec)
-            stored = Slab(MappedFile(shard.path), shard.append(key, array), spec)
-            entry = Entry(name, layer, port, call, step, stored, origin)
-            self._records.append(self._log(manifest.record(entry, shard.path.name, stored.offset)))
-            self._places.append(Place(name, step, call))
-        self._keys.add(key)
-        self._bytes += spec.nbytes
+        place = Place(name, step, parse_name(name).call if call is None else call)
+        self.begin(place, Spec(array.shape, array.dtype), origin)
+        for view in views(array):
+            self.extend(view)
+            self.flush()
+        self.log()
+
+    def begin(self, place: Place, spec: Spec, origin: Origin) -> None:
+        """Say what the next bytes are. One that was begun before and never had all its bytes is left out."""
+        spec = self._checked(place, spec)
+        nbytes, label = spec.nbytes, label_bytes(place.name, spec)
+        begin = self._shard_for(label, nbytes).begin(label, nbytes)
+        self._begun.append(_Begun(place, spec, origin, begin, begin + nbytes))
+        self._seen.add(place)
+        self._owed = nbytes
+
+    def extend(self, data: memoryview) -> None:
+        """Bytes of the tensor that was begun last, to be written by ``flush``; until then they must not change."""
+        self._views.append(data)
+        self._owed -= len(data)
+
+    def flush(self) -> None:
+        """Write all the bytes that are at hand, in one go."""
+        if (shard := self._shard) is not None and self._views:
+            with self._writing():
+                given, self._views = self._views, []
+                try:
+                    shard.write(given)
+                except OSError:
+                    self._leave_off(shard)
+                    raise
+
+    def log(self) -> None:
+        """Tell in the journal of the tensors that are wholly in their shard; until then a kill loses them."""
+        if (shard := self._shard) is not None and self._begun:
+            with self._writing():
+                self._tell(shard, self._settled(shard))
+
+    def _settled(self, shard: Shard) -> list[_Begun]:
+        """Take the tensors that are wholly in the shard from those begun, and have its header name them."""
+        count = sum(begun.end <= shard.written for begun in self._begun)
+        whole, self._begun = self._begun[:count], self._begun[count:]
+        for place, spec, _, begin, _ in whole:
+            shard.settle(manifest.shard_key(*place), spec, begin)
+        return whole
+
+    def _tell(self, shard: Shard, whole: Sequence[_Begun]) -> None:
+        """Note tensors, those of which the journal has taken the line."""
+        records = [manifest.record(*begun, shard.name) for begun in whole]
+        before = self._lines
+        try:
+            self._write_lines(records)
+        finally:
+            told = self._lines - before
+            self._records += records[:told]
+            self._places += [begun.place for begun in whole[:told]]
+            self._bytes += sum(begun.end - begun.begin for begun in whole[:told])
+
+    def _leave_off(self, shard: Shard) -> None:
+        """Tell of what is whole and cut off the rest; first that, for on a full disk it makes room."""
+        whole = self._settled(shard)
+        self._begun, self._owed = [], 0
+        shard.cut()
+        self._tell(shard, whole)
 
     def begin_part(self) -> None:
         """Write what follows into files of its own, so that ``arrange`` may move it."""
         with self._writing():
-            if self._shard is not None:
-                shard, self._shard = self._shard, None
-                shard.close(lasting=self._lasting)
+            self._close_shard()
 
     def arrange(self, order: Iterable[Place]) -> None:
         """Put the entries of several parts into the order they ran in. Within a part they stand so already."""
+        self.log()
         rank = {place: number for number, place in enumerate(order)}
         last = len(rank)
         found = sorted(zip(self._places, self._records, strict=True), key=lambda item: rank.get(item[0], last))
@@ -127,10 +184,10 @@ class DumpWriter:
 
     def add_facts(self, **facts: object) -> None:
         """Say more of the run, or say it anew: what was not known when the writing began."""
-        self._check_facts(facts)
+        spelled = self._spelled(facts)
         with self._writing():
-            self._log({"facts": facts})
-        self._facts.update(facts)
+            self._write_lines([f'{{"facts":{_object(spelled)}}}'])
+        self._facts |= spelled
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -149,60 +206,75 @@ class DumpWriter:
             self._broken = True
 
     def _finish(self, whole: bool) -> None:
-        if self._shard is not None:
-            self._shard.close(lasting=self._lasting)
+        self._close_shard()
         if whole:
             self._write_manifest()
             (self._folder / manifest.JOURNAL).unlink()
 
     def _write_manifest(self) -> None:
-        facts = {"schema": manifest.SCHEMA, **dict.fromkeys(manifest.FACTS), **self._facts}
-        lines = "".join(f"{manifest.encode(key)}: {manifest.encode(value)},\n" for key, value in facts.items())
+        unsaid = dict.fromkeys(manifest.FACTS, "null")
+        facts = {"schema": manifest.encode(manifest.SCHEMA), **unsaid, **self._facts}
+        lines = "".join(f"{manifest.encode(key)}: {value},\n" for key, value in facts.items())
         entries = ",\n".join(self._records)
         _replace(self._folder, f'{{\n{lines}"entries": [\n{entries}\n]}}\n'.encode(), lasting=self._lasting)
 
-    def _check_facts(self, facts: Mapping[str, object]) -> None:
+    def _spelled(self, facts: Mapping[str, object]) -> dict[str, str]:
+        """Facts as JSON, each by itself."""
+        found: dict[str, str] = {}
         for key, value in facts.items():
             if key not in manifest.FACTS:
                 raise self._refusal(f"no fact is called {key!r}; there are {', '.join(manifest.FACTS)}")
             try:
-                manifest.encode(value)
+                found[key] = manifest.encode(value)
             except (TypeError, ValueError, RecursionError) as error:
                 raise self._refusal(f"the fact {key!r} is not JSON ({error})") from error
+        return found
 
-    def _spec(self, name: str, array: Array) -> Spec:
-        dtype = DTYPES.get(name_of(array.dtype))
+    def _checked(self, place: Place, spec: Spec) -> Spec:
+        """Refuse what cannot be written; gives the dtype its one spelling, whatever the order of its bytes."""
+        (name, step, call), dtype = place, DTYPES.get(name_of(spec.dtype))
         if dtype is None:
             known = ", ".join(DTYPES)
-            raise self._refusal(f"{name} is of type {array.dtype}, not written; convert it to one of {known}")
-        return Spec(array.shape, dtype)
-
-    def _new_key(self, name: str, step: int, call: int) -> str:
+            raise self._refusal(f"{name} is of type {spec.dtype}, not written; convert it to one of {known}")
         if not manifest.are_counts(step, call):
             raise self._refusal(f"{name} has an impossible step ({step}) or call ({call})")
-        key = manifest.shard_key(name, step, call)
-        if key in self._keys:
+        if place in self._seen:
             raise self._refusal(f"{name} was written already for step {step}, call {call}; count the calls")
-        return key
+        return Spec(spec.shape, dtype)
 
-    def _shard_for(self, key: str, spec: Spec) -> Shard:
-        """The open shard, or the next one where this tensor would overfill it."""
-        shard = self._shard
-        if shard is not None and shard.has_room(key, spec) and shard.end + spec.nbytes <= self._shard_bytes:
+    def _shard_for(self, label: int, nbytes: int) -> Shard:
+        """The open shard, or the next one where this tensor would overfill it or the one before is not whole."""
+        shard, is_ready = self._shard, not (self._owed or self._broken)
+        if is_ready and shard is not None and shard.end + nbytes <= self._shard_bytes and shard.has_room(label):
             return shard
-        if shard is not None:
-            self._shard = None
-            shard.close(lasting=self._lasting)
-        header_bytes = max(self._header_bytes, header_bytes_for(key, spec))
-        self._shard = Shard(self._folder / manifest.shard_name(self._shards), header_bytes)
-        self._shards += 1
+        with self._writing():
+            self._close_shard()
+            header_bytes = max(self._header_bytes, header_bytes_for(label))
+            self._shard = Shard(self._folder, manifest.shard_name(self._shards), header_bytes)
+            self._shards += 1
         return self._shard
 
-    def _log(self, found: Mapping[str, object]) -> str:
-        """Put a line into the journal, behind what it tells of."""
-        line = manifest.encode(found)
-        self._journal_end += write_all(self._journal, memoryview(f"{line}\n".encode()), self._journal_end)
-        return line
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            self.flush()
+            shard, self._shard = self._shard, None
+            try:
+                self._leave_off(shard)
+            finally:
+                shard.close(lasting=self._lasting)
+
+    def _write_lines(self, lines: Sequence[str]) -> None:
+        """Put lines into the journal, behind what they tell of."""
+        data = [f"{line}\n".encode() for line in lines]
+        try:
+            write_all(self._journal, memoryview(b"".join(data)), self._journal_end)
+        finally:
+            size = os.fstat(self._journal).st_size
+            for line in data:
+                if self._journal_end + len(line) > size:
+                    break  # the disk is full; what follows would stand in the place of half a line
+                self._journal_end += len(line)
+                self._lines += 1
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -230,6 +302,11 @@ class DumpWriter:
 
     def _refusal(self, sentence: str) -> WriteError:
         return WriteError(printable(f"{self._folder}: {sentence}"))
+
+
+def _object(spelled: Mapping[str, str]) -> str:
+    """A JSON object of values that are JSON already."""
+    return f"{{{','.join(f'{manifest.encode(key)}:{value}' for key, value in spelled.items())}}}"
 
 
 def _make_room(folder: Path, overwrite: bool) -> None:

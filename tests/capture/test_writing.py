@@ -3,12 +3,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensordiff.dump import open_dump
+from tensordiff.dump.model import Origin
 from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import CaptureError, WriteError
 from tests.capture.making import run_here
@@ -26,14 +29,14 @@ class Slow(DumpWriter):
         super().__init__(folder)
         self.let = threading.Event()
 
-    def add(self, *args: Any, **kwargs: Any) -> None:
+    def flush(self) -> None:
         self.let.wait()
-        super().add(*args, **kwargs)
+        super().flush()
 
 
 def put_many(background: BackgroundWriter, tensor: Any) -> None:
     for k in range(20):
-        background.put(f"x{k}", copy(tensor))
+        background.put(Place(f"x{k}", 0, 1), Origin(), tensor)
 
 
 def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path) -> None:
@@ -49,37 +52,117 @@ def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path) -> Non
     assert len(open_dump(tmp_path / "d")) == 20
 
 
-def test_a_tensor_larger_than_the_bound_goes_through(tmp_path: Path) -> None:
-    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=10) as background:
-        background.put("x", copy(torch.ones(99)))
-        background.put("y", copy(torch.ones(99)))
-    assert len(open_dump(tmp_path / "d")) == 2
+@pytest.mark.parametrize("waiting", [1, 100, 3000])
+def test_a_tensor_larger_than_the_bound_goes_through_in_pieces(tmp_path: Path, waiting: int) -> None:
+    plain, scattered = torch.arange(999.0), torch.arange(2520).reshape(5, 7, 72).permute(2, 0, 1)
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting) as background:
+        for name, tensor in (("a", plain), ("b", scattered), ("c", plain[:2])):
+            background.put(Place(name, 0, 1), Origin(), tensor)
+    assert background.most_bytes <= waiting + 64
+    a, b, c = (entry.read() for entry in open_dump(tmp_path / "d").entries)
+    assert np.array_equal(a, plain.numpy())
+    assert np.array_equal(b, scattered.numpy())
+    assert np.array_equal(c, plain[:2].numpy())
+
+
+def test_what_is_written_over_at_once_was_copied_before(tmp_path: Path) -> None:
+    tensor = torch.zeros(4, 300)
+    with Slow(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
+        for k in range(9):
+            tensor.fill_(k)
+            background.put(Place(f"x{k}", 0, 1), Origin(), tensor.t())
+        tensor.fill_(-1)
+        writer.let.set()
+    entries = open_dump(tmp_path / "d").entries
+    assert [np.unique(entry.read()).tolist() for entry in entries] == [[k] for k in range(9)]
+    assert all(entry.spec.shape == (300, 4) for entry in entries)
+
+
+def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=64) as background:
+        for k in range(0, 8, 2):
+            background.put(Place(f"x{k}", 0, 1), Origin(), torch.full((3,), k))
+            background.put_copied(Place(f"x{k + 1}", 0, 1), Origin(), copy(torch.full((30,), k + 1)))
+    entries = open_dump(tmp_path / "d").entries
+    assert [(entry.name, entry.read()[-1]) for entry in entries] == [(f"x{k}", k) for k in range(8)]
+
+
+def test_what_was_put_is_soon_on_the_disk(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
+        background.put(Place("x", 0, 1), Origin(), torch.ones(3))
+        while not (entries := open_dump(tmp_path / "d").entries):
+            time.sleep(0.01)
+        assert entries[0].read().tolist() == [1, 1, 1]
+
+
+def test_a_put_that_is_interrupted_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first half of a tensor is handed over, then somebody presses Ctrl-C, and the model goes on."""
+
+    def interrupted(array: Any, most: int) -> Any:
+        yield array[: len(array) // 2]
+        raise KeyboardInterrupt
+
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=128) as background:
+        background.put(Place("a", 0, 1), Origin(), torch.ones(8))
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr("tensordiff.capture.children.writing.pieces", interrupted)
+            background.put(Place("b", 0, 1), Origin(), torch.full((60,), 2.0))
+        background.put(Place("c", 0, 1), Origin(), torch.full((60,), 3.0))
+    entries = open_dump(tmp_path / "d").entries
+    assert [(entry.name, set(entry.read().tolist())) for entry in entries] == [("a", {1}), ("c", {3})]
 
 
 def test_an_error_of_the_thread_is_the_model_s(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="written already"):  # noqa: SIM117 - the order is the point
         with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
-            background.put("x", copy(torch.ones(1)))
-            background.put("x", copy(torch.ones(1)))
+            background.put(Place("x", 0, 1), Origin(), torch.ones(1))
+            background.put(Place("x", 0, 1), Origin(), torch.ones(1))
     assert open_dump(tmp_path / "d").interrupted
 
 
-def test_a_full_disk_leaves_what_was_written(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, left = os.pwrite, [280_000]
+class SmallDisk:
+    """A disk that takes what it has room for, as real ones do, and says so when there is none."""
 
-    def pwrite(file: int, data: Any, offset: int) -> int:
-        left[0] -= len(data)
-        if left[0] < 0:
+    def __init__(self, room: int) -> None:
+        self.room, self.really = room, (os.pwritev, os.ftruncate)
+
+    def pwrite(self, file: int, data: Any, offset: int) -> int:
+        return self.pwritev(file, [data], offset)
+
+    def pwritev(self, file: int, views: Any, offset: int) -> int:
+        data = b"".join(views)
+        size = os.fstat(file).st_size
+        fits = max(size + self.room - offset, 0)
+        if data and not fits:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(file, data, offset)
+        done: int = self.really[0](file, [data[:fits]], offset)
+        self.room -= max(offset + done - size, 0)
+        return done
 
-    monkeypatch.setattr("tensordiff.dump.shards.os.pwrite", pwrite)
-    with pytest.raises(WriteError, match="there is no room left"):
+    def ftruncate(self, file: int, size: int) -> None:
+        self.room += os.fstat(file).st_size - size
+        self.really[1](file, size)
+
+
+@pytest.mark.parametrize(("room", "least"), [(263_000, 0), (268_000, 1), (275_000, 20)])
+def test_a_full_disk_leaves_what_was_written(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, least: int
+) -> None:
+    whole = open_dump(run_here(small + "good", tmp_path / "whole").path)
+    disk = SmallDisk(room)
+    for call in ("pwrite", "pwritev", "ftruncate"):
+        monkeypatch.setattr(f"tensordiff.dump.shards.os.{call}", getattr(disk, call))
+    with pytest.raises(WriteError, match="there is no room left") as error:
         run_here(small + "good", tmp_path / "d")
     monkeypatch.undo()
     dump = open_dump(tmp_path / "d")
     assert dump.interrupted
-    assert dump.entries
+    assert not dump.problems
+    assert least <= len(dump) < len(whole)
+    assert f"after {len(dump)} tensors" in str(error.value)
+    for entry, other in zip(dump.entries, whole.entries, strict=False):
+        assert entry.name == other.name
+        assert np.array_equal(entry.read(), other.read())
 
 
 def test_a_disk_that_is_too_small_is_refused_first(tmp_path: Path) -> None:
@@ -100,3 +183,16 @@ def test_parts_are_put_into_the_order_they_ran_in(tmp_path: Path) -> None:
     assert [entry.name for entry in dump.entries] == ["a", "b", "c", "d"]
     assert all(entry.read().tolist() == [1] for entry in dump.entries)
     assert not dump.interrupted
+
+
+def test_parts_may_begin_between_what_a_thread_writes(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "d") as writer:
+        with BackgroundWriter(writer) as background:
+            for part in range(30):
+                background.drain()
+                writer.begin_part()
+                for k in range(part, 90, 30):
+                    background.put(Place(f"x{k}", 0, 1), Origin(), torch.full((2,), k))
+        writer.arrange([Place(f"x{k}", 0, 1) for k in range(90)])
+    entries = open_dump(tmp_path / "d").entries
+    assert [(entry.name, entry.read()[0]) for entry in entries] == [(f"x{k}", k) for k in range(90)]

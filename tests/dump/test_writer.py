@@ -21,10 +21,12 @@ from safetensors import safe_open
 
 from tensordiff.dump.detect import Found
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.manifest import shard_key
-from tensordiff.dump.model import Dump
+from tensordiff.dump.manifest import record, shard_key
+from tensordiff.dump.model import Dump, Origin, Spec
+from tensordiff.dump.names import parse_name
 from tensordiff.dump.native import look
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.shards import raw
+from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import WriteError
 
 UNKNOWN_TO_SAFETENSORS = {"complex128", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
@@ -158,6 +160,57 @@ def test_the_same_tensor_twice_is_refused_and_harms_nothing(tmp_path: Path) -> N
     dump = opened(tmp_path)
     assert [entry.read().tolist() for entry in dump.entries] == [[1.0, 1.0]]
     assert not dump.interrupted
+
+
+def begin(writer: DumpWriter, name: str, array: Array) -> memoryview:
+    writer.begin(Place(name, 0, 1), Spec(array.shape, array.dtype), Origin())
+    return raw(array)
+
+
+def test_many_are_written_and_told_of_together(tmp_path: Path) -> None:
+    arrays = {f"a.{k}-output": np.full(k, k, np.int16) for k in range(2000)}
+    with DumpWriter(tmp_path, header_bytes=64 << 10) as writer:
+        for name, array in arrays.items():
+            writer.extend(begin(writer, name, array))
+        writer.flush()
+        assert len(opened(tmp_path)) < 2000
+        writer.log()
+        assert len(opened(tmp_path)) == 2000
+    dump = opened(tmp_path)
+    assert {entry.name: entry.read().tolist() for entry in dump.entries} == {k: v.tolist() for k, v in arrays.items()}
+    assert_safetensors_agrees(tmp_path, dump)
+
+
+def test_a_tensor_whose_bytes_never_came_is_left_out(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path) as writer:
+        for name in "abcd":
+            data = begin(writer, f"{name}-output", np.full(50, ord(name)))
+            writer.extend(data[:80] if name in "bd" else data)
+    dump = opened(tmp_path)
+    assert [(entry.layer, set(entry.read().tolist())) for entry in dump.entries] == [("a", {97}), ("c", {99})]
+    assert_safetensors_agrees(tmp_path, dump)
+
+
+def test_names_of_any_length_and_kind_fit_into_the_header(tmp_path: Path) -> None:
+    names = [kind * 5000 for kind in ("a", '"', "\n", "Ω", "\ud800", "\U0001f600")]
+    with DumpWriter(tmp_path, header_bytes=1) as writer:
+        for name in names:
+            writer.add(name, np.ones((1,) * 60), step=2**31 - 1, call=2**31 - 1)
+    dump = opened(tmp_path)
+    assert [entry.name for entry in dump.entries] == names
+    assert_safetensors_agrees(tmp_path, dump)
+
+
+@given(text=st.text(st.characters(), max_size=20), shape=st.lists(st.integers(0, 2**40), max_size=4).map(tuple))
+def test_a_record_is_what_json_would_make_of_it(text: str, shape: tuple[int, ...]) -> None:
+    origin = Origin(text, f"{text}.py", 7, (text, "b"))
+    spelled = record(Place(f"{text}-output", 3, 2), Spec(shape, DTYPES["bfloat16"]), origin, 5, 9, "s")
+    assert spelled == json.dumps(json.loads(spelled), separators=(",", ":"))
+    assert json.loads(spelled) == {
+        "name": f"{text}-output", **dict(zip(("layer", "port"), parse_name(f"{text}-output"), strict=False)),
+        "call": 2, "step": 3, "module_class": text, "source_file": f"{text}.py", "source_line": 7,
+        "injected": [text, "b"], "shape": list(shape), "dtype": "bfloat16", "shard": "s", "bytes": [5, 9],
+    }  # fmt: skip
 
 
 def test_the_manifest_says_what_it_was_told(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import linecache
 import platform
 import sys
 import sysconfig
@@ -11,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
-from tensordiff.capture.children.tensors import copy
+from tensordiff.capture.children.tensors import as_array, resolved
+from tensordiff.dump.shards import raw
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
@@ -41,11 +42,12 @@ def place_of(kind: type) -> Place:
 
 
 def _find_place(kind: type) -> Place:
-    try:
-        forward = inspect.unwrap(getattr(kind, "forward"))  # noqa: B009 - a module, as the caller knows
-        return Place(short(inspect.getfile(forward)), inspect.getsourcelines(forward)[1])
-    except (OSError, TypeError, AttributeError):
+    forward = inspect.unwrap(getattr(kind, "forward"))  # noqa: B009 - a module, as the caller knows
+    code = getattr(forward, "__code__", None)
+    # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
+    if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
         return Place(None, None)
+    return Place(short(code.co_filename), code.co_firstlineno)
 
 
 @lru_cache(maxsize=4096)
@@ -93,11 +95,10 @@ def make_deterministic() -> None:
 
 def dtype_of(model: nn.Module) -> str:
     """The type of most of a model's weights."""
-    sizes: dict[str, int] = {}
+    sizes: dict[torch.dtype, int] = {}
     for weight in model.parameters():
-        name = str(weight.dtype).removeprefix("torch.")
-        sizes[name] = sizes.get(name, 0) + weight.numel()
-    return max(sizes, key=lambda name: sizes[name], default="float32")
+        sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
+    return str(max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)).removeprefix("torch.")
 
 
 def weights_hash(model: nn.Module) -> str:
@@ -114,10 +115,10 @@ def weights_hash(model: nn.Module) -> str:
     return f"{'sha256' if most is None else 'sha256-parts'}:{digest.hexdigest()}"
 
 
-def _some_bytes(weight: torch.Tensor, most: int | None) -> bytes:
+def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:
     flat = weight.detach().reshape(-1)
     flat = flat if most is None else flat[: most // weight.element_size()]
-    return bytes(copy(flat).array().view(np.uint8).data)
+    return raw(as_array(resolved(flat).cpu()))
 
 
 def about_model(model: nn.Module) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,11 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from tensordiff.capture.children.facts import Place
-from tensordiff.capture.children.tensors import Found, find, find_arguments
+from tensordiff.capture.children.tensors import Found, Shape, find, find_arguments
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 ROOT = "model"
 _ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
+_MANY = 4096  # calls of which it is remembered how they were made before that is put in short
+
+
+def cache_layer_of(module: nn.Module | None) -> int | None:
+    """Which layer of a cache a module reads, where it says so."""
+    number = getattr(module, "layer_idx", None)
+    return number if isinstance(number, int) else None
 
 
 class Call(NamedTuple):
@@ -37,8 +43,7 @@ class Call(NamedTuple):
     @property
     def cache_layer(self) -> int | None:
         """Which layer of a cache the module reads, where it says so."""
-        number = getattr(self.module, "layer_idx", None)
-        return number if isinstance(number, int) else None
+        return cache_layer_of(self.module)
 
     def entry_name(self, port: str) -> str:
         """What a tensor of this call is called in a dump."""
@@ -136,11 +141,14 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._handles: list[Any] = []
-        self._counts: Counter[tuple[str, int]] = Counter()
+        self._counts: dict[tuple[str, int], int] = {}
         self._running: list[_Running] = []
         self._root: nn.Module | None = None
-        self._kinds: dict[str, int] = {}
+        self._kinds: list[Shape] = []
+        self._numbers: dict[str, int] = {}
+        """Of the kinds of call, by how JSON spells them."""
         self._kind_of: dict[str, int] = {}
+        self._made: list[tuple[Call, Shape]] = []
 
     def attach(self, model: nn.Module) -> None:
         """Hook every module; those of a model before are let go."""
@@ -155,8 +163,9 @@ class Recorder:
             layer = f"{ROOT}.{name}" if name else ROOT
             takes = self.selection.takes(layer, module)
             self.hooked.add(layer)
-            self._handles.append(module.register_forward_pre_hook(self._before(layer, takes), with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._after(layer, takes), with_kwargs=True))
+            before, after = self._before(layer, module, takes), self._after(layer, module, takes)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True))
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -186,7 +195,8 @@ class Recorder:
 
     def calls(self) -> dict[str, Any]:
         """How modules were called, each kind of call once, so that they can be called so again."""
-        return {"kinds": [json.loads(kind) for kind in self._kinds], "of": self._kind_of}
+        self._sort_kinds()
+        return {"kinds": self._kinds, "of": self._kind_of}
 
     def tap(self, name: str, value: Any) -> None:
         """See a value that a person named within a forward; it is named after the module that runs."""
@@ -198,20 +208,25 @@ class Recorder:
 
     # --- within hooks
 
-    def _before(self, layer: str, takes: bool) -> Callable[..., Arguments | None]:
+    def _before(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Arguments | None]:
+        sees, is_root, cache_layer = takes and self.selection.inputs, module is self._root, cache_layer_of(module)
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
             call = self._enter(layer, module)
             put = NOTHING
             if self.patch is not None:
                 (args, kwargs), put = self.patch.arguments(call, args, kwargs)
             self._running.append(_Running(call, put.names))
-            if takes and self.selection.inputs:
-                self._see_inputs(call, self._arguments(call, args, kwargs), put.ports)
+            if sees:
+                found = find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root)
+                self._see_inputs(call, found, put.ports)
             return (args, kwargs) if put.ports else None
 
         return hook
 
-    def _after(self, layer: str, takes: bool) -> Callable[..., Any]:
+    def _after(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Any]:
+        is_root = module is self._root
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
             call, injected = self._leave(module)
             put = NOTHING
@@ -221,21 +236,21 @@ class Recorder:
             if self.finished is not None:
                 self.finished(layer)
             if takes:
-                found = find(output, "output", whole_caches=module is self._root)
-                for port, tensor in found.tensors.items():
+                for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
                     self.sink.see(Seen(call, port, tensor, put.names or injected))
             return output if put.ports else None
 
         return hook
 
     def _enter(self, layer: str, module: nn.Module) -> Call:
-        if self.counts_steps and module is self._root and self._counts[ROOT, self.step]:
+        if self.counts_steps and module is self._root and (ROOT, self.step) in self._counts:
             self.step += 1
         return self._count(layer, module)
 
     def _count(self, layer: str, module: nn.Module | None) -> Call:
-        self._counts[layer, self.step] += 1
-        return Call(layer, module, self.step, self._counts[layer, self.step])
+        place = layer, self.step
+        self._counts[place] = number = self._counts.get(place, 0) + 1
+        return Call(layer, module, self.step, number)
 
     def _leave(self, module: nn.Module) -> _Running:
         """Back to the call of this module: one within it may have been left by an exception."""
@@ -243,13 +258,19 @@ class Recorder:
             self._running.pop()
         return self._running.pop()
 
-    def _arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-        return find_arguments(args, kwargs, cache_layer=call.cache_layer, whole_caches=call.module is self._root)
-
     def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
-        with suppress(TypeError, ValueError):  # a value that JSON has no word for; replay will do without this call
-            kind = _ENCODER.encode(found.shape)
-            key = f"{call.layer}#{call.step}#{call.call}"
-            self._kind_of[key] = self._kinds.setdefault(kind, len(self._kinds))
+        self._made.append((call, found.shape))
+        if len(self._made) >= _MANY:
+            self._sort_kinds()
         for port, tensor in found.tensors.items():
             self.sink.see(Seen(call, port, tensor, (put[port],) if port in put else None))
+
+    def _sort_kinds(self) -> None:
+        """Keep each kind of call once. Not call by call: the model waits for its hooks."""
+        for call, shape in self._made:
+            with suppress(TypeError, ValueError):  # JSON has no word for a value; replay will do without this call
+                number = self._numbers.setdefault(_ENCODER.encode(shape), len(self._kinds))
+                if number == len(self._kinds):
+                    self._kinds.append(shape)
+                self._kind_of[f"{call.layer}#{call.step}#{call.call}"] = number
+        self._made.clear()

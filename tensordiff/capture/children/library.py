@@ -47,6 +47,7 @@ class Capturing:
         self._background = BackgroundWriter(self._writer)
         self._sink = WritingSink(self._background, max_bytes)
         self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
+        self._facts: dict[str, Any] = {}
         self._stack = ExitStack()
 
     @property
@@ -59,6 +60,7 @@ class Capturing:
             stack.enter_context(self._writer)
             stack.push(self._add_facts)
             stack.enter_context(self._background)
+            stack.callback(self._gather_facts)
             if self.model is not None:
                 stack.enter_context(eager(self.model))
                 stack.callback(self._recorder.detach)
@@ -73,16 +75,19 @@ class Capturing:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def _gather_facts(self) -> None:
+        """While the thread writes what still waits."""
+        self._background.close()
+        self._facts = {} if self.model is None else _about(self.model)
+        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        self._facts |= {"notes": self.notes or None, "calls": self._recorder.calls()}
+
     def _add_facts(self, _: object, error: BaseException | None, __: object) -> None:
         """When the thread is done and the dump still open."""
-        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
-        facts: dict[str, Any] = {"notes": self.notes or None, "calls": self._recorder.calls()}
-        if self.model is not None:
-            facts |= _about(self.model)
         if error is not None:
-            facts["error"] = printable(f"{type(error).__name__}: {error}")
+            self._facts["error"] = printable(f"{type(error).__name__}: {error}")
         try:
-            self._writer.add_facts(**facts)
+            self._writer.add_facts(**self._facts)
         except TensordiffError:
             if error is None:
                 raise

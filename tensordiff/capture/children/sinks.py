@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tensordiff.capture.children.facts import place_of
 from tensordiff.capture.children.hooks import Seen
-from tensordiff.capture.children.tensors import copy, dtype_name, why_not_copied
+from tensordiff.capture.children.tensors import dtype_name, why_not_copied
 from tensordiff.capture.children.writing import BackgroundWriter
 from tensordiff.capture.events import Event, Progress
 from tensordiff.dump.dtypes import DTYPES, Array
@@ -35,29 +35,31 @@ class WritingSink:
 
     def see(self, seen: Seen) -> None:
         """Copy a tensor and have it written."""
-        if (why := self._why_not(seen)) is not None:
+        if (why := self._why_not(seen.tensor)) is not None:
             self.left_out[why] = self.left_out.get(why, 0) + 1
             return
-        copied = copy(seen.tensor, self.writer.buffers)
-        call, module = seen.call, seen.call.module
-        place = place_of(type(module)) if module is not None else seen.place
-        self.writer.put(
-            seen.name, copied, step=call.step, call=call.call, injected=seen.injected,
-            module_class=type(module).__name__ if module is not None else seen.about,
-            source_file=place.file if place else None, source_line=place.line if place else None,
-        )  # fmt: skip
-        self.nbytes += copied.nbytes
+        call = seen.call
+        self.nbytes += self.writer.put(Place(seen.name, call.step, call.call), _origin(seen), seen.tensor)
         self.entries += 1
 
-    def _why_not(self, seen: Seen) -> str | None:
-        nbytes = seen.tensor.numel() * seen.tensor.element_size()
-        if self.max_bytes is not None and self.nbytes + nbytes > self.max_bytes:
+    def _why_not(self, tensor: Tensor) -> str | None:
+        if self.max_bytes is not None and self.nbytes + tensor.numel() * tensor.element_size() > self.max_bytes:
             return f"--max-bytes {self.max_bytes} was reached"
-        return why_not_copied(seen.tensor)
+        return why_not_copied(tensor)
 
     def notes(self) -> list[str]:
         """What was left out, as sentences."""
         return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
+
+
+def _origin(seen: Seen) -> Origin:
+    """Where a tensor arose: in its module, or where an operation was asked for."""
+    module = seen.call.module
+    if module is None:
+        file, line = seen.place or (None, None)
+        return Origin(seen.about, file, line, seen.injected)
+    file, line = place_of(type(module))
+    return Origin(type(module).__name__, file, line, seen.injected)
 
 
 @dataclass

@@ -1,14 +1,14 @@
 """Tensors in what a module is given and gives: finding them, naming them, copying them, turning them into arrays.
 
-A copy is made when a hook sees a tensor, because the model may write over it a moment later. From a GPU the copy
-is queued behind the kernels that make the tensor and not waited for; ``Copied.array`` waits, in the thread that
-writes. The names are those of MAX's print hook: ``input_0``, ``input_hidden_states``, ``output_1_0``.
+A copy is made when a hook sees a tensor, because the model may write over it a moment later. On the host it goes to
+memory that is used again, see ``ring``. From a GPU the copy is queued behind the kernels that make the tensor and not
+waited for; ``Copied.array`` waits, in the thread that writes. The names are those of MAX's print hook: ``input_0``,
+``input_hidden_states``, ``output_1_0``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.model import Spec
 from tensordiff.errors import CaptureError, printable
 
 Shape = Any
 """How a value was put together, as JSON: see ``Found``."""
 _AS_BITS = {1: torch.uint8, 2: torch.int16}
 _DEEPEST = 8
+_SCALARS = (bool, int, float, str)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _WRITTEN: dict[Any, str] = {
     dtype: name for name in DTYPES if isinstance(dtype := getattr(torch, name, None), torch.dtype)
@@ -69,7 +71,7 @@ class _Walk(NamedTuple):
         if isinstance(value, Tensor):
             self.tensors[port] = value
             return {"tensor": port}
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, _SCALARS):
             return value
         if is_cache(value):
             self.tensors.update(self._of_cache(value, port))
@@ -99,7 +101,7 @@ def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int |
     if is_cache(value):
         _fill_cache(value, port, put, cache_layer)
         return value
-    if value is None or isinstance(value, bool | int | float | str) or (parts := _parts(value)) is None:
+    if value is None or isinstance(value, _SCALARS) or (parts := _parts(value)) is None:
         return value
     before = dict(parts)
     after = {key: swap(part, f"{port}_{key}", put, cache_layer=cache_layer) for key, part in before.items()}
@@ -173,47 +175,26 @@ def cache_layers(cache: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
 class Copied(NamedTuple):
     """A tensor as it was when it was seen, on its way to the host."""
 
-    held: Any
-    """An array, or a pinned tensor that a GPU is still writing to."""
+    held: Tensor
+    """On the host; pinned, where a GPU is still writing to it."""
     ready: Any = None
     """A cuda event to wait for; None where the copy is there already."""
-    buffer: Array | None = None
-    """What the array lies in, where it came from a pool."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that it holds."""
         return int(self.held.nbytes)
 
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype; waits for nothing."""
+        return Spec(tuple(self.held.shape), DTYPES[dtype_name(self.held.dtype)])
+
     def array(self) -> Array:
         """The values; waits until they are there."""
         if self.ready is not None:
             self.ready.synchronize()
-        return self.held if isinstance(self.held, np.ndarray) else to_array(self.held)
-
-
-class Buffers:
-    """Memory that copies lie in, used again: fresh pages cost more than what is copied into them."""
-
-    def __init__(self, most: int = 64 << 20) -> None:
-        self._free: dict[int, list[Array]] = {}
-        self._room, self._lock = most, threading.Lock()
-
-    def take(self, nbytes: int) -> Array:
-        """A buffer of this size, one that was given back if there is one."""
-        with self._lock:
-            if found := self._free.get(nbytes):
-                self._room += nbytes
-                return found.pop()
-        return np.empty(nbytes, np.uint8)
-
-    def give_back(self, copied: Copied) -> None:
-        """A copy is written, and nobody looks at it any more."""
-        buffer = copied.buffer
-        if buffer is not None and buffer.nbytes <= self._room:
-            with self._lock:
-                self._room -= buffer.nbytes
-                self._free.setdefault(buffer.nbytes, []).append(buffer)
+        return as_array(self.held)
 
 
 def why_not_copied(tensor: Tensor) -> str | None:
@@ -229,13 +210,11 @@ def why_not_copied(tensor: Tensor) -> str | None:
     return None
 
 
-def copy(tensor: Tensor, buffers: Buffers | None = None) -> Copied:
-    """Copy a tensor before anything else can happen to it."""
-    plain = _resolved(tensor.detach())
-    if plain.device.type == "cpu":
-        return _copy_on_host(plain, buffers)
+def copy(tensor: Tensor) -> Copied:
+    """Copy a tensor to the host before anything else can happen to it."""
+    plain = resolved(tensor)
     if plain.device.type != "cuda":
-        return Copied(to_array(plain.to("cpu", copy=True)))
+        return Copied(torch.empty(plain.shape, dtype=plain.dtype).copy_(plain))
     host = torch.empty(plain.shape, dtype=plain.dtype, pin_memory=True)
     host.copy_(plain, non_blocking=True)
     ready = torch.cuda.Event()
@@ -243,19 +222,10 @@ def copy(tensor: Tensor, buffers: Buffers | None = None) -> Copied:
     return Copied(host, ready)
 
 
-def _copy_on_host(tensor: Tensor, buffers: Buffers | None) -> Copied:
-    """By numpy: torch would share a small copy out among threads that the model is using."""
-    seen = as_array(tensor)
-    if buffers is None:
-        return Copied(np.array(seen, order="C"))
-    buffer = buffers.take(seen.nbytes)
-    held = buffer.view(seen.dtype).reshape(seen.shape)
-    np.copyto(held, seen)
-    return Copied(held, None, buffer)
-
-
-def _resolved(tensor: Tensor) -> Tensor:
-    """Without what torch puts off: a conjugate, a negation, shards on other devices."""
+def resolved(tensor: Tensor) -> Tensor:
+    """A tensor as plain values: without a gradient, and what torch puts off: a conjugate, shards elsewhere."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if type(tensor) not in _PLAIN:
         tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.as_subclass(Tensor)
     if tensor.is_conj():
@@ -276,7 +246,8 @@ def to_array(tensor: Tensor) -> Array:
 def as_array(tensor: Tensor) -> Array:
     """A tensor of the host seen as an array, however it is laid out; no copy."""
     if tensor.dtype in _NUMPY_S:
-        return np.asarray(tensor.numpy())
+        found: Array = tensor.numpy()
+        return found
     name = dtype_name(tensor.dtype)
     if name not in DTYPES:
         raise CaptureError(f"tensors of type {name} are not written")
