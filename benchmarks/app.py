@@ -1,14 +1,22 @@
-"""The application's table against Textual's own ``DataTable``, and how long the event loop stands still.
+"""The application's table against Textual's own ``DataTable``; its first frame, and how long its loop stands still.
 
 Both tables are filled with the same rows in the same process, headless at 160×48, taking turns. *Ready* is from
-nothing to painted; *sort* and *filter* from the call to painted. A stall is the longest time between two turns of
-the event loop while a comparison of real files is opened and measured. ``python -m benchmarks.app`` prints it all.
+nothing to painted; *sort* and *filter* from the call to painted. The first frame is that of a process of its own, on
+a terminal. A stall is the longest time between two turns of the event loop while something is done with a comparison
+of real files, in the app as people use it. ``python -m benchmarks.app`` prints it all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import pty
+import signal
+import struct
+import sys
 import tempfile
+import termios
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,12 +41,14 @@ from tensordiff.dump.writer import DumpWriter
 from tensordiff.session import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.listing import Batch, Gain, Listing, Order, Pattern
+from tensordiff.tui.wanted import Wanted
 from tensordiff.tui.widgets.job_line import JobLine
 from tensordiff.tui.widgets.layer_table import LayerTable
 
 SIZE = (160, 48)
 COUNTS = (1_000, 10_000, 100_000)
 MOST_FOR_DATATABLE = 10_000
+_BEAT_S, _PAUSE_S, _IDLE_S, _FRAMES = 0.001, 0.5, 10, 7
 _LAYERS_WITHIN = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
                   "mlp.up_proj", "mlp.act_fn", "mlp.down_proj", "mlp", "input_layernorm")  # fmt: skip
 
@@ -163,30 +173,97 @@ def _best(some: list[tuple[float, float, float]]) -> tuple[float, ...]:
     return tuple(min(column) for column in zip(*some, strict=True)) if some else (0.0, 0.0, 0.0)
 
 
-async def _heartbeat(longest: list[float]) -> None:
-    """Note how long the loop stood still."""
-    while True:
-        before = time.perf_counter()
-        await asyncio.sleep(0.001)
-        longest.append(time.perf_counter() - before - 0.001)
+class Heart:
+    """How long the event loop stood still, at most, since it was asked last."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self.beating = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(_BEAT_S)
+            self.longest = max(self.longest, time.perf_counter() - before - _BEAT_S)
+
+    def told(self) -> float:
+        longest, self.longest = self.longest, 0.0
+        return longest
 
 
-async def stall(folder: Path, pairs: int = 2_000) -> tuple[float, float, float, float]:
-    """Until painted, until all is measured, the longest stall on the way, and that of an idle loop, in seconds."""
-    rng = np.random.default_rng(0)
-    for side in ("reference", "candidate"):
+def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
+    """Two dumps that differ a little, and much in one of a hundred."""
+    for side, error in (("reference", 0.0), ("candidate", 1e-7)):
+        rng = np.random.default_rng(0)
         with DumpWriter(folder / side, {}) as writer:
             for k in range(pairs):
-                writer.add(f"layers.{k // 10}.{_LAYERS_WITHIN[k % 10]}", rng.standard_normal((16, 256)).astype("f4"))
-    app = TensordiffApp(Request(folder / "reference", folder / "candidate"), keeps=False)
-    begun, longest = time.perf_counter(), [0.0]
+                array = rng.standard_normal(shape) + (1e-2 if error and k % 97 == 50 else error)
+                writer.add(f"layers.{k // 10}.{_LAYERS_WITHIN[k % 10]}", array.astype("f4"))
+    return Request(folder / "reference", folder / "candidate")
+
+
+async def stalls(request: Request) -> dict[str, float]:
+    """The longest stall while each thing is done, and how long all of them took, in seconds."""
+    wanted = Wanted(request.reference, request.candidate, lambda: request)
+    app, found, begun = TensordiffApp(wanted, keeps=False), {}, time.perf_counter()
     async with app.run_test(size=SIZE):
-        painted = time.perf_counter() - begun
-        beat = asyncio.create_task(_heartbeat(longest))
+        heart = Heart()
         await _measured(app)
-        beat.cancel()
-        whole = time.perf_counter() - begun
-    return painted, whole, max(longest), await _idle_stall(whole)
+        found["seconds"] = time.perf_counter() - begun
+        found["opened and measured"] = heart.told()
+        for what, do in _DOINGS.items():
+            await asyncio.sleep(_PAUSE_S)
+            heart.told()
+            await do(app)
+            await asyncio.sleep(_PAUSE_S)
+            found[what] = heart.told()
+        heart.beating.cancel()
+    return found
+
+
+async def _sort(app: TensordiffApp) -> None:
+    for _ in range(6):
+        app.simulate_key("s")
+        await asyncio.sleep(_PAUSE_S / 2)
+    app.simulate_key("0")
+
+
+async def _filter(app: TensordiffApp) -> None:
+    for key in ("slash", *"mlp", "escape"):
+        app.simulate_key(key)
+        await asyncio.sleep(_PAUSE_S / 2)
+
+
+async def _realign(app: TensordiffApp) -> None:
+    """Show the rules, and switch the first of them off and on again."""
+    for key in ("m", "space", "space"):
+        app.simulate_key(key)
+        await asyncio.sleep(_PAUSE_S)
+        while any(worker.group in ("align", "open") and worker.is_running for worker in app.workers):
+            await asyncio.sleep(_PAUSE_S / 10)
+        await _measured(app)
+
+
+_DOINGS = {"sorted by six columns": _sort, "filtered": _filter, "aligned anew twice, and measured": _realign}
+
+
+def first_frame(request: Request) -> float:
+    """From exec to the first frame on a terminal, headings and keys in it."""
+    begun = time.perf_counter()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm-256color"
+        command = [sys.executable, "-m", "tensordiff", str(request.reference), str(request.candidate)]
+        os.execv(command[0], command)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
+    seen = b""
+    while not all(text in seen for text in (b"layer", b"rel_l2", b"help", b"opening")):
+        seen += os.read(terminal, 1 << 16)
+    took = time.perf_counter() - begun
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(terminal)
+    return took
 
 
 async def capture_stall(folder: Path) -> float:
@@ -195,25 +272,24 @@ async def capture_stall(folder: Path) -> float:
     source = parse_source(f"py:{folder / 'net.py'}:net")
     assert source is not None
     reference = Path(Run(Job(source, CaptureSettings(), str(folder / "net"))).result().path)
-    app, longest = TensordiffApp(Request(reference, reference), keeps=False), [0.0]
+    app = TensordiffApp(Request(reference, reference), keeps=False)
     async with app.run_test(size=SIZE):
         await _measured(app)
         job = app.screen.query_one(JobLine)
         job.start(Run(Job(source, CaptureSettings(), str(folder / "again"))), "capture", "capture")
-        beat = asyncio.create_task(_heartbeat(longest))
+        heart = Heart()
         while job.run is not None:
             await asyncio.sleep(0.01)
-        beat.cancel()
-    return max(longest)
+        heart.beating.cancel()
+        return heart.told()
 
 
-async def _idle_stall(seconds: float) -> float:
+async def idle_stall() -> float:
     """The same for a loop that has nothing to do: what the machine itself adds."""
-    longest = [0.0]
-    beat = asyncio.create_task(_heartbeat(longest))
-    await asyncio.sleep(seconds)
-    beat.cancel()
-    return max(longest)
+    heart = Heart()
+    await asyncio.sleep(_IDLE_S)
+    heart.beating.cancel()
+    return heart.told()
 
 
 async def _measured(app: TensordiffApp) -> None:
@@ -232,16 +308,28 @@ def run(measure_one: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def stall_rows() -> list[list[str]]:
-    with tempfile.TemporaryDirectory() as folder:
-        captured = run(lambda: capture_stall(Path(folder)))
-        painted, whole, worst, idle = run(lambda: stall(Path(folder)))
+    """First paint and stalls, each with what it must not exceed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        captured = run(lambda: capture_stall(folder))
+        lines: list[list[str]] = []
+        for pairs, shape in ((2_000, (16, 256)), (10_000, (4, 8)), (100_000, (4, 8))):
+            request = write_dumps(folder / str(pairs), pairs, shape)
+            found = run(lambda request=request: stalls(request))
+            lines.append([f"{pairs:,} pairs opened and measured", f"{found.pop('seconds'):.2f} s", "-"])
+            lines += [[f"longest stall: {pairs:,} pairs {what}", _ms(took), "50 ms"] for what, took in found.items()]
+        frames = sorted(first_frame(request) for _ in range(_FRAMES))
+    painted = f"{frames[_FRAMES // 2]:.2f} s ({frames[0]:.2f} to {frames[-1]:.2f})"
     return [
-        ["first paint, headless", f"{painted:.2f} s", "0.5 s"],
-        ["2,000 pairs opened and measured", f"{whole:.2f} s", "-"],
-        ["longest stall of the event loop meanwhile", f"{1000 * worst:.0f} ms", "50 ms"],
-        ["longest stall while a child captures", f"{1000 * captured:.0f} ms", "50 ms"],
-        ["longest stall of an idle loop as long", f"{1000 * idle:.0f} ms", "-"],
+        ["from exec to the first frame, 100,000 pairs", painted, "0.5 s"],
+        *lines,
+        ["longest stall: a child captures", _ms(captured), "50 ms"],
+        [f"longest stall: an idle loop, for {_IDLE_S} s", _ms(run(idle_stall)), "-"],
     ]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms"
 
 
 def main() -> None:

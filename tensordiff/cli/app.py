@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
 from typing import TYPE_CHECKING
 
 from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
 
 if TYPE_CHECKING:
-    from tensordiff.session import Request
+    from tensordiff.tui.wanted import Wanted
 
 
-def run_app(make_request: Callable[[], Request] | None = None, *, keeps: bool = True) -> int:
+def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
     """Run the app until it ends; its status. Raises, the terminal being restored, where nothing could be opened."""
+    gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
     with Line() as line:
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
         from tensordiff.settings import read_settings, settings_file
         from tensordiff.tui.app import TensordiffApp
 
-        request = make_request() if make_request else None
-        app = TensordiffApp(request, read_settings(settings_file()), keeps=keeps)
+        app = TensordiffApp(wanted, read_settings(settings_file()), keeps=keeps)
+    gc.freeze()
+    gc.enable()
     status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)

@@ -14,11 +14,13 @@ def command() -> int:
     Without a terminal they are compared, and finding the bug is success: status 0.
     """
     from tensordiff.cli import streams
+    from tensordiff.samples import sample
 
     if streams.has_screen():
         from tensordiff.cli.app import run_app
+        from tensordiff.tui.wanted import Wanted
 
-        return run_app(_samples, keeps=False)
+        return run_app(Wanted(sample("reference"), sample("candidate"), _samples), keeps=False)
     from tensordiff.cli.comparing import Talk, compare
 
     return 0 if compare(_samples(), Talk()) == 1 else 2

@@ -18,5 +18,6 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test."""
     from tensordiff.cli.app import run_app
     from tensordiff.cli.compare_command import request
+    from tensordiff.tui.wanted import Wanted
 
-    return run_app(lambda: request(reference, candidate, **options))
+    return run_app(Wanted(reference, candidate, lambda: request(reference, candidate, **options)))

@@ -9,31 +9,36 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on
 from textual.app import App
 from textual.binding import BindingType
+from textual.screen import Screen
 
 from tensordiff.errors import printable
-from tensordiff.session import Request
 from tensordiff.settings import THEMES, Settings
+from tensordiff.tui.collecting import TIDY_S, tidied, tidy
 from tensordiff.tui.commands import Commands
 from tensordiff.tui.keys import BY_ID, bindings
-from tensordiff.tui.screens import dialogs
-from tensordiff.tui.screens.comparison import CouldNotOpen
-from tensordiff.tui.screens.dialogs import Choose
-from tensordiff.tui.screens.diff import DiffScreen
+from tensordiff.tui.screens.opening import CouldNotOpen, OpeningScreen
+from tensordiff.tui.wanted import Wanted
 from tensordiff.tui.widgets.columns import COLUMNS
-from tensordiff.tui.widgets.job_line import JobLine
 
 if TYPE_CHECKING:
+    from tensordiff.session import Request
+    from tensordiff.tui.screens.diff import DiffScreen
     from tensordiff.tui.screens.layer import LayerScreen
+    from tensordiff.tui.widgets.job_line import JobLine
 
 INTERRUPTED, TERMINATED = 130, 143
 _SWITCH_S = 0.001
 """How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
+_BETWEEN_KEYS_S = 0.02
 _THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
 
 
@@ -45,24 +50,27 @@ class TensordiffApp(App[int]):
     COMMANDS = {Commands}  # noqa: RUF012 - as Textual declares it
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (150, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
-    CSS = f"""
-    #middle {{ height: 1fr; }}
-    #side {{ width: 46; display: none; border-right: solid $panel; }}
-    #middle.-rules #side {{ display: block; }}
-    .-narrow #middle.-rules #side {{ width: 100%; }}
-    .-narrow #middle.-rules #main {{ display: none; }}
-    .-wide #side {{ width: 60; }}
-    #main {{ width: 1fr; }}
-    #about {{ height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }}
-    .-short #plot {{ display: none; }}
-    {dialogs.CSS}
+    CSS = """
+    #middle { height: 1fr; }
+    #side { width: 46; display: none; border-right: solid $panel; }
+    #middle.-rules #side { display: block; }
+    .-narrow #middle.-rules #side { width: 100%; }
+    .-narrow #middle.-rules #main { display: none; }
+    .-wide #side { width: 60; }
+    #main { width: 1fr; }
+    #about { height: 1; padding: 0 1; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    .-short #plot { display: none; }
     """
 
-    def __init__(self, request: Request | None = None, settings: Settings | None = None, *, keeps: bool = True) -> None:
+    def __init__(
+        self, wanted: Wanted | Request | None = None, settings: Settings | None = None, *, keeps: bool = True
+    ) -> None:
         super().__init__()
-        self.request, self.settings, self.keeps = request, settings or Settings(), keeps
+        self.wanted, self.settings, self.keeps = wanted, settings or Settings(), keeps
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
+        self._leaving = ExitStack()
+        """What is to be done at the end."""
         self.sentence = ""
         """Why it ended, where that was not the user's wish."""
 
@@ -71,24 +79,56 @@ class TensordiffApp(App[int]):
         self.theme = _THEMES.get(self.settings.theme or "dark", self.settings.theme or "")
         self.set_keymap(dict(self.settings.keys))
         self._mind_signals()
+        self._leaving.enter_context(tidied())
+        self.set_interval(TIDY_S, tidy)
         sys.setswitchinterval(_SWITCH_S)
-        if self.request is None:
+        self.push_screen(self._sized(self._first_screen()))
+
+    def on_unmount(self) -> None:
+        """As it was before."""
+        self._leaving.close()
+
+    def _first_screen(self) -> Screen[None]:
+        if self.wanted is None:
             from tensordiff.tui.screens.start import StartScreen
 
-            self.push_screen(StartScreen())
-        else:
-            self.push_screen(self.comparison(self.request))
+            return StartScreen()
+        if isinstance(self.wanted, Wanted):
+            return OpeningScreen(self.wanted, self.settings.columns)
+        return self.comparison(self.wanted)
 
     def comparison(self, request: Request) -> DiffScreen:
-        """A screen that compares."""
+        """A screen that compares; what that takes is loaded by now, or it is waited for."""
+        from tensordiff.tui.screens.diff import DiffScreen
+
         return DiffScreen(request, keeps=self.keeps, columns=self.settings.columns)
+
+    async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
+        """From the frame to the comparison in it, and what was typed meanwhile to that."""
+        await self.switch_screen(self._sized(self.comparison(message.request)))
+        self._type(message.typed)
+
+    def _sized(self, screen: Screen[None]) -> Screen[None]:
+        """A screen that knows the size of the terminal; told after it is mounted, it would find all its styles anew."""
+        for size, steps in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
+            screen.add_class(*[name for least, name in steps if least <= size][-1:])
+        return screen
+
+    def _type(self, keys: Sequence[str]) -> None:
+        """One after the other, as a person would: each may move the focus that the next one goes to."""
+        if keys:
+            self.simulate_key(keys[0])
+            self.set_timer(_BETWEEN_KEYS_S, partial(self._type, keys[1:]))
 
     def compare(self, reference: Path, candidate: Path) -> None:
         """Compare two dumps, on top of what is shown."""
-        self.push_screen(self.comparison(Request(reference, candidate)))
+        wanted = Wanted(reference, candidate, partial(_plain_request, reference, candidate))
+        self.push_screen(self._sized(OpeningScreen(wanted, self.settings.columns)))
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
         """What the layer screen hands over to the comparison it came from."""
+        from tensordiff.tui.screens.diff import DiffScreen
+
         below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, DiffScreen))
         below.asked(message.what, message.row)
 
@@ -110,12 +150,12 @@ class TensordiffApp(App[int]):
         self.exit(status)
 
     def _jobs(self) -> list[JobLine]:
-        return [job for screen in self.screen_stack for job in screen.query(JobLine)]
+        return [cast("JobLine", job) for screen in self.screen_stack for job in screen.query("JobLine")]
 
     @on(CouldNotOpen)
     def _give_up(self, message: CouldNotOpen) -> None:
         """Where dumps were named on the command line, say so there; else back to choosing others."""
-        if self.request is not None and len(self.screen_stack) <= 2:
+        if self.wanted is not None and len(self.screen_stack) <= 2:
             self.leave(2, message.sentence)
         else:
             self.pop_screen()
@@ -138,6 +178,8 @@ class TensordiffApp(App[int]):
         if len(self.screen_stack) > 2:
             self.screen.dismiss()
         elif any(job.run is not None for job in self._jobs()):
+            from tensordiff.tui.screens.dialogs import Choose
+
             choices = (("stay", "stay"), ("quit", "quit, ending what runs"))
             self.push_screen(Choose("Something is running", choices), self._quit_if)
         else:
@@ -177,3 +219,10 @@ class TensordiffApp(App[int]):
         """Light or dark."""
         dark = self.current_theme.dark
         self.theme = _THEMES["light" if dark else "dark"]
+
+
+def _plain_request(reference: Path, candidate: Path) -> Request:
+    """Two sides and nothing more said; called in a thread, for it loads all that compares."""
+    from tensordiff.session import Request
+
+    return Request(reference, candidate)

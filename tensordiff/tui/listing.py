@@ -194,8 +194,8 @@ class Listing:
     @cached_property
     def name_ranks(self) -> NDArray[np.float64]:
         """Places of the names in natural order, 10 after 9."""
-        ranks = np.empty(len(self))
-        ranks[sorted(range(len(self)), key=lambda at: _natural(self.labels[at]))] = np.arange(len(self))
+        ranks, keys = np.empty(len(self)), [_natural(label) for label in self.labels]
+        ranks[sorted(range(len(self)), key=keys.__getitem__)] = np.arange(len(self))
         return ranks
 
     def find(self, pair: Pair) -> int | None:
@@ -212,18 +212,20 @@ class Listing:
 
     def order(self, how: Order) -> Positions:
         """Positions in the order to show them."""
+        whole = np.arange(len(self)) if how.by is None else self._sorted(how.by, how.descending)
+        ordered: Positions = whole[self.kept(how)[whole]]
+        return ordered
+
+    def kept(self, how: Order) -> NDArray[np.bool_]:
+        """Which rows are shown."""
         kept = np.ones(len(self), np.bool_)
         if how.faults:
             kept &= self.verdicts == DIVERGES
         if not how.inputs and not self.is_input.all():
             kept &= ~self.is_input
         if how.only is not None:
-            chosen = np.zeros(len(self), np.bool_)
-            chosen[list(how.only)] = True
-            kept &= chosen
-        whole = np.arange(len(self)) if how.by is None else self._sorted(how.by, how.descending)
-        ordered: Positions = whole[kept[whole]]
-        return ordered
+            kept &= self.where(how.only)
+        return kept
 
     def _sorted(self, by: str, descending: bool) -> Positions:
         return ranked(self._keys(by), descending)
@@ -250,12 +252,18 @@ def ranked(values: NDArray[np.float64], descending: bool) -> Positions:
     return order
 
 
-_DIGITS = re.compile(r"([0-9]+)")
+_NUMBER = re.compile(r"[0-9]+")
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
-    parts = _DIGITS.split(text)
-    return [(len(part := some.lstrip("0")), part) if at % 2 else (0, some) for at, some in enumerate(parts)]
+def _natural(text: str) -> str:
+    """A key that sorts printable text with numbers by their size: a longer number is a larger one."""
+    return _NUMBER.sub(_sized, text)
+
+
+def _sized(number: re.Match[str]) -> str:
+    """A number after a character that says its length and is less than any that can be printed."""
+    digits = number[0].lstrip("0")
+    return f"{chr(1 + len(digits))}{digits}" if len(digits) < 30 else f"{chr(31)}{len(digits):09}{digits}"
 
 
 def layer_name(pair: Pair) -> str:

@@ -6,9 +6,8 @@ shows them. Rows come in batches some twenty times a second, however many there 
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from textual.message import Message
@@ -18,12 +17,14 @@ from tensordiff.compare.lint import Finding, lint_pair
 from tensordiff.search.culprit import culprits
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Session
+from tensordiff.tui.collecting import keep, kept
 from tensordiff.tui.listing import Batch, Gain, Listing
 
 Post = Callable[[Message], object]
 IsCancelled = Callable[[], bool]
 BATCH_S = 0.05
-_ROWS_BETWEEN_LOOKS = 256
+_MOST = 2048
+"""Rows of a batch: so many are taken in without a stall."""
 
 
 @dataclass
@@ -65,27 +66,33 @@ def opened(session: Session, before: Listing | None = None) -> Opened:
 
 def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
     """Measure all pairs in order; leaves quietly when cancelled."""
-    gain, rows, sent = Gain(), [], 0
-    waiting: list[Row] = []
-    looked = time.monotonic()
-    for row in session.rows():
-        rows.append(row)
-        waiting.append(row)
-        now = time.monotonic()
-        if now - looked >= BATCH_S or len(waiting) >= _ROWS_BETWEEN_LOOKS * 8:
+    rows: list[Row] = []
+    with kept():
+        for batch in _batches(session, rows):
             if is_cancelled():
                 return
-            post(Measured(session, Batch.of(sent, waiting, gain)))
-            sent, waiting, looked = len(rows), [], now
-    post(Measured(session, Batch.of(sent, waiting, gain)))
-    # What is kept is many small objects, none of them garbage: looking through them again and again stalls the screen.
-    gc.freeze()
-    if not is_cancelled():
-        post(finished(session, rows))
+            post(Measured(session, batch))
+            keep()
+        end = finished(session, rows)
+    post(end)
+
+
+def _batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
+    """Rows as they are measured, some at a time; all of them are put into ``rows``."""
+    gain, sent, looked = Gain(), 0, time.monotonic()
+    for row in session.rows():
+        rows.append(row)
+        now = time.monotonic()
+        if now - looked >= BATCH_S or len(rows) - sent >= _MOST:
+            yield Batch.of(sent, rows[sent:], gain)
+            sent, looked = len(rows), now
+    yield Batch.of(sent, rows[sent:], gain)
 
 
 def finished(session: Session, rows: list[Row]) -> Finished:
     """What the rows come to."""
     wrong = {id(row) for row in culprits(rows)}
     places = frozenset(at for at, row in enumerate(rows) if id(row) in wrong)
-    return Finished(session, session.outcome(rows), places)
+    outcome = session.outcome(rows)
+    _ = outcome.verdict  # found here, so that the screen does not look through all rows for it
+    return Finished(session, outcome, places)

@@ -44,3 +44,9 @@ def plain(text: Text, no_color: bool) -> Text:
 def literal(text: object) -> str:
     """Text from outside for a place that reads markup: printable, with every bracket as it is."""
     return printable(text).replace("[", r"\[")
+
+
+def bar(done: int, total: int, width: int) -> Text:
+    """How far something is."""
+    filled = width * min(done, total) // total
+    return Text("█" * filled, "bold").append("░" * (width - filled), "not bold")

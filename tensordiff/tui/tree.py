@@ -2,19 +2,23 @@
 
 A module's own output stands on the module's line; what else it has (inputs, further outputs) and what lies
 within it follow, one step further in. A module without a row of its own has a line all the same, and a
-folded one tells the worst verdict within.
+folded one tells the worst verdict within. Growing a tree takes a thread; which lines show is found by columns
+of numbers, so that folding one of a hundred thousand modules is not felt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 NOWHERE = -1
+Integers = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 
 
 class Line(NamedTuple):
@@ -27,72 +31,153 @@ class Line(NamedTuple):
     depth: int = 0
 
 
+@dataclass(frozen=True)
+class Lines:
+    """Lines from top to bottom, a column each of what a line says."""
+
+    rows: Integers
+    nodes: Integers
+    depths: Integers
+
+    @classmethod
+    def flat(cls, rows: Integers) -> Lines:
+        """Rows and no modules."""
+        return cls(rows, np.full(len(rows), NOWHERE), np.zeros(len(rows), np.intp))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> Line:
+        return Line(int(self.rows[at]), int(self.nodes[at]), int(self.depths[at]))
+
+    def __iter__(self) -> Iterator[Line]:
+        return map(self.__getitem__, range(len(self)))
+
+    def of_row(self, row: int) -> int | None:
+        """The line that a row stands on."""
+        return _first(self.rows == row)
+
+    def of_node(self, node: int) -> int | None:
+        """The line that folds a module."""
+        return _first(self.nodes == node)
+
+
+def _first(mask: Mask) -> int | None:
+    return int(mask.argmax()) if mask.any() else None
+
+
 @dataclass(slots=True)
 class _Node:
+    """A module while the tree grows."""
+
     path: str
     depth: int
     rows: list[int] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
-    begin: int = 0
-    end: int = 0
-    """Which of the rows, as the tree orders them, are its own or lie within."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Modules in order of first appearance; node 0 is the root and has no line."""
+    """Modules from top to bottom, each followed by all within it."""
 
-    nodes: tuple[_Node, ...]
-    rows: NDArray[np.intp]
-    """Positions of all rows, each module's together."""
+    paths: Sequence[str]
+    depths: Integers
+    ends: Integers
+    """The first module that is not within each."""
+    is_parent: Mask
+    starts: Integers
+    """Where each module's own entries begin: one a row, or one for a module that has none. One more than modules."""
+    rows: Integers
+    """The row of each entry, or ``NOWHERE``."""
 
     @classmethod
-    def of(cls, names: Sequence[str], is_input: NDArray[np.bool_]) -> Tree:
+    def of(cls, names: Sequence[str], is_input: Mask) -> Tree:
         """From layer names; a name's own output before its inputs."""
-        nodes = [_Node("", -1)]
-        found: dict[str, int] = {}
-        for position, name in enumerate(names):
-            at = found.get(name)
-            nodes[_add(nodes, name, found) if at is None else at].rows.append(position)
-        for node in nodes:
-            if len(node.rows) > 1:
-                node.rows.sort(key=lambda at: bool(is_input[at]))
-        return cls(tuple(nodes), _lay_out(nodes))
+        nodes = _grown(names)
+        order, ends = _walked(nodes)
+        laid = [nodes[at] for at in order]
+        rows = [sorted(node.rows, key=lambda row: bool(is_input[row])) or [NOWHERE] for node in laid]
+        tree = cls(
+            [node.path for node in laid],
+            np.array([node.depth for node in laid], np.intp),
+            np.array(ends, np.intp),
+            np.array([bool(node.children) for node in laid], np.bool_),
+            np.cumsum([0, *map(len, rows)]),
+            np.array([row for own in rows for row in own], np.intp),
+        )
+        tree.lines(
+            tree.usual_folds, np.ones(len(names), np.bool_)
+        )  # what showing it takes is found here, in the thread
+        return tree
+
+    @cached_property
+    def _owners(self) -> Integers:
+        """The module of each entry."""
+        return np.repeat(np.arange(len(self.paths)), np.diff(self.starts))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {path: at for at, path in enumerate(self.paths)}
 
     def path(self, node: int) -> str:
         """A module's whole name."""
-        return self.nodes[node].path
+        return self.paths[node]
 
-    def within(self, node: int) -> NDArray[np.intp]:
+    def within(self, node: int) -> Integers:
         """Positions of a module's rows and of all below it."""
-        return self.rows[self.nodes[node].begin : self.nodes[node].end]
+        rows: Integers = self.rows[self.starts[node] : self.starts[self.ends[node]]]
+        return np.extract(rows != NOWHERE, rows)
 
-    def usual_folds(self) -> set[str]:
+    @cached_property
+    def usual_folds(self) -> frozenset[str]:
         """Blocks that are counted, such as layers.0: what one wants to see first is which of them."""
-        return {node.path for node in self.nodes if node.children and node.path.rpartition(".")[2].isdecimal()}
+        parents = (path for path, is_parent in zip(self.paths, self.is_parent.tolist(), strict=True) if is_parent)
+        return frozenset(path for path in parents if path.rpartition(".")[2].isdecimal())
 
-    def lines(self, folded: Collection[str], kept: NDArray[np.bool_]) -> list[Line]:
+    def lines(self, folded: Collection[str], kept: Mask) -> Lines:
         """The lines to show: nothing below a folded module, nothing that holds none of the rows kept."""
-        until = np.concatenate(([0], np.cumsum(kept[self.rows]))).tolist()
-        lines, stack = [Line(at) for at in self.nodes[0].rows if kept[at]], [*reversed(self.nodes[0].children)]
-        while stack:
-            at = stack.pop()
-            node = self.nodes[at]
-            if until[node.begin] == until[node.end]:
-                continue
-            is_folded = node.path in folded
-            lines += self._own_lines(at, node, is_folded, kept)
-            if not is_folded:
-                stack.extend(reversed(node.children))
-        return lines
+        if not len(self.paths):
+            return Lines.flat(np.empty(0, np.intp))
+        is_folded, is_kept = self._folded(folded), (self.rows != NOWHERE) & kept[self.rows]
+        until = np.concatenate(([0], np.cumsum(is_kept)))
+        own = until[self.starts[1:]] - until[self.starts[:-1]]
+        is_shown = (until[self.starts[self.ends]] > until[self.starts[:-1]]) & ~self._hidden(is_folded)
+        heads = self._heads(is_kept)
+        shown = is_shown[self._owners] & (heads | (is_kept & ~is_folded[self._owners]))
+        rows, heads, owners = np.where(is_kept, self.rows, NOWHERE)[shown], heads[shown], self._owners[shown]
+        nodes = np.where(heads & (self.is_parent | (own > 1))[owners], owners, NOWHERE)
+        return Lines(rows, nodes, self.depths[owners] + ~heads)
 
-    def _own_lines(self, at: int, node: _Node, is_folded: bool, kept: NDArray[np.bool_]) -> list[Line]:
-        rows = [row for row in node.rows if kept[row]]
-        if not node.children and len(rows) <= 1:
-            return [Line(row, NOWHERE, node.depth) for row in rows]
-        first = rows[0] if rows else NOWHERE
-        rest = [] if is_folded else [Line(row, NOWHERE, node.depth + 1) for row in rows[1:]]
-        return [Line(first, at, node.depth), *rest]
+    def _folded(self, folded: Collection[str]) -> Mask:
+        mask = np.zeros(len(self.paths), np.bool_)
+        mask[[at for path in folded if (at := self._places.get(path)) is not None]] = True
+        return mask
+
+    def _hidden(self, is_folded: Mask) -> Mask:
+        """Whether a module lies within one that is folded."""
+        begins, ends = is_folded.nonzero()[0] + 1, self.ends[is_folded]
+        count = len(is_folded) + 1
+        around = np.cumsum(np.bincount(begins, minlength=count) - np.bincount(ends, minlength=count))
+        hidden: Mask = around[:-1] > 0
+        return hidden
+
+    def _heads(self, is_kept: Mask) -> Mask:
+        """Of each module's entries the one on its line: the first that is kept, or its first."""
+        count = len(self.rows)
+        firsts = np.minimum.reduceat(np.where(is_kept, np.arange(count), count), self.starts[:-1])
+        heads = np.zeros(count, np.bool_)
+        heads[np.where(firsts < count, firsts, self.starts[:-1])] = True
+        return heads
+
+
+def _grown(names: Sequence[str]) -> list[_Node]:
+    """All modules in order of first appearance; the first of them is the root, which has no line."""
+    nodes = [_Node("", -1)]
+    found: dict[str, int] = {}
+    for row, name in enumerate(names):
+        at = found.get(name)
+        nodes[_add(nodes, name, found) if at is None else at].rows.append(row)
+    return nodes
 
 
 def _add(nodes: list[_Node], name: str, found: dict[str, int]) -> int:
@@ -108,18 +193,17 @@ def _add(nodes: list[_Node], name: str, found: dict[str, int]) -> int:
     return parent
 
 
-def _lay_out(nodes: Sequence[_Node]) -> NDArray[np.intp]:
-    """Give each node its stretch of the rows."""
-    rows: list[int] = []
-    stack = [(0, False)]
+def _walked(nodes: Sequence[_Node]) -> tuple[list[int], list[int]]:
+    """The nodes below the root from top to bottom, and after how many of them each is left again."""
+    order: list[int] = []
+    ends = [0] * (len(nodes) - 1)
+    stack = [(at, NOWHERE) for at in reversed(nodes[0].children)]
     while stack:
-        at, is_left = stack.pop()
-        node = nodes[at]
-        if is_left:
-            node.end = len(rows)
+        at, begun = stack.pop()
+        if begun != NOWHERE:
+            ends[begun] = len(order)
             continue
-        node.begin = len(rows)
-        rows += node.rows
-        stack.append((at, True))
-        stack.extend((child, False) for child in reversed(node.children))
-    return np.array(rows, np.intp)
+        stack.append((at, len(order)))
+        order.append(at)
+        stack.extend((child, NOWHERE) for child in reversed(nodes[at].children))
+    return order, ends

@@ -14,7 +14,6 @@ from textual.widgets import Footer, Static
 
 from tensordiff.dump import open_dump
 from tensordiff.session import Request, Session
-from tensordiff.tui.screens.dialogs import CSS as DIALOGS
 from tensordiff.tui.widgets.rules_panel import RulesPanel
 from tests.making import SAMPLES, write
 
@@ -29,7 +28,6 @@ class Host(App[None]):
         Binding("tab", "focus_next", show=False),
         Binding("shift+tab", "focus_previous", show=False),
     ]
-    CSS = DIALOGS
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, session: Session) -> None:

@@ -13,6 +13,7 @@ from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import parse_source
 from tensordiff.session import Request
+from tensordiff.tui.screens.dialogs import Choose
 from tensordiff.tui.widgets.job_line import JobLine
 from tests.tui.running import Running, running
 
@@ -73,9 +74,26 @@ async def ended(run: Running) -> None:
     await run.settle()
 
 
+@pytest.mark.parametrize(
+    ("layer", "usual", "why"),
+    [("scale", "here", "since this layer diverges"), ("first", "all", "since this one does not diverge")],
+)
+async def test_where_to_inject_depends_on_what_is_under_the_cursor(
+    dumps: Request, layer: str, usual: str, why: str
+) -> None:
+    async with running(dumps, (140, 40)) as run:
+        run.table.reveal(run.table.listing.labels.index(layer))
+        await run.press("i")
+        asked = run.app.screen
+        assert isinstance(asked, Choose)
+        assert asked.answer() == usual
+        assert why in str(asked.query_one(".hint").render())
+        await run.press("escape")
+
+
 async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
     async with running(dumps, (140, 40)) as run:
-        await run.press("i", "down", "enter")
+        await run.press("i", "enter")
         await ended(run)
         assert run.screen.mode() == "injected: rerun"
         errors = dict(zip(run.table.listing.labels, run.table.listing.column("injected"), strict=True))

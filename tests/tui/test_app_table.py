@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input
 
 from tensordiff.session import Request
 from tensordiff.tui.listing import Order
+from tensordiff.tui.screens.layer import LayerScreen
 from tensordiff.tui.widgets.summary import Summary
 from tests.making import nudged, numbers, save, write
-from tests.tui.running import CASES, CULPRIT, GOLDEN, INJECTED, running, samples
+from tests.tui.running import CASES, CULPRIT, GOLDEN, INJECTED, Running, running, samples
 
 needs_cases = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")
 
@@ -237,8 +238,15 @@ async def test_odd_names_are_all_there(tmp_path: Path) -> None:
     await _all_there(tmp_path, ODD)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30), min_size=1, max_size=6))
+_NAMES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30), min_size=48, max_size=48)
+
+
+# Many names in one run of the app, since starting it takes long: no simple ones, and no search for a smaller list.
+@settings(
+    max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)  # fmt: skip
+@given(_NAMES.filter(lambda some: sum(not name.isascii() for name in some) > 24))
 def test_no_name_crashes_or_vanishes(tmp_path_factory: pytest.TempPathFactory, some: list[str]) -> None:
     import asyncio
 
@@ -249,16 +257,28 @@ async def _all_there(folder: Path, some: list[str]) -> None:
     tensors = {f"n{k}.{name}": numbers(2, 2) for k, name in enumerate(some)}
     moved = {name: nudged(array, 0.5) for name, array in tensors.items()}
     reference, candidate = save(folder / "r.safetensors", tensors), save(folder / "c.safetensors", moved)
-    async with running(Request(reference, candidate), (100, 30)) as run:
+    async with running(Request(reference, candidate), (100, len(some) + 20)) as run:
         assert len(run.table.lines) == len(tensors)
         run.table.go(0)
         for keys in (("w",), ("plus",), ("w",), ("s",), ("Y",), ("enter",)):
             await run.press(*keys)
-        assert run.app.screen is not run.screen
-        run.app.screen.dismiss(0)
+        await _each_opened(run, len(some))
         await run.settle()
         for k in range(len(some)):
-            assert any(f"n{k}" in line for line in run.lines())
+            run.table.reveal(k)
+            run.screen.action_copy("json")
+            assert any(f"n{k}." in line or f"n{k} " in line for line in run.lines())
+
+
+async def _each_opened(run: Running, count: int) -> None:
+    """Walk through all layers on the layer screen, and back."""
+    layer = run.app.screen
+    assert isinstance(layer, LayerScreen)
+    for k in range(count):
+        layer.walk_to(k)
+        await run.pilot.pause()
+        assert f"n{k}" in layer.facts.text()
+    layer.action_leave()
 
 
 async def test_dumps_without_a_common_name(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tensordiff.settings import Settings
 from tensordiff.tui.screens.exporting import Export
 from tensordiff.tui.screens.layer import LayerScreen
 from tensordiff.tui.screens.start import StartScreen
+from tensordiff.tui.widgets import bisect_bar
 from tensordiff.tui.widgets.bisect_bar import BisectBar
 from tensordiff.tui.widgets.job_line import JobLine
 from tensordiff.tui.widgets.rules_panel import RulesPanel
@@ -44,7 +45,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 # --- bisect --------------------------------------------------------------------------------------
 
 
-async def test_bisect_by_hand() -> None:
+@pytest.mark.parametrize("at_once", [5_000, 0], ids=["at once", "in a thread"])
+async def test_bisect_by_hand(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(bisect_bar, "_AT_ONCE", at_once)
     async with running(samples()) as run:
         await run.press("b")
         bar = run.screen.query_one(BisectBar)
@@ -62,6 +65,17 @@ async def test_bisect_by_hand() -> None:
         assert not bar.has_class("-shown")
         assert run.table.has_focus
         assert not run.table.suspects
+
+
+@pytest.mark.parametrize("at_once", [5_000, 0], ids=["at once", "in a thread"])
+async def test_a_search_of_other_pairs_is_ended_and_said(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(bisect_bar, "_AT_ONCE", at_once)
+    async with running(samples()) as run:
+        run.screen.search_again("good 3 somebody.else\n")
+        await run.settle()
+        bar = run.screen.query_one(BisectBar)
+        assert bar.bisect is None and not bar.is_busy and not bar.has_class("-shown")
+        assert "the search is ended: line 1: number 3 is" in run.said()
 
 
 async def test_bisect_by_itself_states_its_answer_and_evidence() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensordiff.compare.detail import worst
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.words import number
+from tensordiff.tui.widgets import worst_table
 from tensordiff.tui.widgets.heatmap import HeatmapPane
 from tensordiff.tui.widgets.profile import ProfilePane
 from tensordiff.tui.widgets.values_grid import ValuesPane
@@ -209,6 +211,19 @@ async def test_a_wrong_index_is_told_and_can_be_mended() -> None:
         assert prompt.border_title == "2 numbers, and it takes 3: one for each of [1, 9, 128]"
         await shown.press("escape")
         assert isinstance(shown.screen.focused, ValuesPane)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 4), (3, 2, 5)])
+@pytest.mark.parametrize("part", [1, 6, 1 << 20])
+def test_the_worst_of_all_parts_are_the_worst(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], part: int
+) -> None:
+    monkeypatch.setattr(worst_table, "_PART", part)
+    monkeypatch.setattr(worst_table, "SHOWN", 4)
+    ref, cand = numbers(*shape), np.round(numbers(*shape, seed=1))
+    ref = np.where(ref < -1, np.nan, np.round(ref))
+    *_, found = worst_table._worst_so_far(ref, cand)
+    assert repr(found) == repr(tuple(worst(ref, cand, 4)))
 
 
 async def test_worst_elements_are_numpy_s() -> None:

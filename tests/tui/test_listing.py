@@ -123,7 +123,7 @@ def test_a_module_s_own_output_stands_on_its_line() -> None:
     ]  # fmt: skip
     assert lines(tree, {"l.0"}, 4) == [(NOWHERE, "l", 0), (2, "l.0", 1), (3, "", 0)]
     assert lines(tree, set(), 4, [1]) == [(NOWHERE, "l", 0), (NOWHERE, "l.0", 1), (1, "", 2)]
-    assert tree.usual_folds() == {"l.0"}
+    assert tree.usual_folds == {"l.0"}
 
 
 def test_inputs_stand_below_their_layer() -> None:

@@ -36,7 +36,7 @@ def settled(do: Callable[[Running], Awaitable[None]] | None = None) -> Before:
         for screen in pilot.app.screen_stack:
             if isinstance(screen, DiffScreen):
                 screen._plot()
-        await pilot.pause()
+        await run.settle()
 
     return before
 

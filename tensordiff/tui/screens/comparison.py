@@ -10,35 +10,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.message import Message
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 from textual.worker import Worker, WorkerState, get_current_worker
 
 from tensordiff import live
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding
-from tensordiff.errors import TensordiffError, WriteError, printable
+from tensordiff.errors import WriteError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Request, Session
 from tensordiff.state import Identity
 from tensordiff.state import row_name as key_of
 from tensordiff.tui import measuring
+from tensordiff.tui.collecting import kept
 from tensordiff.tui.keeping import Keeper, identities
 from tensordiff.tui.listing import Listing, Order
+from tensordiff.tui.picture import Seen, painted, picture
 from tensordiff.tui.recent import note_recent
+from tensordiff.tui.screens.opening import CouldNotOpen, sentence_of
+from tensordiff.tui.text import plain
 from tensordiff.tui.widgets.bisect_bar import BisectBar
 from tensordiff.tui.widgets.filter_bar import FilterBar
 from tensordiff.tui.widgets.job_line import JobLine
+from tensordiff.tui.widgets.key_line import KeyLine
 from tensordiff.tui.widgets.layer_table import LayerTable
-from tensordiff.tui.widgets.plot import Picture, Plot, picture, warm_up
+from tensordiff.tui.widgets.plot import Plot
 from tensordiff.tui.widgets.summary import Facts, Summary
 
-_WATCH_S, _PLOT_S, _KEEP_S = 2.0, 0.15, 0.6
+_WATCH_S, _PLOT_S, _PLOT_MEASURING_S, _KEEP_S = 2.0, 0.15, 0.5, 0.6
 
 
 class Comparison(Screen[None]):
@@ -55,6 +62,12 @@ class Comparison(Screen[None]):
         """The dumps on disk are not those that are shown."""
 
         found: tuple[Identity, Identity]
+
+    @dataclass
+    class _Drawn(Message):
+        """The plot is drawn."""
+
+        drawn: Text
 
     def __init__(self, request: Request, *, keeps: bool = True, columns: tuple[str, ...] | None = None) -> None:
         super().__init__()
@@ -83,7 +96,7 @@ class Comparison(Screen[None]):
         yield FilterBar()
         yield BisectBar()
         yield JobLine()
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         """Paint first; open after."""
@@ -127,9 +140,9 @@ class Comparison(Screen[None]):
     def _open(self, request: Request, before: Listing) -> None:
         worker = get_current_worker()
         keeper = self.keeper if self._is_restored else Keeper.of(request, self.keeps)
-        warm_up()
         found = identities(request)
-        opened = measuring.opened(Session.open(request, keeper.state), before)
+        with kept():
+            opened = measuring.opened(Session.open(request, keeper.state), before)
         if worker.is_cancelled:
             return
         if self.keeps:
@@ -137,6 +150,7 @@ class Comparison(Screen[None]):
         self.post_message(self._Kept(keeper))
         self._on_disk = found
         self.post_message(opened)
+        _load_the_rest()
 
     @on(_Kept)
     def _restore_first(self, message: _Kept) -> None:
@@ -168,10 +182,10 @@ class Comparison(Screen[None]):
         self.table.place_columns()
 
     def measure(self) -> None:
-        """Measure all pairs in a thread."""
+        """Measure all pairs in a thread, once what is known of them is painted: two that compute are half as quick."""
         if (session := self.session) is not None:
             self.listing.measured = 0
-            self.in_thread("measure", partial(self._measure, session))
+            self.call_after_refresh(self.in_thread, "measure", partial(self._measure, session))
             self.summarize()
 
     def _measure(self, session: Session) -> None:
@@ -182,11 +196,11 @@ class Comparison(Screen[None]):
     def _show_batch(self, message: measuring.Measured) -> None:
         if message.session is not self.session:
             return
+        before = self.listing.measured
         self.listing.put(message.batch)
-        self.table.show_more()
-        self.query_one(JobLine).measuring(self.listing.measured, len(self.listing))
+        self.table.show_more(before, self.listing.measured)
         self.summarize()
-        self.plot_soon()
+        self.plot_soon(_PLOT_MEASURING_S)
 
     @on(measuring.Finished)
     def _show_outcome(self, message: measuring.Finished) -> None:
@@ -205,12 +219,10 @@ class Comparison(Screen[None]):
 
     def failed(self, what: str, error: BaseException) -> None:
         """Tell of a failure; where nothing could be opened there is nothing to stay for."""
-        known = isinstance(error, TensordiffError)
-        sentence = str(error) if known else f"a defect of tensordiff ({type(error).__name__}: {error})"
         if what == "open" and self.session is None:
-            self.post_message(CouldNotOpen(sentence))
+            self.post_message(CouldNotOpen(sentence_of(error)))
         else:
-            self.tell(sentence, "error")
+            self.tell(sentence_of(error), "error")
 
     def tell(self, sentence: str, severity: str = "information") -> None:
         """A notification; text from outside is never markup."""
@@ -232,25 +244,37 @@ class Comparison(Screen[None]):
         if self.session is not None:
             self.query_one(Summary).tell(Facts(self.session, self.listing, self.outcome, self.findings, self.mode()))
 
-    def plot_soon(self) -> None:
+    def plot_soon(self, after_s: float = _PLOT_S) -> None:
         """Draw the plot anew, not more often than it can be looked at."""
         if self._plot_timer is None:
-            self._plot_timer = self.set_timer(_PLOT_S, self._plot)
+            self._plot_timer = self.set_timer(after_s, self._plot)
+
+    @on(Plot.Resized)
+    def _plot_in_other_room(self) -> None:
+        self.plot_soon()
 
     def _plot(self) -> None:
         self._plot_timer = None
         plot = self.query_one("#plot", Plot)
-        if plot.display and self.session is not None:
-            plot.what = self.picture(plot.size.width)
+        if any(worker.group == "plot" and worker.node is self and not worker.is_finished for worker in self.workers):
+            self.plot_soon()  # begun anew each time, it would not be done before all is measured
+        elif plot.display and self.session is not None:
+            self.in_thread("plot", partial(self._draw, self.listing, self._seen(), plot.content_size))
 
-    def picture(self, columns: int) -> Picture:
-        """The run, the cursor in it, and what a search suspects."""
-        injected = "injected" not in self.table.missing
-        drawn = picture(self.listing, self.plot_metric, max(20, columns), injected)
-        suspects = self.table.suspects
-        ends = (min(suspects), max(suspects)) if suspects else None
-        is_light = not self.app.current_theme.dark
-        return replace(drawn, cursor=self.table.position, suspects=ends, is_light=is_light)
+    def _seen(self) -> Seen:
+        """What the plot shows: the run, the cursor in it, and what a search suspects."""
+        table, is_light = self.table, not self.app.current_theme.dark
+        return Seen(self.plot_metric, "injected" not in table.missing, table.position, table.suspects, is_light)
+
+    def _draw(self, listing: Listing, seen: Seen, room: Size) -> None:
+        """In a thread: it takes as long as painting all the rest."""
+        drawn = painted(picture(listing, seen, max(20, room.width)), *room)
+        if not get_current_worker().is_cancelled:
+            self.post_message(self._Drawn(plain(drawn, self.app.no_color)))
+
+    @on(_Drawn)
+    def _show_drawn(self, message: _Drawn) -> None:
+        self.query_one("#plot", Plot).drawn = message.drawn
 
     # --- the disk --------------------------------------------------------------------------------
 
@@ -312,11 +336,10 @@ class Comparison(Screen[None]):
             table.go(at)
 
 
-@dataclass
-class CouldNotOpen(Message):
-    """There is nothing to show."""
+def _load_the_rest() -> None:
+    """What keys will ask for, so that no key waits for it: the screens and panels that are not shown yet."""
+    with kept():
+        from textual.widgets import HelpPanel  # noqa: F401
 
-    sentence: str
-
-
-__all__ = ["Comparison", "CouldNotOpen"]
+        import tensordiff.tui.screens.layer
+        import tensordiff.tui.widgets.rules_panel  # noqa: F401

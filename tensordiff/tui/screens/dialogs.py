@@ -18,29 +18,33 @@ from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
 
 Answer = TypeVar("Answer")
-CSS = """
-.dialog { align: center middle; }
-.dialog > Vertical {
-    width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
-    background: $surface; border: round $primary;
-}
-.dialog .title { text-style: bold; margin-bottom: 1; }
-.dialog .wrong { color: $text-error; }
-.dialog .hint { color: $text-muted; }
-.dialog OptionList { height: auto; max-height: 16; }
-.dialog Horizontal { height: auto; margin-top: 1; }
-.dialog Button { margin-right: 2; }
-.dialog RadioSet { width: 1fr; height: auto; }
-"""
+_OFFERED = 50
+"""Layers that are listed at once."""
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     """Escape leaves it, ctrl+s accepts."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        & > Vertical {
+            width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
+            background: $surface; border: round $primary;
+        }
+        & .title { text-style: bold; margin-bottom: 1; }
+        & .wrong { color: $text-error; }
+        & .hint { color: $text-muted; }
+        & OptionList { height: auto; max-height: 16; }
+        & Horizontal { height: auto; margin-top: 1; }
+        & Button { margin-right: 2; }
+        & RadioSet { width: 1fr; height: auto; }
+    }
+    """
 
     def __init__(self, title: str) -> None:
-        super().__init__(classes="dialog")
+        super().__init__()
         self.heading = title
 
     def compose(self) -> ComposeResult:
@@ -106,15 +110,22 @@ class Ask(Dialog[str]):
 
 
 class Choose(Dialog[str]):
-    """One of a few things, by id."""
+    """One of a few things, by id; ``usual`` is highlighted, and ``why`` says for what reason."""
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], usual: str = "", why: str = "") -> None:
         super().__init__(title)
-        self.choices = choices
+        self.choices, self.usual, self.why = choices, usual, why
 
     def ask(self) -> ComposeResult:
         """The list."""
         yield OptionList(*(Option(Text(printable(text)), id=name) for name, text in self.choices))
+        if self.why:
+            yield Static(printable(self.why), classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        """Begin with what is usual."""
+        if self.usual:
+            self.query_one(OptionList).highlighted = [name for name, _ in self.choices].index(self.usual)
 
     def answer(self) -> str | None:
         """What is highlighted."""
@@ -157,8 +168,8 @@ class GoTo(Dialog[int]):
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__("Go to a layer")
-        self.names = names
-        self.found: list[int] = []
+        self.names, self.lowered = names, [name.lower() for name in names]
+        self.found: Sequence[int] = ()
 
     def ask(self) -> ComposeResult:
         """A field, and what fits."""
@@ -174,9 +185,10 @@ class GoTo(Dialog[int]):
         self._look(event.value)
 
     def _look(self, text: str) -> None:
-        words = text.lower().split()
-        fitting = (at for at, name in enumerate(self.names) if all(word in name.lower() for word in words))
-        self.found = [at for at, _ in zip(fitting, range(50), strict=False)]
+        fitting: Sequence[int] = range(len(self.names))
+        for word in text.lower().split():
+            fitting = [at for at in fitting if word in self.lowered[at]]
+        self.found = fitting[:_OFFERED]
         listed = self.query_one(OptionList)
         listed.clear_options()
         listed.add_options([Option(Text(self.names[at])) for at in self.found])

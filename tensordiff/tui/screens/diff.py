@@ -6,6 +6,7 @@ How it is opened and measured is in ``comparison``, what only changes the view i
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,10 +21,12 @@ from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.session import Request, Session
 from tensordiff.tui import measuring
+from tensordiff.tui.collecting import kept
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.listing import Listing
 from tensordiff.tui.screens.dialogs import Ask
 from tensordiff.tui.screens.exporting import Export, ExportChoice
+from tensordiff.tui.screens.opening import NEEDS_DUMPS
 from tensordiff.tui.screens.reruns import Reruns
 from tensordiff.tui.screens.viewing import Viewing
 from tensordiff.tui.widgets.bisect_bar import BisectBar
@@ -60,10 +63,10 @@ class DiffScreen(Viewing):
             return "nothing is running"
         if action == "job_log" and self.query_one(JobLine).run is None:
             return "nothing is running, so there is no log"
+        if action in NEEDS_DUMPS and self.session is None:
+            return "the dumps are still being opened"
         if action == "export" and self.outcome is None:
             return "still measuring; a report is of all rows"
-        if action in ("bisect", "map", "ops", "capture", "tolerance", "metric") and self.session is None:
-            return "the dumps are still being opened"
         if action == "bisect" and not self.listing.pairs:
             return "nothing is paired, so there is nothing to search"
         return None
@@ -132,8 +135,12 @@ class DiffScreen(Viewing):
         """In a thread: a listing of many rows takes a moment."""
         session = message.session
         self.keep(said=session.said, said_over=session.written)
-        before = self.listing
-        self.in_thread("open", lambda: self.post_message(measuring.opened(session, before)))
+        self.in_thread("open", partial(self._realign, session, self.listing))
+
+    def _realign(self, session: Session, before: Listing) -> None:
+        with kept():
+            opened = measuring.opened(session, before)
+        self.post_message(opened)
 
     # --- tolerance -------------------------------------------------------------------------------
 
@@ -187,21 +194,16 @@ class DiffScreen(Viewing):
             self.search_again(bar.bisect.log())
 
     def search_again(self, log: str) -> None:
-        """Go on with a search from its log; where that is of other pairs, say so and end it."""
-        bar = self.query_one(BisectBar)
-        try:
-            if self.session is not None:
-                bar.start(self.session, self.listing.rows, log)
-        except TensordiffError as error:
-            bar.action_reset()
-            self.tell(f"the search is ended: {error}", "warning")
+        """Go on with a search from its log; where that is of other pairs, the bar says so and ends it."""
+        if self.session is not None:
+            self.query_one(BisectBar).start(self.session, self.listing.rows, log)
 
     # --- bisect ----------------------------------------------------------------------------------
 
     def action_bisect(self) -> None:
         """Begin, or back to the bar."""
         bar = self.query_one(BisectBar)
-        if bar.bisect is None and self.session is not None:
+        if bar.bisect is None and not bar.is_busy and self.session is not None:
             bar.start(self.session, self.listing.rows)
         bar.focus()
 

@@ -14,7 +14,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.message import Message
-from textual.widgets import ContentSwitcher, Footer, Tab, Tabs
+from textual.widgets import ContentSwitcher, Tab, Tabs
 from textual.worker import get_current_worker
 
 from tensordiff.compare.engine import Row
@@ -29,6 +29,7 @@ from tensordiff.tui.subject import Subject
 from tensordiff.tui.widgets.facts import FactsPane
 from tensordiff.tui.widgets.heatmap import HeatmapPane
 from tensordiff.tui.widgets.histogram import HistogramPane
+from tensordiff.tui.widgets.key_line import KeyLine
 from tensordiff.tui.widgets.neighbours import NeighboursPane
 from tensordiff.tui.widgets.pane import Pane
 from tensordiff.tui.widgets.profile import ProfilePane
@@ -50,6 +51,8 @@ class LayerScreen(LayerTyping):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("layer")
     BINDING_GROUP_TITLE = "Layer"
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be found a second time
+    VERTICAL_BREAKPOINTS = []  # noqa: RUF012
     DEFAULT_CSS = """
     LayerScreen {
         & Tabs { height: 2; margin-top: 1; padding: 0 1; }
@@ -66,12 +69,16 @@ class LayerScreen(LayerTyping):
         what: Wish
         row: Row
 
-    def __init__(self, session: Session, rows: Sequence[Row], at: int, outcome: Outcome | None = None) -> None:
+    def __init__(
+        self, session: Session, rows: Sequence[Row], at: int, outcome: Outcome | None = None,
+        faults: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.session, self.rows, self.at = session, rows, max(0, min(at, len(rows) - 1))
         self.outcome = outcome
-        self.faults: tuple[int, ...] = ()
+        self.faults = faults or ()
         """Positions of the culprits."""
+        self._knows_faults = faults is not None
 
     def compose(self) -> ComposeResult:
         """Facts, tabs, views."""
@@ -83,11 +90,12 @@ class LayerScreen(LayerTyping):
             for name, view in VIEWS.items():
                 yield view(id=name)
         yield Prompt()
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
-        """Show the row, and find the culprits beside."""
-        self.run_worker(self._find_faults, thread=True, group="faults", exit_on_error=False)
+        """Show the row, and find the culprits beside where nobody did."""
+        if not self._knows_faults:
+            self.run_worker(self._find_faults, thread=True, group="faults", exit_on_error=False)
         self.query_one(ValuesPane).takes_key = self.takes_key
         self._look()
         self.pane.focus()

@@ -16,8 +16,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
-from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 from textual.worker import get_current_worker
 
@@ -27,29 +25,24 @@ from tensordiff.errors import TensordiffError, printable
 from tensordiff.session import Session
 from tensordiff.tui.completion import ExpressionSuggester
 from tensordiff.tui.keys import bindings
+from tensordiff.tui.screens.sheet import Sheet
 from tensordiff.tui.trial import SideError, Trial, names_of, trials
 from tensordiff.tui.trial_text import shown
 
 Scope = Literal["layer", "every"]
-_PAUSE = 0.25
 _SIDES: tuple[Side, Side] = ("reference", "candidate")
 _OFFERED = 6
 
 
-class MapScreen(ModalScreen[MapRule | None]):
+class MapScreen(Sheet[MapRule]):
     """One map."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("map")
     DEFAULT_CSS = """
     MapScreen {
-        align: center middle;
-        & > Vertical { width: 116; max-width: 98%; height: 32; max-height: 98%; border: round $primary; padding: 0 1; }
-        & .field { height: 1; & > Label { width: 11; color: $text-muted; } & > Input { width: 1fr; } }
+        & > Vertical { width: 116; height: 32; }
+        & .field > Label { width: 11; }
         & .offers { height: 1; padding-left: 11; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-        & .wrong { display: none; height: auto; color: $text-error; text-wrap: nowrap; }
-        & .wrong.-shown { display: block; }
-        & #trial { height: 1fr; margin-top: 1; }
-        & #buttons { height: auto; align-horizontal: right; & > Button { margin-left: 2; } }
     }
     """
 
@@ -74,23 +67,22 @@ class MapScreen(ModalScreen[MapRule | None]):
         names: tuple[tuple[str, ...], tuple[str, ...]]
 
     def __init__(self, session: Session, reference: str = "", candidate: str = "", title: str = "Pair") -> None:
-        super().__init__()
-        self.session, self.title_text = session, title
+        super().__init__(title)
+        self.session = session
         self.texts = reference, candidate
         self.trial: Trial | None = None
         self.completions = {side: ExpressionSuggester() for side in _SIDES}
-        self._pause: Timer | None = None
 
     # --- fields ----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         """Both sides, what is wrong with them, what they come to."""
         with Vertical() as frame:
-            frame.border_title = self.title_text
+            frame.border_title = self.heading
             for side, text in zip(_SIDES, self.texts, strict=True):
                 yield from self._field(side, text)
             yield Static("", id="wrong", classes="wrong", markup=False)
-            with VerticalScroll(id="trial"):
+            with VerticalScroll():
                 yield Static("", id="found", markup=False)
             with Horizontal(id="buttons"):
                 yield Button("This layer (ctrl+l)", id="layer", disabled=True, compact=True)
@@ -112,7 +104,7 @@ class MapScreen(ModalScreen[MapRule | None]):
         empty = next((side for side, text in zip(_SIDES, self.texts, strict=True) if not text), "reference")
         self.query_one(f"#{empty}", Input).focus()
         self._list_names()
-        self._try()
+        self.attempt()
 
     @work(thread=True, group="names", exit_on_error=False)
     def _list_names(self) -> None:
@@ -138,16 +130,15 @@ class MapScreen(ModalScreen[MapRule | None]):
         """Try it once typing pauses."""
         self._offer("reference" if event.input.id == "reference" else "candidate")
         self._forget()
-        if self._pause is not None:
-            self._pause.stop()
-        self._pause = self.set_timer(_PAUSE, self._try)
+        self.attempt_soon()
 
     def _forget(self) -> None:
         self.trial = None
         for button in ("layer", "every"):
             self.query_one(f"#{button}", Button).disabled = True
 
-    def _try(self) -> None:
+    def attempt(self) -> None:
+        """See what the two come to."""
         texts = [self.query_one(f"#{side}", Input).value.strip() for side in _SIDES]
         self.query(".wrong").remove_class("-shown")
         if all(texts):
@@ -227,8 +218,3 @@ class MapScreen(ModalScreen[MapRule | None]):
         """Take the map, for this layer or for every layer."""
         if rule := self._wanted(scope):
             self.dismiss(rule)
-
-    @on(Button.Pressed, "#cancel")
-    def action_cancel(self) -> None:
-        """Leave it as it was."""
-        self.dismiss(None)

@@ -26,8 +26,8 @@ from tensordiff.live import Action, Live
 from tensordiff.session import Request
 from tensordiff.tui.keeping import injected_beside
 from tensordiff.tui.screens.capturing import CaptureForm
-from tensordiff.tui.screens.comparison import CouldNotOpen
 from tensordiff.tui.screens.dialogs import Ask, Choose
+from tensordiff.tui.screens.opening import CouldNotOpen
 from tensordiff.tui.widgets.job_line import JobLine
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ PLACES = (
     ("once", "every matched layer, in one pass"),
     ("range", "a range of layers…"),
 )
+WHY = {
+    "here": "here, since this layer diverges: with right inputs it shows whether it is wrong by itself",
+    "all": "every layer, since this one does not diverge: then each that is wrong by itself shows",
+}
+"""Why a place is the usual one."""
 
 
 class Reruns:
@@ -100,11 +105,12 @@ class Reruns:
             self.inject()
 
     def inject(self) -> None:
-        """Ask where, and rerun."""
-        pair = self.screen.pair
+        """Ask where, and rerun. Who stands on what diverges asks about that; who does not, where to look."""
+        pair, row = self.screen.pair, self.screen.row_here()
         if self._may("inject") and pair is not None:
             title = f"Rerun the candidate with the reference's inputs; the cursor is on {pair.name}"
-            self.screen.app.push_screen(Choose(title, PLACES), self._inject_at)
+            usual = "here" if row is not None and row.verdict.name == "diverges" else "all"
+            self.screen.app.push_screen(Choose(title, PLACES, usual, WHY[usual]), self._inject_at)
 
     def _inject_at(self, place: str | None) -> None:
         pair, live = self.screen.pair, self.live()

@@ -17,8 +17,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
-from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Select, Static
 from textual.worker import get_current_worker
 
@@ -28,27 +26,21 @@ from tensordiff.align.rules_tables import ViewRule
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.preview import Preview, shown
+from tensordiff.tui.screens.sheet import Sheet
 
 Edited = Rule | ViewRule
-_PAUSE = 0.25
-"""Seconds without typing after which a preview is made."""
 _SIDES = (("both sides", "both"), ("reference", "reference"), ("candidate", "candidate"))
 
 
-class RuleEditor(ModalScreen[Edited | None]):
+class RuleEditor(Sheet[Edited]):
     """One rule or view."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
     DEFAULT_CSS = """
     RuleEditor {
-        align: center middle;
-        & > Vertical { width: 110; max-width: 98%; height: 30; max-height: 98%; border: round $primary; padding: 0 1; }
-        & .field { height: 1; & > Label { width: 14; color: $text-muted; } & > Input { width: 1fr; } }
+        & > Vertical { width: 110; height: 30; }
+        & .field > Label { width: 14; }
         & Select { width: 1fr; }
-        & #preview { height: 1fr; margin-top: 1; }
-        & #wrong { display: none; height: auto; color: $text-error; text-wrap: nowrap; }
-        & #wrong.-shown { display: block; }
-        & #buttons { height: auto; align-horizontal: right; & > Button { margin-left: 2; } }
     }
     """
 
@@ -65,19 +57,18 @@ class RuleEditor(ModalScreen[Edited | None]):
         sentence: str
 
     def __init__(self, title: str, value: Edited, preview: Callable[[Edited], Preview]) -> None:
-        super().__init__()
-        self.title_text, self.value, self.preview = title, value, preview
-        self._pause: Timer | None = None
+        super().__init__(title)
+        self.value, self.preview = value, preview
 
     # --- fields ----------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         """The fields, what is wrong, what would change."""
         with Vertical() as frame:
-            frame.border_title = self.title_text.replace("[", r"\[")
+            frame.border_title = self.heading
             yield from self._rule_fields() if isinstance(self.value, Rule) else self._view_fields(self.value)
-            yield Static("", id="wrong", markup=False)
-            with VerticalScroll(id="preview"):
+            yield Static("", id="wrong", classes="wrong", markup=False)
+            with VerticalScroll():
                 yield Static("", id="changes", markup=False)
             with Horizontal(id="buttons"):
                 yield Button("Accept (enter)", id="accept", variant="primary", compact=True)
@@ -100,7 +91,7 @@ class RuleEditor(ModalScreen[Edited | None]):
     def on_mount(self) -> None:
         """Type at once, and see what is as it is."""
         self.query_one("#match", Input).focus()
-        self._try()
+        self.attempt()
 
     def _text(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
@@ -124,12 +115,10 @@ class RuleEditor(ModalScreen[Edited | None]):
     @on(Input.Changed)
     @on(Select.Changed)
     def _wait(self) -> None:
-        """Look at it once typing pauses."""
-        if self._pause is not None:
-            self._pause.stop()
-        self._pause = self.set_timer(_PAUSE, self._try)
+        self.attempt_soon()
 
-    def _try(self) -> None:
+    def attempt(self) -> None:
+        """See what would change."""
         try:
             made = self._made()
         except TensordiffError as error:
@@ -145,7 +134,7 @@ class RuleEditor(ModalScreen[Edited | None]):
         wrong.add_class("-shown")
         self.query_one("#changes", Static).update("")
 
-    @work(thread=True, exclusive=True, group="preview", exit_on_error=False)
+    @work(thread=True, exclusive=True, group="preview", description="preview", exit_on_error=False)
     def _look(self, made: Edited) -> None:
         worker = get_current_worker()
         try:
@@ -174,11 +163,6 @@ class RuleEditor(ModalScreen[Edited | None]):
             self.dismiss(self._made())
         except TensordiffError as error:
             self._say_wrong(pointed(error, self._text("match")))
-
-    @on(Button.Pressed, "#cancel")
-    def action_cancel(self) -> None:
-        """Leave it as it was."""
-        self.dismiss(None)
 
 
 def _field(label: str, name: str, value: str, placeholder: str) -> Horizontal:

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
-from textual.widgets import DirectoryTree, Footer, OptionList, Static
+from textual.widgets import DirectoryTree, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tensordiff.errors import TensordiffError, printable
@@ -19,6 +19,7 @@ from tensordiff.samples import sample
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.recent import Recent, forget_recent, read_recent
 from tensordiff.tui.screens.dialogs import Ask, Dialog
+from tensordiff.tui.widgets.key_line import KeyLine
 
 if TYPE_CHECKING:
     from tensordiff.tui.app import TensordiffApp
@@ -52,7 +53,7 @@ class StartScreen(Screen[None]):
         with Vertical():
             yield Static("tensordiff: find the first tensor where two runs stop agreeing", classes="title")
             yield OptionList()
-        yield Footer(show_command_palette=False)
+        yield KeyLine()
 
     def on_mount(self) -> None:
         """What was compared lately, then the ways to something new."""

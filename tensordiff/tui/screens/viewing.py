@@ -20,6 +20,8 @@ from tensordiff.errors import printable
 from tensordiff.report.compare_json import dumps, row_json
 from tensordiff.report.words import GLYPHS
 from tensordiff.session import Session
+from tensordiff.state import row_name as key_of
+from tensordiff.tui.collecting import kept
 from tensordiff.tui.listing import DIVERGES, Listing, Order, Pattern
 from tensordiff.tui.screens.comparison import Comparison
 from tensordiff.tui.screens.dialogs import Ask, Choose, GoTo, Tick
@@ -71,7 +73,7 @@ class Viewing(Comparison):
         note = "" if pair is None else self.keeper.state.notes.get(pair.name, "")
         why = "" if row is None else f"{GLYPHS[row.verdict.name]} {row.verdict.name}: {printable(row.verdict.why)}"
         told = " · ".join(filter(None, (why, note and f"note: {printable(note)}")))
-        self.query_one("#about", Static).update(told)
+        self.query_one("#about", Static).update(told, layout=False)
 
     @on(LayerTable.Ordered)
     def _keep_order(self, message: LayerTable.Ordered) -> None:
@@ -97,10 +99,19 @@ class Viewing(Comparison):
         if self.session is None:
             return
         rows = self.rows
-        at = next((k for k, one in enumerate(rows) if one.pair is row.pair), None)
+        at = self._place(row, rows)
         if at is None:
             rows, at = [*rows, row], len(rows)
-        self.app.push_screen(LayerScreen(self.session, rows, at, self.outcome), partial(self._come_back, rows))
+        faults = None if self.outcome is None else tuple(sorted(self.culprits))
+        screen = LayerScreen(self.session, rows, at, self.outcome, faults)
+        self.app.push_screen(screen, partial(self._come_back, rows))
+
+    def _place(self, row: Row, rows: Sequence[Row]) -> int | None:
+        """Where a row stands among those that are measured: where its pair does, if all before it are."""
+        at = self.listing.positions.get(key_of(row.pair), len(rows))
+        if at < len(rows) and rows[at].pair is row.pair:
+            return at
+        return next((k for k, one in enumerate(rows) if one.pair is row.pair), None)
 
     def _come_back(self, rows: Sequence[Row], at: int | None) -> None:
         if at is not None and (found := self.listing.find(rows[at].pair)) is not None:
@@ -135,7 +146,8 @@ class Viewing(Comparison):
         listing = self.listing
 
         def grow() -> None:
-            tree = Tree.of([pair.name for pair in listing.pairs], listing.is_input)
+            with kept():
+                tree = Tree.of([pair.name for pair in listing.pairs], listing.is_input)
             if not get_current_worker().is_cancelled:
                 self.app.call_from_thread(self._show_tree, listing, tree)
 

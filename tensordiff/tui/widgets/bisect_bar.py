@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -31,6 +32,8 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.listing import Listing
 from tensordiff.tui.text import plain
 
+_AT_ONCE = 5_000
+"""Pairs up to which a search begins without a thread."""
 _HINT = "g good  b bad  s skip  u undo  a auto  enter opens  r ends it  esc table"
 
 
@@ -69,6 +72,15 @@ class BisectBar(Static, can_focus=True):
         is_auto: bool = False
         check: Check | None = None
 
+    @dataclass
+    class _Begun(Message):
+        """A search can begin; or its log is of other pairs."""
+
+        oracle: VerdictOracle
+        bisect: Bisect | None
+        unread: tuple[str, ...]
+        sentence: str = ""
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__("", id=id, markup=False)
         self.oracle: VerdictOracle | None = None
@@ -82,14 +94,28 @@ class BisectBar(Static, can_focus=True):
 
     def start(self, session: Session, rows: Sequence[Row | None], log: str = "") -> None:
         """Begin, or go on from a log. Rows that were measured are not measured again."""
-        oracle = VerdictOracle.over(session.engine, session.pairs)
-        known = {id(row.pair): row for row in rows if row is not None}
-        for at, pair in enumerate(oracle.pairs):
-            if id(pair) in known:
-                oracle.rows[at] = known[id(pair)]
-        self.oracle, self.unread = oracle, session.outcome(()).unread
         self.add_class("-shown")
-        self._become(oracle.start().replay(log))
+        begin = partial(_begun, session, rows, log)
+        if len(session.pairs) <= _AT_ONCE:
+            self.on_bisect_bar__begun(begin())
+            return
+        self.is_busy = True
+        if self.bisect is None:
+            self.update("beginning…")
+        self.run_worker(
+            lambda: self.post_message(begin()), name="begin", description="begin", thread=True, group="begin",
+            exclusive=True, exit_on_error=False,
+        )  # fmt: skip
+
+    def on_bisect_bar__begun(self, message: _Begun) -> None:
+        """The first probe; or why there is none."""
+        self.is_busy = False
+        if message.bisect is None:
+            self.action_reset()
+            self.notify(f"the search is ended: {message.sentence}", severity="warning", markup=False, timeout=8)
+            return
+        self.oracle, self.unread = message.oracle, message.unread
+        self._become(message.bisect)
 
     def suspects(self, listing: Listing) -> frozenset[int]:
         """Which positions of a listing are still suspect; none where nothing is searched, or all is good."""
@@ -223,6 +249,17 @@ class BisectBar(Static, can_focus=True):
         if (row := self.oracle.rows.get(self.bisect.probe)) is not None:
             line.append(f"  {GLYPHS[row.verdict.name]} {printable(row.verdict.why)}")
         return line.append(f" — {len(self.bisect.suspects)} suspects, roughly {self.bisect.steps} steps left")
+
+
+def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
+    """A search over the session's outputs, with what was measured of them already."""
+    oracle, unread = VerdictOracle.over(session.engine, session.pairs), session.outcome(()).unread
+    known = {id(row.pair): row for row in rows if row is not None}
+    oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
+    try:
+        return BisectBar._Begun(oracle, oracle.start().replay(log), unread)
+    except TensordiffError as error:
+        return BisectBar._Begun(oracle, None, unread, str(error))
 
 
 def _answer(outcome: BisectOutcome) -> list[Text]:

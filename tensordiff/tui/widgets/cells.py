@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tensordiff.align.match import Pair
 from tensordiff.errors import printable
 from tensordiff.report.sparkline import sparkline
@@ -11,6 +13,8 @@ from tensordiff.tui.text import fit, right
 from tensordiff.tui.widgets.columns import Placed
 
 BLANK = ""
+_sparkline = lru_cache(1 << 10)(sparkline)
+"""Half the time of drawing a row, and a table is drawn many times while it is measured."""
 FOLDED, UNFOLDED = "▸", "▾"
 
 
@@ -37,7 +41,7 @@ def _text(listing: Listing, at: int, placed: Placed) -> str:
         case "verdict":
             return row.verdict.name
         case "profile":
-            return sparkline(row.diff.profile, placed.width) if row.diff else printable(row.verdict.why)
+            return _sparkline(row.diff.profile, placed.width) if row.diff else printable(row.verdict.why)
     return printable(row.verdict.why)
 
 

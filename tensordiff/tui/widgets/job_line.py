@@ -1,4 +1,4 @@
-"""One line for what is running: measuring, or a source in a child process, with its log on demand.
+"""One line for what is running: a source in a child process, with its log on demand.
 
 A run is iterated in a thread, which tells of it by messages; ``x`` ends the child, and so does leaving the
 application. There is never more than one run.
@@ -19,6 +19,7 @@ from textual.worker import get_current_worker
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.runner import Run
 from tensordiff.errors import printable
+from tensordiff.tui.text import bar
 
 _BAR = 20
 
@@ -59,12 +60,6 @@ class JobLine(Vertical):
         """The line, and the log below it."""
         yield Static("", markup=False)
         yield RichLog(markup=False, max_lines=2000)
-
-    def measuring(self, done: int, total: int) -> None:
-        """How far measuring is; hidden when it is done."""
-        if self.run is None:
-            self.set_class(done < total, "-shown")
-            self._line("measuring", done, total)
 
     def start(self, run: Run, title: str, purpose: str) -> None:
         """Follow a run until it ends."""
@@ -135,11 +130,8 @@ class JobLine(Vertical):
         self._noted = len(whole)
 
     def _line(self, what: str, done: int, total: int) -> None:
-        name = f"{printable(self.title)}: " if self.run is not None else ""
-        line = Text(f"{name}{printable(what)}")
+        line = Text(f"{printable(self.title)}: {printable(what)}")
         if total:
-            filled = _BAR * done // total
-            line.append(f"  {done}/{total} ").append("█" * filled, "bold").append("░" * (_BAR - filled))
-        if self.run is not None:
-            line.append("   x cancels, L shows its log", "dim")
-        self.query_one(Static).update(line)
+            line.append(f"  {done}/{total} ").append(bar(done, total, _BAR))
+        line.append("   x cancels, L shows its log", "dim")
+        self.query_one(Static).update(line, layout=False)

@@ -7,43 +7,41 @@ aligned anew. Names are plain text and reach no parser of markup. What keys and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.timer import Timer
 
 from tensordiff.report.words import GLYPHS
 from tensordiff.state import row_name as key_of
 from tensordiff.tui.listing import VERDICTS, Listing, Order, RowKey
-from tensordiff.tui.text import fit, right
-from tensordiff.tui.tree import NOWHERE, Line, Tree
+from tensordiff.tui.text import fit
+from tensordiff.tui.tree import NOWHERE, Line, Lines, Tree
 from tensordiff.tui.widgets.cells import cell, flat_name, tree_name
-from tensordiff.tui.widgets.columns import Placed, lay_out
+from tensordiff.tui.widgets.columns import Placed
+from tensordiff.tui.widgets.frames import TableFrame
 
 _GLYPHS: dict[str, str] = {"pending": " "} | {str(name): glyph for name, glyph in GLYPHS.items()}
 _MARK, _CULPRIT = "●", "►"
+_REORDER_S = 0.25
+"""How often rows that are being measured are put in another order: nobody reads faster."""
 
 
-class LayerLines(ScrollView, can_focus=True):
+class LayerLines(TableFrame):
     """Layers, one a line, and a cursor."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "layer-table--header", "layer-table--cursor", "layer-table--dim", "layer-table--mark",
+        "layer-table--cursor", "layer-table--dim", "layer-table--mark",
         *(f"layer-table--{verdict}" for verdict in VERDICTS),
     }  # fmt: skip
     DEFAULT_CSS = """
     LayerLines {
-        background: $surface; color: $foreground; height: 1fr;
-        scrollbar-gutter: stable; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1;
-        & > .layer-table--header { background: $panel; color: $foreground; text-style: bold; }
         & > .layer-table--cursor {
             background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground;
         }
@@ -79,23 +77,21 @@ class LayerLines(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.listing = Listing.of(())
         self.how = Order()
-        self.lines: Sequence[Line] | np.ndarray[tuple[int], np.dtype[np.intp]] = np.empty(0, np.intp)
+        self.lines = Lines.flat(np.empty(0, np.intp))
         self.modules: Tree | None = None
-        self.folded: set[str] = set()
+        self.folded: frozenset[str] = frozenset()
         self.marks: frozenset[RowKey] = frozenset()
         self.culprits: frozenset[int] = frozenset()
+        self._reorder: Timer | None = None
         self.suspects: frozenset[int] = frozenset()
         """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
-        self.chosen: tuple[str, ...] | None = None
-        self.missing: frozenset[str] = frozenset({"injected", "golden"})
-        self.placed: list[Placed] = []
 
     # --- what is shown ---------------------------------------------------------------------------
 
     def show_listing(self, listing: Listing) -> None:
         """Another alignment; the cursor stays with its pair, where that is still there."""
         pair = None if (at := self.position) is None else self.listing.pairs[at]
-        self.listing, self.modules = listing, None
+        self.listing, self.longest, self.modules = listing, listing.longest, None
         self.how = self.how._replace(only=None)
         self.culprits = self.suspects = frozenset()
         self.rearrange()
@@ -103,12 +99,21 @@ class LayerLines(ScrollView, can_focus=True):
         if pair is not None and (found := listing.find(pair)) is not None:
             self.go(found)
 
-    def show_more(self) -> None:
-        """Rows were measured. Execution order does not change by that; any other does."""
-        if self.how.by is None and not self.how.faults:
+    def show_more(self, start: int, end: int) -> None:
+        """Rows from ``start`` on were measured. Execution order does not change by that; any other does."""
+        if self.how.by is not None or self.how.faults:
+            self._reorder = self._reorder or self.set_timer(_REORDER_S, self._show_order_again)
+        elif self.modules is not None or any(start <= at < end for at in self._in_sight()):
             self.refresh()
-        else:
-            self.show_order(self.how)
+
+    def _show_order_again(self) -> None:
+        self._reorder = None
+        self.show_order(self.how)
+
+    def _in_sight(self) -> list[int]:
+        """Positions of the rows that are on the screen."""
+        top = self.scroll_offset.y
+        return [self.line(at).row for at in range(top, min(top + self.size.height - 1, len(self.lines)))]
 
     def show_order(self, how: Order) -> None:
         """Show other rows or in another order; the cursor stays on its row, or as near as can be."""
@@ -122,43 +127,29 @@ class LayerLines(ScrollView, can_focus=True):
     def show_tree(self, tree: Tree | None) -> None:
         """Rows by module, or one list where there is no tree."""
         if tree is not None and self.modules is None:
-            self.folded = tree.usual_folds()
+            self.folded = tree.usual_folds
         self.modules = tree
         self.show_order(self.how._replace(by=None))
 
     def rearrange(self) -> None:
         """Find out again which lines there are."""
         if self.modules is None:
-            self.lines = self.listing.order(self.how)
+            self.lines = Lines.flat(self.listing.order(self.how))
         else:
-            kept = self.listing.where(self.listing.order(self.how._replace(by=None)).tolist())
-            folded: Collection[str] = () if self.how.faults or self.how.only is not None else self.folded
-            self.lines = self.modules.lines(folded, kept)
-        self.virtual_size = Size(self._width, len(self.lines) + 1)
-        self.refresh()
-
-    def place_columns(self) -> None:
-        """Lay the columns out anew, for another width or another choice."""
-        width = self.scrollable_content_region.width or self.size.width
-        self.placed = lay_out(width, self.listing.longest + 2, self.chosen, self.missing)
-        self.virtual_size = Size(self._width, len(self.lines) + 1)
-        self.refresh()
-
-    @property
-    def _width(self) -> int:
-        return self.placed[-1].end if self.placed else 0
+            folded = frozenset() if self.how.faults or self.how.only is not None else self.folded
+            self.lines = self.modules.lines(folded, self.listing.kept(self.how))
+        self.line_count = len(self.lines)
+        self.measure_lines()
 
     def on_resize(self) -> None:
-        """Another width has room for other columns."""
-        self.place_columns()
+        """The cursor stays in sight."""
         self.call_after_refresh(self._show_cursor)
 
     # --- the cursor ------------------------------------------------------------------------------
 
     def line(self, at: int) -> Line:
         """A line of the table."""
-        found = self.lines[at]
-        return found if isinstance(found, Line) else Line(int(found))
+        return self.lines[at]
 
     @property
     def position(self) -> int | None:
@@ -170,11 +161,7 @@ class LayerLines(ScrollView, can_focus=True):
 
     def go(self, position: int) -> bool:
         """Put the cursor on a row; whether it is shown at all."""
-        if self.modules is None:
-            found = np.flatnonzero(np.asarray(self.lines) == position)
-            at = int(found[0]) if len(found) else None
-        else:
-            at = next((k for k in range(len(self.lines)) if self.line(k).row == position), None)
+        at = self.lines.of_row(position)
         if at is not None:
             self.move(at)
         return at is not None
@@ -191,7 +178,7 @@ class LayerLines(ScrollView, can_focus=True):
 
     def _unfold_to(self, position: int) -> None:
         name = self.listing.pairs[position].name
-        self.folded = {path for path in self.folded if not (name == path or name.startswith(f"{path}."))}
+        self.folded = frozenset(path for path in self.folded if not (name == path or name.startswith(f"{path}.")))
         self.rearrange()
 
     def move(self, line: int) -> None:
@@ -212,32 +199,18 @@ class LayerLines(ScrollView, can_focus=True):
     # --- drawing ---------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
-        """The header, or a row."""
-        scroll_x, scroll_y = self.scroll_offset
-        width = self.size.width
-        if y == 0:
-            strip = self._header()
-            style = self.get_component_rich_style("layer-table--header")
-        else:
-            at = y - 1 + scroll_y
-            if at >= len(self.lines):
-                return Strip.blank(width, self.rich_style)
-            style = self._line_style(at)
-            strip = Strip(self._segments(at, style))
-        return strip.crop_extend(scroll_x, scroll_x + width, style)
+        """The headings, or a row."""
+        left, top = self.scroll_offset
+        at = y - 1 + top
+        if y == 0 or at >= len(self.lines):
+            return super().render_line(y)
+        style = self._line_style(at)
+        return Strip(self._segments(at, style)).crop_extend(left, left + self.size.width, style)
 
-    def _header(self) -> Strip:
-        style = self.get_component_rich_style("layer-table--header")
-        segments = [Segment("    ", style)]
-        for placed in self.placed:
-            text = f"{placed.column.label}{self._arrow(placed.column.id)}"
-            shown = right(text, placed.width) if placed.column.is_number else fit(text, placed.width)
-            segments.append(Segment(f"{shown} ", style))
-        return Strip(segments)
-
-    def _arrow(self, column: str) -> str:
-        if column == "index" and self.how.by is None:
-            return "▲"
+    def arrow(self, column: str) -> str:
+        """Which way rows are ordered, beside the heading that they are ordered by."""
+        if self.how.by is None:
+            return super().arrow(column)
         return "" if column != self.how.by else "▼" if self.how.descending else "▲"
 
     def _line_style(self, at: int) -> Style:
@@ -261,15 +234,15 @@ class LayerLines(ScrollView, can_focus=True):
 
     def _segments(self, at: int, style: Style) -> list[Segment]:
         line = self.line(at)
-        has_pair = line.row != NOWHERE
-        is_marked = has_pair and key_of(self.listing.pairs[line.row]) in self.marks
         culprit = _CULPRIT if line.row in self.culprits else " "
+        cells = [self._cell(line, placed) for placed in self.placed]
+        rest = Segment(f"{culprit}{_GLYPHS[self._verdict(line)]} {' '.join(cells)} ", style)
+        return [self._mark(line, style), rest]
+
+    def _mark(self, line: Line, style: Style) -> Segment:
+        is_marked = self.marks and line.row != NOWHERE and key_of(self.listing.pairs[line.row]) in self.marks
         mark = self.get_component_rich_style("layer-table--mark", partial=True)
-        segments = [
-            Segment(_MARK if is_marked else " ", style + mark),
-            Segment(f"{culprit}{_GLYPHS[self._verdict(line)]} ", style),
-        ]
-        return segments + [Segment(f"{self._cell(line, placed)} ", style) for placed in self.placed]
+        return Segment(_MARK if is_marked else " ", style + mark)
 
     def _cell(self, line: Line, placed: Placed) -> str:
         if placed.column.id == "layer":

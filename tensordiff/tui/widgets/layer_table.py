@@ -6,28 +6,20 @@ What is to be done when a row is opened, and everything that needs the session, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Region
 from textual.message import Message
 
 from tensordiff.state import row_name as key_of
-from tensordiff.tui.keys import bindings
 from tensordiff.tui.listing import RowKey
 from tensordiff.tui.tree import NOWHERE, Line
 from tensordiff.tui.widgets.columns import SORTABLE
 from tensordiff.tui.widgets.layer_lines import LayerLines
 
-_WHEEL = 3
-
 
 class LayerTable(LayerLines):
     """Layers, one a line."""
-
-    BINDINGS: ClassVar[list[BindingType]] = bindings("table")
-    BINDING_GROUP_TITLE = "Table"
 
     @dataclass
     class Opened(Message):
@@ -113,7 +105,7 @@ class LayerTable(LayerLines):
         path = self.modules.path(line.node)
         self.folded = self.folded | {path} if fold else self.folded - {path}
         self.rearrange()
-        self.move(next((k for k in range(len(self.lines)) if self.line(k).node == line.node), self.cursor))
+        self.move(self.cursor if (at := self.lines.of_node(line.node)) is None else at)
 
     def _around(self, line: Line) -> Line:
         """The module that a line lies in."""
@@ -141,16 +133,6 @@ class LayerTable(LayerLines):
             self.action_reverse()
         elif column in SORTABLE:
             self.sort_by(column)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll without moving the cursor."""
-        self.scroll_to(y=self.scroll_y + _WHEEL, animate=False)
-        event.stop()
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll without moving the cursor."""
-        self.scroll_to(y=self.scroll_y - _WHEEL, animate=False)
-        event.stop()
 
     def heading(self, column: str) -> Region:
         """Where a column's heading is drawn."""

@@ -15,16 +15,16 @@ from rich.style import Style
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from tensordiff.tui.widgets.line_view import LineView
 
 T = TypeVar("T")
 Span = tuple[str, str]
 """Text, and the class it is drawn in; no class for plain."""
-_WHEEL = 3
 
 
-class LineList(ScrollView, Generic[T], can_focus=True):
+class LineList(LineView, Generic[T]):
     """Items, one a line, with a cursor."""
 
     nothing: ClassVar[str] = ""
@@ -117,15 +117,15 @@ class LineList(ScrollView, Generic[T], can_focus=True):
         """One item."""
         at, width = y + self.scroll_offset.y, self.scrollable_content_region.width
         if at >= len(self.items):
-            return self._nothing(width) if at == 0 else Strip.blank(width, self.rich_style)
-        base = self.rich_style
+            return self._nothing(width) if at == 0 else Strip.blank(width, self.plain_style)
+        base = self.plain_style
         over = self.get_component_rich_style("line-list--cursor", partial=True) if at == self.cursor else Style()
         segments = [Segment(text, base + self._style(name) + over) for text, name in self.spans(self.items[at], width)]
         return Strip(segments).adjust_cell_length(width, base + over)
 
     def _nothing(self, width: int) -> Strip:
-        return Strip([Segment(f"  {self.nothing}", self.rich_style + self._style("dim"))]).adjust_cell_length(
-            width, self.rich_style
+        return Strip([Segment(f"  {self.nothing}", self.plain_style + self._style("dim"))]).adjust_cell_length(
+            width, self.plain_style
         )
 
     def _style(self, name: str) -> Style:
@@ -163,13 +163,3 @@ class LineList(ScrollView, Generic[T], can_focus=True):
             self.move(at)
             if event.chain == 2:
                 self.opened()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll without moving the cursor."""
-        self.scroll_to(y=self.scroll_y + _WHEEL, animate=False)
-        event.stop()
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll without moving the cursor."""
-        self.scroll_to(y=self.scroll_y - _WHEEL, animate=False)
-        event.stop()

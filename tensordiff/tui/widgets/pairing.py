@@ -29,7 +29,7 @@ class Pairing(Suggesting):
             text.append(f" · {len(picks)} picked of the {picks[0].side}, pick one of the other", "italic")
         elif orphans.pattern:
             text.append(printable(f" matching {orphans.pattern}"))
-        self.query_one("#orphans-heading", Static).update(text)
+        self.query_one("#orphans-heading", Static).update(text, layout=False)
 
     @on(LineList.Highlighted, "#orphans")
     def _about_orphan(self, event: LineList.Highlighted) -> None:

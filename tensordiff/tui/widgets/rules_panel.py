@@ -23,6 +23,7 @@ from tensordiff.align.editing import RuleBook
 from tensordiff.align.hits import Hits
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.session import Session
+from tensordiff.tui.collecting import kept
 from tensordiff.tui.widgets.line_list import LineList
 from tensordiff.tui.widgets.orphan_list import OrphanList, SuggestionList
 from tensordiff.tui.widgets.pairing import Pairing
@@ -87,7 +88,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
     def on_mount(self) -> None:
         """Show what there is; what each rule does is counted in a thread."""
         self.show_all()
-        self._count(self.session)
+        self.call_after_refresh(self._count, self.session)
 
     def focus_list(self) -> None:
         """Give the keys to the list that had them last, or to the rules."""
@@ -120,7 +121,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
             text.append(" · not written", "italic")
         if is_aligning:
             text.append(" · aligning…")
-        self.query_one("#counts", Static).update(text)
+        self.query_one("#counts", Static).update(text, layout=False)
 
     def turn_to(self, book: RuleBook) -> None:
         """Hold another book, and align anew."""
@@ -129,18 +130,23 @@ class RulesPanel(Ruling, Pairing, Vertical):
         self._show_counts(is_aligning=True)
         self._align(self.session, book)
 
-    @work(thread=True, exclusive=True, group="align", exit_on_error=False)
+    # Described, or Textual would spell out the whole session.
+    @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _count(self, session: Session) -> None:
-        self._tell(session)
+        with kept():
+            hits = session.hits()
+        self._tell(session, hits)
 
-    @work(thread=True, exclusive=True, group="align", exit_on_error=False)
+    @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _align(self, session: Session, book: RuleBook) -> None:
-        self._tell(session.realigned(book.said))
+        with kept():
+            session = session.realigned(book.said)
+            hits = session.hits()
+        self._tell(session, hits)
 
-    def _tell(self, session: Session) -> None:
-        """In a thread: what each rule does, and back to the event loop if anybody still wants to know."""
-        worker, hits = get_current_worker(), session.hits()
-        if not worker.is_cancelled:
+    def _tell(self, session: Session, hits: Hits) -> None:
+        """What each rule does, back to the event loop if anybody still wants to know."""
+        if not get_current_worker().is_cancelled:
             self.post_message(self._Realigned(session, hits))
 
     @on(_Realigned)
@@ -177,7 +183,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
 
     def show_about(self, text: str) -> None:
         """A few lines on what is under the cursor."""
-        self.query_one("#about", Static).update(Text(text))
+        self.query_one("#about", Static).update(Text(text), layout=False)
 
     def on_descendant_focus(self) -> None:
         """Speak of what is under the cursor of the list that has the keys now."""

@@ -84,7 +84,7 @@ class Suggesting(PanelPart):
         self.show_suggestions()
         self._look(self.session)
 
-    @work(thread=True, exclusive=True, group="suggest", exit_on_error=False)
+    @work(thread=True, exclusive=True, group="suggest", description="suggest", exit_on_error=False)
     def _look(self, session: Session) -> None:
         worker = get_current_worker()
         found: list[Suggestion] = []
@@ -136,7 +136,7 @@ class Suggesting(PanelPart):
             "done": f"suggestions: {len(found) or 'none'} by value",
             "stopped": f"suggestions: {len(found)}, stopped; s looks again",
         }[self.looking.how]
-        self.query_one("#suggestions-heading", Static).update(heading)
+        self.query_one("#suggestions-heading", Static).update(heading, layout=False)
 
     # --- suggestions -----------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Suggesting(PanelPart):
     def _accept(self, chosen: Sequence[Suggestion]) -> None:
         self._prove(self.session, tuple(chosen), self.looking.found)
 
-    @work(thread=True, exclusive=True, group="accept", exit_on_error=False)
+    @work(thread=True, exclusive=True, group="accept", description="accept", exit_on_error=False)
     def _prove(self, session: Session, chosen: tuple[Suggestion, ...], among: tuple[Suggestion, ...]) -> None:
         """For every layer where what was found proves every layer: that takes both indexes."""
         self.post_message(self._Proven(session.accept_chosen(chosen, among)))

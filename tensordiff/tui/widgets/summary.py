@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from rich.text import Text
-from textual.widgets import Static
 
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.lint import Finding
@@ -17,9 +16,11 @@ from tensordiff.report.words import GLYPHS
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Session
 from tensordiff.tui.listing import VERDICTS, Listing
-from tensordiff.tui.text import plain
+from tensordiff.tui.text import bar, plain
+from tensordiff.tui.widgets.frames import SummaryFrame
 
 _STYLES = {"agrees": "green", "drifts": "yellow", "diverges": "bold red", "unknown": "magenta"}
+_BAR = 20
 _FACTS = ("framework", "dtype", "device")
 
 
@@ -34,22 +35,12 @@ class Facts:
     mode: str = ""
 
 
-class Summary(Static):
+class Summary(SummaryFrame):
     """Who, and what came of it."""
-
-    DEFAULT_CSS = """
-    Summary {
-        height: 2; padding: 0 1; background: $panel; color: $foreground; text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    """
 
     def tell(self, facts: Facts) -> None:
         """Show these."""
-        self.update(plain(Text("\n").join([_who(facts.session), _what(facts)]), self.app.no_color))
-
-    def wait_for(self, reference: object, candidate: object) -> None:
-        """What is being opened."""
-        self.update(Text(f"opening {printable(reference)} and {printable(candidate)} …"))
+        self.update(plain(Text("\n").join([_who(facts.session), _what(facts)]), self.app.no_color), layout=False)
 
 
 def _who(session: Session) -> Text:
@@ -88,7 +79,8 @@ def _what(facts: Facts) -> Text:
 def _verdict(facts: Facts) -> Text:
     outcome = facts.outcome
     if outcome is None:
-        return Text(f"measured {facts.listing.measured} of {len(facts.listing)}")
+        done, total = facts.listing.measured, len(facts.listing)
+        return Text(f"measured {done} of {total} ").append(bar(done, max(1, total), _BAR))
     where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else ""
     return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", _STYLES[outcome.verdict])
 

@@ -1,0 +1,138 @@
+"""The keys at the foot of the screen, drawn as one line.
+
+Textual's own ``Footer`` is a widget a key, all of them made anew whenever one is greyed, which takes as long as
+painting the table; and in a browser's page that lost the focus it shows the keys of long ago. This looks the same.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import ActiveBinding
+from textual.screen import Screen
+from textual.strip import Strip
+from textual.widget import Widget
+
+
+class _Shown(NamedTuple):
+    """A key, and the cells it takes."""
+
+    bound: ActiveBinding
+    begin: int
+    end: int
+    display: str
+
+    @property
+    def label(self) -> str:
+        return self.bound.binding.description
+
+
+class KeyLine(Widget):
+    """What can be done now; a click does it."""
+
+    ALLOW_SELECT = False
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"key-line--key", "key-line--label", "key-line--hover"}
+    DEFAULT_CSS = """
+    KeyLine {
+        dock: bottom; height: 1; color: $footer-foreground; background: $footer-background;
+        & > .key-line--key { color: $footer-key-foreground; background: $footer-key-background; text-style: bold; }
+        & > .key-line--label { color: $footer-description-foreground; background: $footer-description-background; }
+        & > .key-line--hover { background: $block-hover-background; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound: dict[str, ActiveBinding] = {}
+        """By action; the first key of several that do the same."""
+        self._left = 0
+        """How many keys are scrolled out at the left."""
+        self._under: str | None = None
+        """The action under the mouse."""
+
+    def on_mount(self) -> None:
+        """Follow what can be done."""
+        self.screen.bindings_updated_signal.subscribe(self, self._follow)
+
+    def _follow(self, _screen: Screen[object]) -> None:
+        self.call_after_refresh(self._look)
+
+    def _look(self) -> None:
+        if not self.is_attached:
+            return
+        bound: dict[str, ActiveBinding] = {}
+        for one in self.screen.active_bindings.values():
+            if one.binding.show:
+                bound.setdefault(one.binding.action, one)
+        # Without the terminal's focus no part of the screen has it: what that part can do is as it was.
+        bound = bound if self.app.app_focus else self.bound | bound
+        if bound != self.bound:
+            self.bound = bound
+            self.refresh()
+
+    def shown(self) -> list[_Shown]:
+        """The keys from left to right."""
+        found, at = [], 0
+        for one in list(self.bound.values())[self._left :]:
+            display = self.app.get_key_display(one.binding)
+            end = at + len(display) + len(one.binding.description) + 3
+            found.append(_Shown(one, at, end, display))
+            at = end
+        return found
+
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - there is but one
+        """All of them; what there is no room for is cut."""
+        key, label = (self.get_component_rich_style(f"key-line--{name}") for name in ("key", "label"))
+        segments: list[Segment] = []
+        for one in self.shown():
+            over = self._over(one)
+            segments += [Segment(f" {one.display} ", key + over), Segment(f"{one.label} ", label + over)]
+        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style.background_style)
+
+    def _over(self, one: _Shown) -> Style:
+        dim = Style() if one.bound.enabled else Style(dim=True)
+        if one.bound.binding.action != self._under:
+            return dim
+        return dim + self.get_component_rich_style("key-line--hover", partial=True)
+
+    # --- the mouse -------------------------------------------------------------------------------
+
+    def _at(self, x: int) -> _Shown | None:
+        return next((one for one in self.shown() if one.begin <= x < one.end), None)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """As if the key were pressed."""
+        if (one := self._at(event.x)) is not None:
+            self.app.simulate_key(one.bound.binding.key) if one.bound.enabled else self.app.bell()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Say what the key does."""
+        self._point(self._at(event.x))
+
+    def on_leave(self) -> None:
+        """Nothing is pointed at."""
+        self._point(None)
+
+    def _point(self, one: _Shown | None) -> None:
+        action = one.bound.binding.action if one is not None else None
+        if action != self._under:
+            self._under = action
+            self.tooltip = one.bound.tooltip or one.label if one is not None else None
+            self.refresh()
+
+    def _scroll(self, event: events.MouseEvent, by: int) -> None:
+        """Keys that there is no room for."""
+        event.stop()
+        self._left = max(0, min(self._left + by, len(self.bound) - 1))
+        self.refresh()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """To the keys at the right."""
+        self._scroll(event, 1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Back to those at the left."""
+        self._scroll(event, -1)

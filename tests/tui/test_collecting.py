@@ -1,0 +1,85 @@
+"""The garbage collector: kept away from what is kept, at work on the rest, and as it was when the app is gone."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tensordiff.tui.collecting import keep, kept, tidied, tidy
+from tests.tui.running import running, samples
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+class Knot:
+    """Garbage that only the collector finds."""
+
+    def __init__(self, ends: list[int]) -> None:
+        self.self, self.ends = self, ends
+
+    def __del__(self) -> None:
+        self.ends.append(1)
+
+
+def test_what_was_made_within_is_out_of_reach_and_nothing_is_collected_meanwhile() -> None:
+    ends: list[int] = []
+    with kept():
+        assert not gc.isenabled()
+        knot = Knot(ends)
+        with kept():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    del knot
+    gc.collect()
+    assert not ends and gc.get_freeze_count()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    with kept():
+        pass
+    assert not gc.isenabled()
+
+
+def test_a_failure_within_lets_the_collector_go_on() -> None:
+    with pytest.raises(ZeroDivisionError), kept():
+        raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_what_is_young_is_collected_before_the_rest_is_kept() -> None:
+    ends: list[int] = []
+    gc.collect()
+    Knot(ends)
+    keep()
+    assert ends == [1]
+
+
+def test_tidying_collects_the_old_and_is_undone() -> None:
+    before, ends = gc.get_threshold(), list[int]()
+    with tidied():
+        assert gc.get_threshold()[2] > 10**6
+        knot = Knot(ends)
+        gc.collect(1)
+        gc.collect(1)  # an old one by now
+        del knot
+        gc.collect(0)
+        tidy()
+        assert ends == [1]
+    assert gc.get_threshold() == before
+
+
+async def test_an_app_leaves_the_collector_as_it_found_it() -> None:
+    before = gc.get_threshold(), gc.isenabled()
+    async with running(samples()) as run:
+        assert gc.get_freeze_count() and gc.isenabled()
+        assert run.verdict == "diverges"
+    assert (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count()) == (*before, 0)

@@ -1,0 +1,90 @@
+"""The line of keys: what it shows, greys, does when clicked, and that it follows what can be done."""
+
+from __future__ import annotations
+
+from textual import events
+
+from tensordiff.tui.widgets.key_line import KeyLine
+from tests.tui.running import Running, running, samples
+
+
+def line(run: Running) -> KeyLine:
+    return run.app.screen.query_one(KeyLine)
+
+
+def enabled(run: Running) -> dict[str, bool]:
+    return {one.label: one.bound.enabled for one in line(run).shown()}
+
+
+def place(run: Running, label: str) -> tuple[int, int]:
+    return next(one.begin for one in line(run).shown() if one.label == label) + 1, 0
+
+
+async def test_it_shows_the_keys_of_the_focused_part_and_greys_what_cannot_be_done() -> None:
+    async with running(samples(), (160, 40)) as run:
+        text = line(run).render_line(0).text
+        assert text.startswith(" ⏎ open  n next fault  s sort ") and len(text) == 160
+        assert enabled(run)["export"] and not enabled(run)["cancel"]
+        dims = {segment.text.strip(): bool(segment.style and segment.style.dim) for segment in line(run).render_line(0)}
+        assert dims["cancel"] and not dims["export"]
+        await run.press("b")
+        assert "good" in enabled(run) and "sort" not in enabled(run)
+
+
+async def test_a_click_does_it_and_a_greyed_one_does_not() -> None:
+    async with running(samples(), (160, 40)) as run:
+        await run.pilot.click(KeyLine, offset=place(run, "sort"))
+        await run.settle()
+        assert run.table.how.by == "layer"
+        await run.pilot.click(KeyLine, offset=place(run, "cancel"))
+        await run.settle()
+        assert run.said() == ""
+
+
+async def test_pointing_tells_what_a_key_does() -> None:
+    async with running(samples(), (160, 40)) as run:
+        await run.pilot.hover(KeyLine, offset=place(run, "sort"))
+        assert line(run).tooltip == "Sort by the next column"
+        lit = [segment.text.strip() for segment in line(run).render_line(0) if _background(segment) != _plain(run)]
+        assert lit == ["s", "sort"]
+        line(run).post_message(events.Leave(line(run)))
+        await run.pilot.pause()
+        assert line(run).tooltip is None
+
+
+def _background(segment: object) -> object:
+    return getattr(getattr(segment, "style", None), "bgcolor", None)
+
+
+def _plain(run: Running) -> object:
+    return line(run).rich_style.bgcolor
+
+
+async def test_the_wheel_shows_keys_that_there_is_no_room_for() -> None:
+    async with running(samples(), (80, 24)) as run:
+        assert "back" not in line(run).render_line(0).text
+        await _turn(run, events.MouseScrollDown)
+        assert line(run).render_line(0).text.strip() == "q back"
+        await _turn(run, events.MouseScrollUp)
+        assert line(run).render_line(0).text.startswith(" ⏎ open ")
+
+
+async def _turn(run: Running, kind: type[events.MouseScrollDown] | type[events.MouseScrollUp]) -> None:
+    """Turn the wheel as far as it goes."""
+    for _ in range(20):
+        line(run).post_message(kind(line(run), 1, 0, 0, 0, 0, False, False, False))
+    await run.pilot.pause()
+
+
+async def test_without_the_focus_the_keys_stay_and_go_on_to_tell_the_truth() -> None:
+    async with running(samples(), (160, 40)) as run:
+        run.app.post_message(events.AppBlur())
+        await run.settle()
+        assert run.screen.focused is None and "sort" in enabled(run) and enabled(run)["export"]
+        run.screen.outcome = None
+        run.screen.refresh_bindings()
+        await run.settle()
+        assert "sort" in enabled(run) and not enabled(run)["export"]
+        run.app.post_message(events.AppFocus())
+        await run.settle()
+        assert "sort" in enabled(run)

@@ -1,0 +1,156 @@
+"""The first frame: what it may load, that it stands where the comparison will, and what becomes of keys typed early."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from textual import events
+
+from tensordiff.errors import TensordiffError
+from tensordiff.session import Request
+from tensordiff.settings import Settings
+from tensordiff.tui.app import TensordiffApp
+from tensordiff.tui.screens.diff import DiffScreen
+from tensordiff.tui.screens.opening import OpeningScreen
+from tensordiff.tui.wanted import Wanted
+from tensordiff.tui.widgets.filter_bar import FilterBar
+from tensordiff.tui.widgets.frames import PlotFrame, SummaryFrame, TableFrame
+from tensordiff.tui.widgets.key_line import KeyLine
+from tests.tui.running import CANDIDATE, REFERENCE, Running, samples
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from tensordiff.cli import app, compare_command, main, open_command
+from tensordiff.tui.app import TensordiffApp
+from tensordiff.tui.screens.opening import OpeningScreen
+from tensordiff.tui.wanted import Wanted
+OpeningScreen(Wanted(Path("a"), Path("b"), None))
+heavy = ("numpy", "numba", "plotext", "markdown_it", "tomlkit")
+ours = ("tensordiff.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
+print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name in ours))
+"""
+
+
+def test_the_first_frame_loads_nothing_that_compares() -> None:
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+class Held:
+    """A request that is not made before somebody says so."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+
+    def __call__(self) -> Request:
+        self.may_go.wait()
+        return samples()
+
+
+@asynccontextmanager
+async def opening(size: tuple[int, int] = (120, 40), **settings: object) -> AsyncIterator[tuple[Running, Held]]:
+    """The app, kept from going on."""
+    held = Held()
+    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, held), Settings(**settings), keeps=False)  # type: ignore[arg-type]
+    async with app.run_test(size=size) as pilot:
+        try:
+            await pilot.pause()
+            yield Running(app, pilot), held
+        finally:
+            held.may_go.set()
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    for _ in range(3000):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never was so")
+
+
+async def arrived(run: Running, held: Held) -> None:
+    held.may_go.set()
+    await until(lambda: isinstance(run.app.screen, DiffScreen))
+    await run.settle()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 48)])
+async def test_the_frame_stands_where_the_comparison_will(size: tuple[int, int]) -> None:
+    async with opening(size, columns=("index", "rel_l2", "verdict")) as (run, held):
+        screen = run.app.screen
+        assert isinstance(screen, OpeningScreen)
+        parts = (TableFrame, SummaryFrame, PlotFrame, KeyLine)
+        before = [screen.query_one(part).region for part in parts]
+        keys = [one.display for one in screen.query_one(KeyLine).shown()]
+        headings = screen.query_one(TableFrame).render_line(0).text
+        assert "rel_l2" in headings and "verdict" in headings and "cosine" not in headings
+        assert str(REFERENCE) in str(screen.query_one(SummaryFrame).render())
+        assert "no error to plot" in str(screen.query_one(PlotFrame).render())
+        await arrived(run, held)
+        assert [run.screen.query_one(part).region for part in parts] == before
+        assert [one.display for one in run.screen.query_one(KeyLine).shown()] == keys
+        assert run.verdict == "diverges"
+
+
+async def test_keys_typed_early_wait_for_the_comparison() -> None:
+    async with opening() as (run, held):
+        await run.pilot.press("slash", "m", "l", "p", "enter", "question_mark")
+        assert isinstance(run.app.screen, OpeningScreen)
+        await arrived(run, held)
+        await until(lambda: run.screen.query("HelpPanel"))  # the last of them
+        await run.settle()
+        assert run.screen.query_one(FilterBar).text == "mlp"
+        assert run.names and all("mlp" in name for name in run.names)
+
+
+async def test_leaving_waits_for_nothing() -> None:
+    async with opening() as (run, _):
+        await run.pilot.press("q")
+        assert run.app._exit and run.app.return_value == 0
+
+
+async def test_going_back_from_what_waits_waits_too() -> None:
+    async with opening() as (run, held):
+        await run.pilot.press("n", "q")
+        assert not run.app._exit
+        held.may_go.set()
+        await until(lambda: run.app._exit)
+        assert run.app.return_value == 0
+
+
+async def test_what_cannot_be_asked_for_is_a_sentence() -> None:
+    def refused() -> Request:
+        raise TensordiffError("nobody wants that; ask for something else")
+
+    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, refused), keeps=False)
+    async with app.run_test():
+        await until(lambda: app._exit)
+    assert (app.return_value, app.sentence) == (2, "nobody wants that; ask for something else")
+
+
+async def test_a_defect_while_loading_is_said() -> None:
+    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, lambda: 1 / 0), keeps=False)  # type: ignore[arg-type, return-value]
+    async with app.run_test():
+        await until(lambda: app._exit)
+    assert app.return_value == 2
+    assert "a defect of tensordiff (ZeroDivisionError" in app.sentence
+
+
+async def test_a_page_that_lost_the_focus_meanwhile_has_it_again() -> None:
+    async with opening() as (run, held):
+        run.app.post_message(events.AppBlur())
+        await arrived(run, held)
+        labels = {one.label: one.bound.enabled for one in run.screen.query_one(KeyLine).shown()}
+        assert labels["export"] and labels["bisect"]
+        run.app.post_message(events.AppFocus())
+        await run.settle()
+        assert run.screen.focused is run.table
+        await run.press("down")
+        assert run.table.cursor == 1
