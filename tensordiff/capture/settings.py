@@ -64,6 +64,8 @@ class Settings:
     """A layer whose operations are written instead of the layers."""
     prefer_module_v3: bool = False
     """Of ``max:``, the model as written in ``max.experimental.nn`` where MAX has it in both module systems."""
+    optimized: bool = False
+    """Of ``onnx:``, the graph as onnxruntime optimizes it, and of its values those that are left then."""
     inject: Injection | None = None
     python: str | None = None
     """The interpreter to run in; None is this one."""

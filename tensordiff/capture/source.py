@@ -33,7 +33,10 @@ class Source:
     def absolute(self) -> Source:
         """The same, wherever it is run from; a hub's id stays as it is."""
         path = Path(self.target).expanduser()
-        return replace(self, target=str(path.resolve())) if path.exists() else self
+        if not path.exists():
+            return self
+        # A graph's weights lie beside its name, which in a hub's cache is a link.
+        return replace(self, target=str(path.absolute() if self.kind == "onnx" else path.resolve()))
 
 
 def parse_source(text: str) -> Source | None:
@@ -46,6 +49,6 @@ def parse_source(text: str) -> Source | None:
     if kind == "py":
         target, _, function = target.rpartition(":")
     if not target or function == "":
-        spelled = "py:FILE.py:FUNCTION" if kind == "py" else f"{kind}:PATH_OR_ID"
+        spelled = {"py": "py:FILE.py:FUNCTION", "onnx": "onnx:FILE"}.get(kind, f"{kind}:PATH_OR_ID")
         raise CaptureError(f"{printable(text)}: does not say what to run; write {spelled}")
     return Source(kind, target, function)

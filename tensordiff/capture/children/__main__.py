@@ -15,7 +15,7 @@ NEEDED = {
     "hf": ("numpy", "ml_dtypes", "torch", "transformers"),
     "py": ("numpy", "ml_dtypes", "torch"),
     "max": ("numpy", "ml_dtypes", "max"),
-    "onnx": ("numpy", "ml_dtypes", "onnxruntime"),
+    "onnx": ("numpy", "ml_dtypes", "onnx", "onnxruntime"),
 }
 
 

@@ -1,0 +1,159 @@
+"""An ONNX file, read without its weights: those that lie beside it stay there until onnxruntime maps them.
+
+A model is a file from a stranger. Whatever it names beside itself must lie in its own folder, links followed; a
+hub's cache, where model and weights are both links into one folder of blobs, counts as that folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # onnx brings it without types
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from tensordiff.errors import CaptureError, printable
+
+
+class Model(NamedTuple):
+    """A model whose functions are inlined, taken apart: weights are large, and many sessions are made with them."""
+
+    rest: ModelProto
+    """All but the graph's nodes, inputs and outputs."""
+    nodes: tuple[NodeProto, ...]
+    inputs: tuple[ValueInfoProto, ...]
+    """What the graph must be given, which its weights are not."""
+    outputs: tuple[str, ...]
+    path: Path
+    folder: Path
+    """Where the weights lie that are in files of their own."""
+
+    @property
+    def weights(self) -> Sequence[TensorProto]:
+        """What the graph brings along, and is not sparse."""
+        found: Sequence[TensorProto] = self.rest.graph.initializer
+        return found
+
+    @property
+    def weight_names(self) -> set[str]:
+        """The names of all it brings along."""
+        graph = self.rest.graph
+        return {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
+
+    def spelled(self, nodes: Iterable[NodeProto], inputs: Iterable[ValueInfoProto], outputs: Iterable[str]) -> bytes:
+        """A model with these weights and other nodes. Messages one upon the other are read as one."""
+        more = ModelProto()
+        more.graph.node.extend(nodes)
+        more.graph.input.extend(inputs)
+        more.graph.output.extend(ValueInfoProto(name=name) for name in outputs)
+        return bytes(self.rest.SerializeToString() + more.SerializeToString())
+
+
+def load(target: str) -> Model:
+    """Read a model; raises a sentence where there is none, or one that reaches out of its folder."""
+    path = Path(target).expanduser().absolute()
+    if not path.is_file():
+        raise CaptureError(f"onnx:{printable(target)}: is no file that onnxruntime could run; write onnx:FILE.onnx")
+    proto = _read(path)
+    folder = _bring_home(path, list(tensors(proto.graph)))
+    return _taken_apart(_inlined(proto, path) if proto.functions else proto, path, folder)
+
+
+def _taken_apart(proto: ModelProto, path: Path, folder: Path) -> Model:
+    graph = proto.graph
+    weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
+    nodes, outputs = tuple(graph.node), tuple(each.name for each in graph.output)
+    inputs = tuple(each for each in graph.input if each.name not in weights)
+    for name in ("node", "input", "output"):
+        graph.ClearField(name)
+    return Model(proto, nodes, inputs, outputs, path, folder)
+
+
+def _read(path: Path) -> ModelProto:
+    try:
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
+    except (DecodeError, OSError, ValueError) as error:
+        raise CaptureError(f"{printable(path)}: is no ONNX model ({printable(error)!s:.200})") from error
+    if not proto.graph.node:
+        raise CaptureError(f"{printable(path)}: is no ONNX model, or one without a node; write onnx:FILE.onnx")
+    return proto
+
+
+def _inlined(proto: ModelProto, path: Path) -> ModelProto:
+    """With the nodes of its functions in their callers' place: what happens within one can be seen then."""
+    from onnx.inliner import inline_local_functions
+
+    try:
+        return inline_local_functions(proto)
+    except Exception as error:  # a C++ exception of whatever kind
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(f"{printable(path)}: its functions cannot be inlined ({said:.200})") from error
+
+
+# --- weights in files of their own
+
+
+def tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Every tensor that a graph holds, those of its nodes' attributes and of graphs within it too."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+        for inner in subgraphs(node):
+            yield from tensors(inner)
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node holds: branches, bodies of loops."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def is_outside(tensor: TensorProto) -> bool:
+    """Whether a tensor's bytes lie in another file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def external(tensor: TensorProto) -> dict[str, Any]:
+    """Where they lie: ``location``, ``offset``, ``length``."""
+    return {item.key: item.value for item in tensor.external_data}
+
+
+def _bring_home(path: Path, found: list[TensorProto]) -> Path:
+    """The one folder that all outside tensors lie in; their locations are spelled from there."""
+    outside = [tensor for tensor in found if is_outside(tensor)]
+    homes = (path.parent.resolve(), path.resolve().parent)
+    places = {str(external(tensor).get("location", "")) for tensor in outside}
+    real = {place: _resolved(path, place) for place in places}
+    home = next((home for home in homes if all(file.is_relative_to(home) for file in real.values())), None)
+    if home is None:
+        raise CaptureError(
+            f"{printable(path)}: names weights outside of its folder "
+            f"({printable(_first_away(real, homes[0]))}); such a file is not opened"
+        )
+    for tensor in outside:
+        for item in tensor.external_data:
+            if item.key == "location":
+                item.value = real[item.value].relative_to(home).as_posix()
+    return home
+
+
+def _resolved(path: Path, place: str) -> Path:
+    """Where a location leads to, links followed; it must be a file, and named from the model's folder."""
+    if not place or Path(place).is_absolute():
+        raise CaptureError(f"{printable(path)}: names weights outside of its folder ({printable(place)})")
+    file = path.parent / place
+    found = file.resolve()
+    if not found.is_file() and found.is_relative_to(path.parent.resolve()):
+        raise CaptureError(f"{printable(file)}: is not there, and {printable(path.name)} has its weights in it")
+    return found
+
+
+def _first_away(real: dict[str, Path], home: Path) -> str:
+    return next((place for place, file in real.items() if not file.is_relative_to(home)), "")

@@ -1,0 +1,41 @@
+"""Which execution providers a device means, wherever it is asked: the providers there are come as an argument."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensordiff.capture.children.onnx_engine.devices import CPU, CUDA, Placement, placement, settled
+from tensordiff.errors import CaptureError
+
+GPU = ["TensorrtExecutionProvider", CUDA, CPU]
+
+
+def test_auto_is_cuda_where_there_is_one() -> None:
+    assert placement("auto", [CPU]) == Placement("cpu", ((CPU, {}),))
+    assert placement("auto", GPU) == Placement("cuda:0", ((CUDA, {"device_id": "0"}), (CPU, {})), is_wish=True)
+
+
+def test_a_device_is_taken_at_its_word() -> None:
+    assert placement("cpu", GPU).providers == ((CPU, {}),)
+    assert placement("cuda", GPU).device == "cuda:0"
+    assert placement("cuda:3", GPU, exact=True).providers[0] == (CUDA, {"device_id": "3", "use_tf32": "0"})
+
+
+@pytest.mark.parametrize("asked", ["cuda", "cuda:1"])
+def test_cuda_where_there_is_none_is_refused(asked: str) -> None:
+    with pytest.raises(CaptureError, match=rf"--device {asked}: this onnxruntime has no CUDA \(it has Azure, CPU\)"):
+        placement(asked, ["AzureExecutionProvider", CPU])
+
+
+@pytest.mark.parametrize("asked", ["mps", "cuda:", "cuda:x", "device_map=auto", "gpu", "\x1b[31m"])
+def test_other_devices_are_refused(asked: str) -> None:
+    with pytest.raises(CaptureError, match="onnxruntime is run on one of auto, cpu") as raised:
+        placement(asked, GPU)
+    assert str(raised.value).isprintable()
+
+
+def test_a_provider_that_does_not_start_is_no_matter_unless_it_was_asked_for() -> None:
+    assert settled(placement("auto", GPU), [CPU]) == Placement("cpu", ((CPU, {}),))
+    assert settled(placement("cuda", GPU), [CUDA, CPU]) == placement("cuda", GPU)
+    with pytest.raises(CaptureError, match="--device cuda:0: onnxruntime could not start CUDAExecutionProvider"):
+        settled(placement("cuda", GPU), [CPU])
