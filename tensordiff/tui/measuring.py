@@ -74,7 +74,8 @@ def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
             post(Measured(session, batch))
             keep()
         end = finished(session, rows)
-    post(end)
+    if not is_cancelled():
+        post(end)
 
 
 def _batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
