@@ -43,7 +43,7 @@ class Live:
         if self.made(side) is None:
             return (
                 f"the {side} {printable(dump.path)} does not say which source made it; capture it with "
-                "tensordiff capture, or give hf:, max: or py: instead of the dump"
+                "tensordiff capture, or give hf:, max:, onnx: or py: instead of the dump"
             )
         if action == "inject" and not any(entry.is_input for entry in self.session.reference.entries):
             return f"the reference {printable(self.session.reference.path)} has no inputs that could be injected"

@@ -49,9 +49,9 @@ class RerunOracle:
         if made is None:
             raise CaptureError(
                 f"{printable(session.candidate.path)}: does not say which source made it, so it cannot be run again; "
-                "give a source (hf:, py:, max:) or a dump that tensordiff capture made; or judge with --auto"
+                "give a source (hf:, py:, max:, onnx:) or a dump that tensordiff capture made; or judge with --auto"
             )
-        whole = _whole(pair.candidate.layer for pair in session.pairs)
+        whole = _whole(pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
         if not _is_wrong(session.engine.rows(_outputs(session.pairs, whole))):
             raise CaptureError("what the whole model gives agrees already: no rerun can tell more; see compare")
         return cls(session, made, whole, follow)
@@ -103,7 +103,7 @@ class RerunOracle:
 
 def _whole(layers: Iterable[str]) -> str:
     """The layer that holds all others: the one with the shortest name."""
-    return min(layers, key=len)
+    return min(layers, key=len, default="")
 
 
 def _outputs(pairs: Iterable[Pair], layer: str) -> list[Pair]:

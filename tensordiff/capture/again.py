@@ -47,6 +47,6 @@ def how_made(dump: Dump) -> Made | None:
         source, found = parse_source(text), Settings.from_json(settings)
     except (CaptureError, TypeError):
         return None
-    if source is None or (source.kind == "py" and not Path(source.target).is_file()):
+    if source is None or (source.kind in ("py", "onnx") and not Path(source.target).is_file()):
         return None
     return Made(source, found)

@@ -32,6 +32,7 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
     \b
     hf:PATH_OR_ID         a transformers model, with its own tokenizer or processor
     max:PATH_OR_ID        the same checkpoint on Modular MAX
+    onnx:FILE             an exported graph, run by onnxruntime
     py:FILE.py:FUNCTION   your own: the function returns (module, args, kwargs), or yields such steps
 
     The model runs in a process of its own. Ctrl-C ends it; what was written until then can be opened.

@@ -102,6 +102,7 @@ _HOW = (
     _how("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never)."),
     _how("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
     _how("--prefer-module-v3", is_flag=True, help="Of max: the model as its new module system has it."),
+    _how("--optimized", is_flag=True, help="Of onnx: the graph as onnxruntime optimizes it."),
     _how("--python", metavar="PATH", help="Run in another interpreter, with its own torch or MAX."),
 )  # fmt: skip
 
@@ -110,7 +111,7 @@ _HIDDEN = tuple(click.option(name, **{**about, "hidden": True}) for name, about 
 SETTINGS = (
     "prompt", "prompt_file", "input_ids", "inputs", "image", "steps", "dtype", "weights_dtype", "device",
     "attn_implementation", "num_hidden_layers", "config", "seed", "deterministic", "trust_remote_code", "revision",
-    "prefer_module_v3", "python",
+    "prefer_module_v3", "optimized", "python",
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def source_of(text: str) -> Source:
     source = parse_source(text)
     if source is None:
         raise CaptureError(
-            f"{printable(text)}: is no source; write hf:PATH_OR_ID, max:PATH_OR_ID or py:FILE.py:FUNCTION"
+            f"{printable(text)}: is no source; write hf:PATH_OR_ID, max:PATH_OR_ID, onnx:FILE or py:FILE.py:FUNCTION"
         )
     return source.absolute()
 

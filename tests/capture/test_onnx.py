@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.capture.making import SMALL, Make, Ran, compared, run_here, script
 from tests.capture.onnx_making import chain, export, exported_function, graph, plant, saved, tensors
 from tests.cli.conftest import call as call
 from tests.cli.running import Call, assert_one_sentence, process
+from tests.test_boundaries import BLOCK
 
 pytest.importorskip("torch")
 
@@ -309,6 +312,26 @@ def test_much_is_computed_in_parts_and_written_as_if_at_once(
     assert told[0].total == len(once)
 
 
+def test_random_numbers_are_the_same_in_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensordiff.capture.children.onnx_engine import writing
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="/first/Neg"),
+        helper.make_node("RandomNormalLike", ["a"], ["r"], name="/noise/RandomNormalLike"),
+        helper.make_node("Add", ["a", "r"], ["b"], name="/last/Add"),
+        helper.make_node("Dropout", ["b"], ["y"], name="/last/Dropout"),
+    ]
+    path = saved(graph(nodes, {"x": (TensorProto.FLOAT, [4, 4])}, ["y"]), tmp_path / "g.onnx")
+    inputs = str(tensors(tmp_path / "x.safetensors", x=np.ones((4, 4), np.float32)))
+    run_here(f"onnx:{path}", tmp_path / "once", inputs=inputs, seed=5)
+    run_here(f"onnx:{path}", tmp_path / "other", inputs=inputs, seed=6)
+    monkeypatch.setattr(writing, "PART", 64)
+    run_here(f"onnx:{path}", tmp_path / "parts", inputs=inputs, seed=5)
+    values = [{e.name: e.read() for e in open_dump(tmp_path / name).entries} for name in ("once", "parts", "other")]
+    assert all(np.array_equal(values[0][name], values[1][name]) for name in values[0])
+    assert not np.array_equal(values[0]["model.noise-output"], values[2]["model.noise-output"])
+
+
 def test_inside_a_layer(net: str, tmp_path: Path) -> None:
     ran = written(net, tmp_path, ops="blocks.2")
     names = list(dict.fromkeys(layers(tmp_path)))
@@ -451,3 +474,19 @@ def test_an_interpreter_without_onnxruntime_says_how_to_get_it(call: Call, tmp_p
     python = tmp_path / "bare" / "bin" / "python"
     said = call("capture", f"onnx:{chain(tmp_path / 'g.onnx', ['Neg'])}", "-o", tmp_path / "d", "--python", python)
     assert_one_sentence(said, "has no numpy and no ml_dtypes and no onnx and no onnxruntime; install:")
+
+
+def test_a_graph_runs_where_there_is_no_torch(tmp_path: Path) -> None:
+    path = chain(tmp_path / "g.onnx", ["Neg", "Exp"])
+    inputs = tensors(tmp_path / "x.safetensors", x=np.ones((2, 4), np.float32))
+    run = (
+        "from tensordiff.capture.children.onnx import run\n"
+        "from tensordiff.capture.job import Job\n"
+        "from tensordiff.capture.settings import Settings\n"
+        "from tensordiff.capture.source import Source\n"
+        f"job = Job(Source('onnx', {str(path)!r}), Settings(inputs={str(inputs)!r}), {str(tmp_path / 'd')!r})\n"
+        "print(run(job, lambda event: None).entries)\n"
+    )
+    script = BLOCK.format(blocked=("torch", "transformers", "max", "safetensors")) + run
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr

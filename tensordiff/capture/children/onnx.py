@@ -24,7 +24,7 @@ from tensordiff.capture.children.onnx_engine.infer import infer
 from tensordiff.capture.children.onnx_engine.inject import Injecting, place_of
 from tensordiff.capture.children.onnx_engine.inputs import Asked, make_inputs
 from tensordiff.capture.children.onnx_engine.layers import Call, find_calls, with_neighbours
-from tensordiff.capture.children.onnx_engine.model import Model, load
+from tensordiff.capture.children.onnx_engine.model import Model, load, seed
 from tensordiff.capture.children.onnx_engine.ops import find_layer, ops_of
 from tensordiff.capture.children.onnx_engine.optimized import left, optimized
 from tensordiff.capture.children.onnx_engine.ports import Port, Ports
@@ -61,7 +61,9 @@ def _replaying(job: Job) -> Job:
         raise CaptureError(f"{printable(job.source)}: a layer of a graph has no bundle; leave -o out")
     if int(job.more.get("step", 0)):
         raise CaptureError(f"{printable(job.source)}: a graph is run once; replay step 0")
-    return replace(job, settings=replace(job.settings, inject=Injection(str(job.more["dump"])), ops=None))
+    return replace(
+        job, settings=replace(job.settings, inject=Injection(str(job.more["dump"])), ops=None, optimized=False)
+    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Subject:
     def of(cls, job: Job, reference: Dump | None, tell: Tell) -> Subject:
         """What a job is about."""
         settings, model = job.settings, load(job.source.target)
-        onnxruntime.set_seed(settings.seed)
+        seed(model, settings.seed)
         asked = make_inputs(model, settings, reference)
         for note in asked.notes:
             tell(Note(note))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import NodeProto
 
-from tensordiff.capture.children.onnx_engine.model import Model, subgraphs
+from tensordiff.capture.children.onnx_engine.model import RANDOM, Model, subgraphs
 from tensordiff.dump.dtypes import DType, is_float
 
 _ASKING = ("Shape", "Size")
@@ -181,7 +181,7 @@ def _kinds(wires: Wires, inputs: Iterable[str]) -> dict[str, Kind]:
         kind = max((kinds.get(name, Kind.CONSTANT) for name in names), default=Kind.CONSTANT)
         if node.op_type in _ASKING:
             kind = min(kind, Kind.SHAPE)
-        elif node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial"):
+        elif node.op_type in RANDOM:
             kind = Kind.DATA
         kinds.update((name, kind) for name in node.output if name)
     return kinds

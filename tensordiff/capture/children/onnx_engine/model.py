@@ -13,8 +13,14 @@ from typing import Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # onnx brings it without types
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import make_attribute
 
 from tensordiff.errors import CaptureError, printable
+
+RANDOM = frozenset(
+    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+"""Operators that draw random numbers, by a seed that they may be given. Dropout draws none where nothing is trained."""
 
 
 class Model(NamedTuple):
@@ -59,6 +65,13 @@ def load(target: str) -> Model:
     proto = _read(path)
     folder = _bring_home(path, list(tensors(proto.graph)))
     return _taken_apart(_inlined(proto, path) if proto.functions else proto, path, folder)
+
+
+def seed(model: Model, number: int) -> None:
+    """Make nodes that draw random numbers draw the same ones however the graph is cut: each by a seed of its own."""
+    for k, node in enumerate(model.nodes):
+        if node.op_type in RANDOM and not any(each.name == "seed" for each in node.attribute):
+            node.attribute.append(make_attribute("seed", float(number + k)))
 
 
 def _taken_apart(proto: ModelProto, path: Path, folder: Path) -> Model:
