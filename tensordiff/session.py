@@ -25,6 +25,7 @@ from tensordiff.align.suggest import Suggester, Suggestion, label
 from tensordiff.align.sync import Gap
 from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import parse_source
+from tensordiff.collector import collector_held
 from tensordiff.compare.closer import hint
 from tensordiff.compare.detail import Element, worst
 from tensordiff.compare.engine import Engine, Row, Third, values_of
@@ -33,7 +34,6 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.logits import Logits, is_logits, logits, summed_up
 from tensordiff.compare.measure import as_reals
 from tensordiff.dump import Dump, Entry, open_dump
-from tensordiff.dump.collector import collector_held
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome

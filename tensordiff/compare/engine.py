@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
+from tensordiff.collector import collector_held
 from tensordiff.compare.ahead import in_batches
 from tensordiff.compare.judging import Judging, Numbers
 from tensordiff.compare.limits import Limits
@@ -26,7 +27,6 @@ from tensordiff.compare.row import Row as Row
 from tensordiff.compare.row import unknown
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Golden
-from tensordiff.dump.collector import collector_held
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tensordiff.collector import collector_held
 from tensordiff.dump import manifest
-from tensordiff.dump.collector import collector_held
 from tensordiff.dump.detect import Found
 from tensordiff.dump.files import MappedFile, map_file, member
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.dump.collector import collector_held
+from tensordiff.collector import collector_held
 from tensordiff.dump.detect import Found
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.files import MappedFile, view_buffer

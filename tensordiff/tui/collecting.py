@@ -12,6 +12,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tensordiff.collector import collector_held
+
 TIDY_S = 1.0
 _NEVER = 1 << 30
 _FEW = 20_000
@@ -28,14 +30,11 @@ def keep() -> None:
 @contextmanager
 def kept() -> Iterator[None]:
     """Collect nothing within, and never look through what was made there."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        keep()
-        if was_on:
-            gc.enable()
+    with collector_held():
+        try:
+            yield
+        finally:
+            keep()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tensordiff.errors import CaptureError, WriteError
 from tests.capture.making import run_here
 
 torch = pytest.importorskip("torch")
-from tensordiff.capture.children.estimate import check_disk, shown  # noqa: E402
+from tensordiff.capture.children.room import check_disk, shown  # noqa: E402
 from tensordiff.capture.children.tensors import copy  # noqa: E402
 from tensordiff.capture.children.writing import BackgroundWriter  # noqa: E402
 

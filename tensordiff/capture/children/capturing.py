@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from tensordiff.capture.children import facts as told
+from tensordiff.capture.children.answer import done
 from tensordiff.capture.children.compiled import eager, why_silent
 from tensordiff.capture.children.devices import first_device
-from tensordiff.capture.children.estimate import check_disk, estimate
+from tensordiff.capture.children.estimate import estimate
 from tensordiff.capture.children.hooks import Recorder, Selection
 from tensordiff.capture.children.program import Program, Step, seed
+from tensordiff.capture.children.room import tell_room
 from tensordiff.capture.children.sinks import Throttled, WritingSink
 from tensordiff.capture.children.writing import BackgroundWriter
 from tensordiff.capture.events import Done, Event, Note, Phase
@@ -79,17 +80,7 @@ def tell_size(job: Job, step: Step, tell: Tell) -> None:
     """Say what is about to run and how much will be written; refuses where that will not fit."""
     about = told.about_model(step.model)
     tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
-    size = estimate(step, job.settings.steps, selection_of(job.settings))
-    size = size if job.settings.max_bytes is None else min(size, job.settings.max_bytes)
-    tell(Note(check_disk(Path(job.output), size, force=job.settings.force)))
-
-
-def done(job: Job, sink: WritingSink, facts: Mapping[str, Any], tell: Tell) -> Done:
-    """What was made."""
-    for note in facts.get("notes") or ():
-        tell(Note(note))
-    told_back = {key: facts.get(key) for key in ("model", "device", "dtype", "prompt", "token_ids", "notes")}
-    return Done(job.output, sink.entries, {**told_back, "bytes": sink.nbytes})
+    tell_room(job, estimate(step, job.settings.steps, selection_of(job.settings)), tell)
 
 
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:

@@ -7,8 +7,6 @@ squared. Right within a factor of three or so, which is enough to refuse in time
 from __future__ import annotations
 
 import math
-import shutil
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,9 +16,6 @@ from tensordiff.capture.children.facts import dtype_of
 from tensordiff.capture.children.hooks import ROOT, Selection
 from tensordiff.capture.children.program import Step
 from tensordiff.capture.children.tensors import find_arguments
-from tensordiff.errors import CaptureError, printable
-
-_SPARE = 64 << 20  # left free whatever happens
 
 
 def estimate(step: Step, steps: int, selection: Selection) -> int:
@@ -35,32 +30,6 @@ def estimate(step: Step, steps: int, selection: Selection) -> int:
             features += gives + (takes if selection.inputs else 0)
             features += _attention(module, tokens)
     return features * (tokens + steps - 1) * item
-
-
-def check_disk(folder: Path, nbytes: int, *, force: bool) -> str:
-    """A sentence on size and room; refuses where it will not fit."""
-    free = shutil.disk_usage(_nearest(folder)).free
-    sentence = f"about {shown(nbytes)} to write, {shown(free)} free"
-    if nbytes + _SPARE > free and not force:
-        raise CaptureError(
-            f"{printable(folder)}: {sentence}; write elsewhere, capture less with --layers, --leaves or --no-inputs, "
-            "or go ahead with --force"
-        )
-    return sentence
-
-
-def shown(nbytes: float) -> str:
-    """Bytes for people."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
-
-
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
-    return next((path for path in (folder, *folder.resolve().parents) if path.is_dir()), Path("/"))
 
 
 def _tokens(step: Step) -> int:

@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor
 
 from tensordiff.capture.children import facts as told
+from tensordiff.capture.children.answer import done
 from tensordiff.capture.children.capturing import (
     Tell,
     all_facts,
     begin,
-    done,
     open_writer,
     play,
     selection_of,

@@ -16,6 +16,7 @@ from typing import Any
 
 import onnxruntime
 
+from tensordiff.capture.children.answer import done
 from tensordiff.capture.children.onnx_engine import facts as told
 from tensordiff.capture.children.onnx_engine.devices import placement
 from tensordiff.capture.children.onnx_engine.failures import Stopped
@@ -28,10 +29,10 @@ from tensordiff.capture.children.onnx_engine.model import Model, load, seed
 from tensordiff.capture.children.onnx_engine.ops import find_layer, ops_of
 from tensordiff.capture.children.onnx_engine.optimized import left, optimized
 from tensordiff.capture.children.onnx_engine.ports import Port, Ports
-from tensordiff.capture.children.onnx_engine.room import check_disk
 from tensordiff.capture.children.onnx_engine.scopes import Scope, scopes
 from tensordiff.capture.children.onnx_engine.session import Engine
 from tensordiff.capture.children.onnx_engine.writing import Reading, Selection, Sink, Tell, Writing, size_of
+from tensordiff.capture.children.room import tell_room
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.capture.settings import Injection, Settings
@@ -196,18 +197,7 @@ def _tell_size(job: Job, subject: Subject, nbytes: int, tell: Tell) -> None:
     """Say what is about to run and how much will be written; refuses where that will not fit."""
     about = told.about_model(subject.model, subject.root)
     tell(Note(f"{printable(about['class'] or 'a graph')}, {printable(subject.model.path)}"))
-    size = nbytes if job.settings.max_bytes is None else min(nbytes, job.settings.max_bytes)
-    tell(Note(check_disk(Path(job.output), size, force=job.settings.force)))
-
-
-def done(job: Job, sink: Sink, facts: dict[str, Any], tell: Tell) -> Done:
-    """What was made."""
-    for note in facts.get("notes") or ():
-        tell(Note(note))
-    told_back = {key: facts.get(key) for key in ("model", "device", "dtype", "prompt", "token_ids", "notes")}
-    if "layer" in facts:
-        told_back["layer"] = facts["layer"]
-    return Done(job.output, sink.entries, {**told_back, "bytes": sink.nbytes})
+    tell_room(job, nbytes, tell)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensordiff.capture.children import facts as told
-from tensordiff.capture.children.capturing import Tell, all_facts, begin, done, open_writer, play
+from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.capturing import Tell, all_facts, begin, open_writer, play
 from tensordiff.capture.children.frames import Stacks, is_of_model, user_frame
 from tensordiff.capture.children.hooks import ROOT, Call, Recorder, Seen, Selection
 from tensordiff.capture.children.program import Program

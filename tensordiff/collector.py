@@ -1,4 +1,4 @@
-"""Holding Python's garbage collector while a large index is read.
+"""Holding Python's garbage collector while much is made that stays: an index read, a dump measured.
 
 Nothing made meanwhile is garbage, and looking for it in a growing heap takes as long as the reading.
 """

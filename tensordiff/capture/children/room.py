@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from tensordiff.capture.events import Event, Note
+from tensordiff.capture.job import Job
 from tensordiff.errors import CaptureError, printable
 
 _SPARE = 64 << 20  # left free whatever happens
+
+
+def tell_room(job: Job, nbytes: int, tell: Callable[[Event], None]) -> None:
+    """Say how much a job will write at most, and the room there is; refuses where it will not fit."""
+    size = nbytes if job.settings.max_bytes is None else min(nbytes, job.settings.max_bytes)
+    tell(Note(check_disk(Path(job.output), size, force=job.settings.force)))
 
 
 def check_disk(folder: Path, nbytes: int, *, force: bool) -> str:
