@@ -156,10 +156,11 @@ class _Matcher:
             if others is None or ("/" in key[0] and is_operation(key[0])):
                 continue
             for reference, candidate in _fit_calls(calls, others):
-                if id(reference) not in used_reference and id(candidate) not in used_candidate:
+                ours, other = id(reference), id(candidate)
+                if ours not in used_reference and other not in used_candidate:
                     self.found.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
-                    used_reference.add(id(reference))
-                    used_candidate.add(id(candidate))
+                    used_reference.add(ours)
+                    used_candidate.add(other)
 
     def _names(self, found: Iterable[tuple[Entry, Entry, By]]) -> Iterator[str]:
         """The layers' names; of a fused layer, the side's that has it whole."""
@@ -194,10 +195,11 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 # --- names ---------------------------------------------------------------------------------------
 
 
-def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
     """Calls by number; a single one with the last of the other side's that fits. Inputs must fit in any case."""
-    pairs = ((calls[0], others[0]),) if len(calls) == len(others) == 1 else _by_number(calls, others)
-    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c)]
+    if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
+        return ((calls[0], others[0]),)
+    return [(r, c) for r, c in _by_number(calls, others) if not r.is_input or could_be_same(r, c)]
 
 
 def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:

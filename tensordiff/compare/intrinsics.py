@@ -28,6 +28,18 @@ def float_of(_context: Any, value: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def steps_from(_context: Any, low: Any, high: Any) -> Any:
+    """How many floats of the type lie from one up to another, both not negative; if it is lower, a great many."""
+    integer, width = (types.uint32, 32) if low == types.float32 else (types.uint64, 64)
+
+    def generate(_c: Any, builder: Any, _s: Any, args: Any) -> Any:
+        below, above = (builder.bitcast(arg, ir.IntType(width)) for arg in args)
+        return builder.sub(above, below)
+
+    return integer(low, low), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def count_if(_context: Any, total: Any, flag: Any) -> Any:
     """One more if the flag is set, in 32 bits: as wide as a float, so that a loop need not change width."""
     integer = ir.IntType(32)

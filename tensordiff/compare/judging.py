@@ -8,7 +8,6 @@ other tokens, terms that cancelled, a type that cannot hold the reference. That 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -86,15 +85,15 @@ class Judging:
     def _looked_at(self, row: Row, numbers: Numbers) -> Row:
         """A row that does not agree, after all that may excuse it, or that says more of it."""
         if is_same_mask(row.pair, numbers.diff):
-            return replace(row, verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
-        row = replace(row, verdict=self._by_routes(row, numbers))
+            return row._replace(verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
+        row = row._replace(verdict=self._by_routes(row, numbers))
         for look in (self._if_held, self._if_not_cancelled, self._if_not_uneven, self._if_not_one_token):
             row = look(row, numbers) if row.verdict.name == "diverges" else row
         if numbers.injected is not None:
-            row = replace(row, verdict=_weigh_injected(row.verdict, numbers, numbers.injected))
+            row = row._replace(verdict=_weigh_injected(row.verdict, numbers, numbers.injected))
         if row.verdict.name == "diverges" and not row.is_input:
             where = between_parts(row, self.past, knows_inputs=numbers.injected is not None)
-            row = replace(row, verdict=Verdict("diverges", f"{row.verdict.why}{where}"))
+            row = row._replace(verdict=Verdict("diverges", f"{row.verdict.why}{where}"))
         self.past.note(row, numbers.golden, self._error_that_goes_on(row, numbers))
         return row
 
@@ -139,14 +138,14 @@ class Judging:
         with np.errstate(all="ignore"):
             cast = ref.astype(cand.dtype)
         best, left = measure(ref, cast), measure(cast, cand)
-        row = replace(row, downcast=left.rel_l2)
+        row = row._replace(downcast=left.rel_l2)
         kind, error = numbers.dtypes[1], numbers.diff.rel_l2
         if best.apart and not left.apart:
-            return replace(row, verdict=Verdict("diverges", f"{row.verdict.why}; {kind} cannot hold the reference"))
+            return row._replace(verdict=Verdict("diverges", f"{row.verdict.why}; {kind} cannot hold the reference"))
         if best.apart or numbers.diff.apart or error > growth_for(numbers.dtypes) * best.rel_l2:
             return row
         why = f"rel_l2 {error:.1e}, and casting the reference to {kind} alone costs {best.rel_l2:.1e}"
-        return replace(row, verdict=Verdict("drifts", why))
+        return row._replace(verdict=Verdict("drifts", why))
 
     def _if_not_cancelled(self, row: Row, numbers: Numbers) -> Row:
         """A sum whose terms cancelled is as wrong as they were."""
@@ -154,7 +153,7 @@ class Judging:
         if left is None or numbers.diff.rel_l2 > growth_for(numbers.dtypes) * left:
             return row
         why = f"rel_l2 {numbers.diff.rel_l2:.1e}: large terms cancel here, whose own errors come to {left:.1e} of it"
-        return replace(row, verdict=Verdict("drifts", why))
+        return row._replace(verdict=Verdict("drifts", why))
 
     def _if_not_uneven(self, row: Row, numbers: Numbers) -> Row:
         """What came in may be worse than its error says: a norm makes its small tokens as large as the others."""
@@ -164,7 +163,7 @@ class Judging:
         if verdict.name == "diverges" or not even > (self.past.into(row.pair) or 0.0):
             return row
         why = f"rel_l2 {numbers.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
-        return replace(row, verdict=Verdict("drifts", why))
+        return row._replace(verdict=Verdict("drifts", why))
 
     def _if_not_one_token(self, row: Row, numbers: Numbers) -> Row:
         """A whole block of which nothing else was dumped, and a few tokens that may have been sent to other experts."""
@@ -180,7 +179,7 @@ class Judging:
             return row
         told = f"rel_l2 {numbers.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
         why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
-        return replace(row, verdict=Verdict("drifts", why))
+        return row._replace(verdict=Verdict("drifts", why))
 
 
 def _over(error: float, carried: float | None) -> float | None:

@@ -20,7 +20,7 @@ from numba import carray, config, njit
 from numba.extending import register_jitable
 
 from tensordiff.compare import finish
-from tensordiff.compare.intrinsics import bits_of, count_if, float_of, like, load, memory_at, take
+from tensordiff.compare.intrinsics import bits_of, count_if, float_of, like, load, memory_at, steps_from, take
 from tensordiff.compare.sums import (
     BUCKETS,
     FIRST_NAN,
@@ -58,6 +58,7 @@ def _prefer_wide_vectors() -> None:
 _prefer_wide_vectors()
 
 BLOCK = 512
+_NEAR = 256  # steps of a type that are more than the hair
 _BAND = 4e-6  # wider than any float32 rounding between a block's estimate and the exact value
 
 # No nnan or ninf: a NaN must survive to be seen. reassoc is what lets sums be vectorized.
@@ -72,16 +73,15 @@ def _place(index: Any) -> Any:
 
 
 @_fast  # type: ignore[untyped-decorator]
-def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: Any, bar: Any) -> Any:
-    """All sums of a block, its largest error, and whether a relative error is above ``bar``.
+def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, under: Any, guard: Any, bar: Any) -> Any:
+    """All sums of a block, its largest error, how many are outside, the nearest of these, and the excess over ``bar``.
 
-    ``bounds`` are atol and rtol, a hair under the user's and a hair over.
+    ``under`` are atol and rtol, a hair under the user's: whoever is so near above that the user's may not be
+    exceeded is seen by ``nearest``, in steps of the type. The bar is of relative errors.
     """
-    under_a, under_r, over_a, over_r = bounds
-    zero = like(guard, 0.0)
+    zero = like(bar, 0.0)
     sum_abs, sum_dd, sum_rr, sum_rd = zero, zero, zero, zero
-    above, well_above = np.int32(0), np.int32(0)
-    largest, excess = bits_of(zero), bits_of(zero)
+    outside, largest, excess, nearest = np.int32(0), bits_of(zero), bits_of(zero), steps_from(zero, like(bar, 1.0))
     for i in range(_place(start), _place(stop)):
         r = load(ref, i)
         d = load(cand, i) - r
@@ -90,13 +90,14 @@ def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, bounds: Any, guard: 
         sum_dd += d * d
         sum_rr += r * r
         sum_rd += r * d
-        bits = bits_of(abs_d)
+        bits, beyond = bits_of(abs_d), bits_of(abs_d - bar * (abs_r if abs_r > guard else guard))
         largest = bits if bits > largest else largest
-        beyond = bits_of(abs_d - bar * (abs_r if abs_r > guard else guard))
         excess = beyond if beyond > excess else excess
-        above = count_if(above, abs_d > under_a + under_r * abs_r)
-        well_above = count_if(well_above, abs_d > over_a + over_r * abs_r)
-    return sum_abs, sum_dd, sum_rr, sum_rd, above, well_above, float_of(largest), excess > 0
+        allowed = under[0] + under[1] * abs_r
+        steps = steps_from(allowed, abs_d)
+        nearest = steps if steps < nearest else nearest
+        outside = count_if(outside, abs_d >= allowed)
+    return sum_abs, sum_dd, sum_rr, sum_rd, outside, nearest, float_of(largest), excess > 0
 
 
 @_fast  # type: ignore[untyped-decorator]
@@ -193,7 +194,7 @@ def _beats(ref: Any, cand: Any, start: Any, stop: Any, peak_abs: Any, peak_rel: 
 
 @_strict  # type: ignore[untyped-decorator]
 def _scan_bucket(
-    ref: Any, cand: Any, first: Any, last: Any, offset: Any, tolerance: Any, bounds: Any, vanishing: Any,
+    ref: Any, cand: Any, first: Any, last: Any, offset: Any, tolerance: Any, under: Any, vanishing: Any,
     splits_ties: Any, row: Any, cells: Any,
 ) -> None:  # fmt: skip
     """Take elements ``first`` to ``last`` into one row of sums."""
@@ -203,17 +204,17 @@ def _scan_bucket(
     total_abs, total_dd, total_rr, total_rd, outside = 0.0, 0.0, 0.0, 0.0, 0.0
     for start in range(first, last, BLOCK):
         stop = min(start + BLOCK, last)
-        sum_abs, dd, rr, rd, above, well_above, largest, is_above_bar = _fast_block(
-            ref, cand, start, stop, bounds, guard, bar
+        sum_abs, dd, rr, rd, out, nearest, largest, is_above_bar = _fast_block(
+            ref, cand, start, stop, under, guard, bar
         )
-        is_carried = dd < np.inf and rr < np.inf and above == well_above
+        is_carried = dd < np.inf and rr < np.inf and nearest >= _NEAR
         is_carried = is_carried and (dd >= vanishing or largest == 0)
         if is_carried and (rr >= vanishing or _all_zero(ref, start, stop)):
             total_abs += sum_abs
             total_dd += dd
             total_rr += rr
             total_rd += rd
-            outside += above
+            outside += out
         else:
             _exact_block(ref, cand, start, stop, offset, tolerance, row, cells)
         # Rounding keeps order: an error larger than the peak never rounds to less than the peak does.
@@ -234,11 +235,10 @@ def _scan_bucket(
 def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any) -> None:
     """Take a part of a pair, which begins at ``offset``, into the sums. The whole pair has so many elements.
 
-    ``near`` is the tolerance a hair under and over, atol and rtol each, and the sum of squares under which the
-    tensors' precision no longer carries them. ``splits_ties`` asks for the largest even among errors that are equal
-    to float32 rounding.
+    ``near`` is the tolerance a hair under, atol and rtol, and the sum of squares under which the tensors' precision no
+    longer carries them. ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
     """
-    bounds, vanishing = (near[0], near[1], near[2], near[3]), near[4]
+    under, vanishing = (near[0], near[1]), near[2]
     row = np.empty(WIDTH)
     end, buckets = offset + ref.shape[0], min(BUCKETS, whole)
     for bucket in range(buckets):
@@ -246,7 +246,7 @@ def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any
         if first < last:
             row[:] = 0.0
             begin, stop = first - offset, last - offset
-            _scan_bucket(ref, cand, begin, stop, offset, tolerance, bounds, vanishing, splits_ties, row, cells)
+            _scan_bucket(ref, cand, begin, stop, offset, tolerance, under, vanishing, splits_ties, row, cells)
             cells[SQUARES + bucket] += row[SUM_DD]
             for k in range(WIDTH):
                 cells[TOTALS + k] += row[k]

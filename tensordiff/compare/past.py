@@ -7,8 +7,7 @@ comes they are known: whether they are right tells whether the fault is between 
 
 from __future__ import annotations
 
-import math
-from collections import deque
+from collections import defaultdict, deque
 from functools import lru_cache, reduce
 
 from tensordiff.align.match import Pair
@@ -26,7 +25,7 @@ class Past:
         self.inputs: dict[Place, float] = {}
         self.given: dict[Place, list[Row]] = {}
         self.golden_inputs: dict[Place, float] = {}
-        self.parts: dict[tuple[str, int], list[Row]] = {}
+        self.parts: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
         self.live: dict[str, float] = {}
         self.worst: float | None = None
         self.golden_worst: float | None = None
@@ -59,8 +58,9 @@ class Past:
         if diff is None:
             return
         is_input, agrees = entry.is_input, row.verdict.name == "agrees"
+        parent = parent_of(entry.layer)
         if not (is_input and agrees):
-            self.parts.setdefault((parent_of(entry.layer), entry.step), []).append(row)
+            self.parts[parent, entry.step].append(row)
         if not is_input:
             self.latest.append(row)
         if row.is_exact:
@@ -70,15 +70,15 @@ class Past:
             self.inputs[place] = worse(self.inputs.get(place, 0.0), diff.rel_l2)
             self.given.setdefault(place, []).append(row)
         else:
-            self._note_output(entry.layer, diff.rel_l2 if error is None else error)
+            self._note_output(entry.layer, parent, diff.rel_l2 if error is None else error)
             if agrees:
                 self.usual = max(self.usual or 0.0, diff.rel_l2)
         if golden is not None:
             self._note_golden(row, golden)
 
-    def _note_output(self, layer: str, error: float) -> None:
+    def _note_output(self, layer: str, parent: str, error: float) -> None:
         """Keep the worst error that may still go on: what stood in a module that has ended went on in its output."""
-        ended, parent = self.live.pop(layer, None), parent_of(layer)
+        ended = self.live.pop(layer, None)
         self.live[parent] = worse(self.live.get(parent, 0.0), error)
         if ended is None or (self.worst is not None and ended < self.worst):
             self.worst = worse(self.worst or 0.0, error)
@@ -128,4 +128,4 @@ def parent_of(layer: str) -> str:
 
 def worse(one: float, other: float) -> float:
     """The larger error; a NaN is larger than any."""
-    return one if math.isnan(one) or one > other else other
+    return one if one > other or one != one else other

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One measured pair."""
 
     pair: Pair

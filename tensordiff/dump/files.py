@@ -26,6 +26,7 @@ Buffer = mmap.mmap | bytes
 MAX_RANK = 64  # numpy's own limit
 _MAX_BYTES = (1 << 63) - 1  # numpy's own limit
 _READ_BELOW = 1 << 16  # under this, one read() costs less than mapping and unmapping
+_AT_ONCE = 1 << 14  # so much is read without asking for the size: a folder may hold many thousands of such files
 
 
 def map_file(path: str | os.PathLike[str]) -> Buffer:
@@ -36,9 +37,12 @@ def map_file(path: str | os.PathLike[str]) -> Buffer:
     except (OSError, ValueError) as error:
         raise BadFile(path, f"cannot be opened ({_reason(error)})") from error
     try:
+        begin = os.read(handle, _AT_ONCE)
+        if len(begin) < _AT_ONCE:
+            return begin
         size = os.fstat(handle).st_size
         if size < _READ_BELOW:
-            return os.read(handle, size)
+            return begin + os.read(handle, size - len(begin))
         return mmap.mmap(handle, size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise BadFile(path, f"cannot be read ({_reason(error)})") from error

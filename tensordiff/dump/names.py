@@ -13,7 +13,7 @@ from typing import NamedTuple
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
 _UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
 _REACH = 128  # a port is looked for at the end of a name: looking through all of a long one takes its square
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to make an int of thousands, and a stranger may write them
 
 
 class NameParts(NamedTuple):
@@ -48,11 +48,8 @@ def _split_underscore(name: str) -> tuple[str, str]:
     return name, "output"
 
 
-def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
+def natural_key(name: str) -> tuple[int | str, ...]:
     """Sort key under which ``layer10`` follows ``layer9``."""
-    return tuple((0, int(part)) if _is_number(part) else (1, part) for part in _DIGITS.split(name))
-
-
-def _is_number(part: str) -> bool:
-    """Python refuses to make an int of thousands of digits, and a stranger's name may have them."""
-    return part.isdigit() and part.isascii() and len(part) < 1000
+    parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, text first, if need be none
+    parts[1::2] = map(int, parts[1::2])
+    return tuple(parts)

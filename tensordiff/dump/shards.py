@@ -29,8 +29,8 @@ PIECE = 1 << 22
 _SPACES = memoryview(b" " * (1 << 16))
 _BESIDE = 192  # bytes that stand in a header's line beside name and shape, at most
 _MOST_VIEWS = 1024  # the system takes no more in one call
-_WORTH_ROOM = 16 << 20  # a file of fewer bytes takes what room it finds
-_MOST_AHEAD = 32 << 20  # bytes that room is asked for before they are there
+_WORTH_ROOM = 1 << 20  # a file of fewer bytes takes what room it finds
+_LEAST_AHEAD, _MOST_AHEAD = 4 << 20, 32 << 20  # bytes that room is asked for before they are there
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 # Packed types are left out: numpy keeps a byte an element.
@@ -105,7 +105,7 @@ class Shard:
         """
         size = end - self._start
         if end > self._reserved and size >= _WORTH_ROOM and (allocate := _allocator()) is not None:
-            begin, self._reserved = self._reserved, end + min(size, _MOST_AHEAD)
+            begin, self._reserved = self._reserved, end + min(max(size, _LEAST_AHEAD), _MOST_AHEAD)
             allocate(self._file, _KEEP_SIZE, begin, self._reserved - begin)
 
 

@@ -57,7 +57,8 @@ class Archive(NamedTuple):
             values = np.conjugate(values)
         if tensor.negative:
             values = np.negative(values)
-        values.flags.writeable = False
+        if values.flags.writeable:
+            values.flags.writeable = False
         return values
 
     def _bytes_of(self, tensor: Tensor) -> tuple[Buffer, int]:
