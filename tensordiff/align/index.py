@@ -7,7 +7,7 @@ read, so that nothing after alignment needs to know that ``cat(q, k, v)`` never 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,7 +48,16 @@ class Index:
             _, layer, port, _, step, _, origin = entry
             name = rewrite(layer, origin and origin.module_class)
             found[name, "output" if port == "output_0" else port, step].append(entry)
+        for calls in found.values():
+            if len(calls) > 1:  # few are; files without an order stand by name, the second call before the first
+                calls.sort(key=lambda entry: entry.call)
         return found
+
+    @cached_property
+    def own_names(self) -> dict[int, str]:
+        """What tells those apart, by id, that are one layer, port, step and call: the layer as it stands, or all."""
+        crowds = [calls for calls in self.calls.values() if len(calls) > 1 and say_one_call_twice(calls)]
+        return {id(entry): name for calls in crowds for entry, name in zip(calls, _told_apart(calls), strict=True)}
 
     @cached_property
     def layers(self) -> dict[tuple[str, int], list[Entry]]:
@@ -98,6 +107,16 @@ class Index:
         if isinstance(expression, Name):
             return entries[expression.text]
         return computed(expression, entries)
+
+
+def say_one_call_twice(calls: Sequence[Entry]) -> bool:
+    """Whether several names mean the same call: ``attn``, ``attn_output`` and ``attn-output``."""
+    return len({entry.call for entry in calls}) < len(calls)
+
+
+def _told_apart(calls: Sequence[Entry]) -> list[str]:
+    by_layer = len({(entry.layer, entry.call) for entry in calls}) == len(calls)
+    return [entry.layer if by_layer else entry.name for entry in calls]
 
 
 def _is_call(entry: Entry, parts: NameParts, calls: list[Entry]) -> bool:

@@ -1,18 +1,20 @@
 """Pairing: which entry of the candidate answers which entry of the reference.
 
 In this order, each on what is left: a person's maps; names that rules write alike, with the same
-port, step and call; ports that one side counts and the other names; maps of the presets, for
-layers that one side fuses. What has no partner is an orphan and is listed, never dropped.
+port, step and call, those spelled alike first where several say one call; ports that one side counts
+and the other names; maps of the presets, for layers that one side fuses. What has no partner is an
+orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensordiff.align.index import Computed, Index, parts_of, view_on, viewed
+from tensordiff.align.index import Computed, Index, parts_of, say_one_call_twice, view_on, viewed
 from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
@@ -163,10 +165,12 @@ class _Matcher:
                     used_candidate.add(other)
 
     def _names(self, found: Iterable[tuple[Entry, Entry, By]]) -> Iterator[str]:
-        """The layers' names; of a fused layer, the side's that has it whole."""
+        """The layers' names, their own where several would be one; of a fused layer, the side's that has it whole."""
+        own_names = self.reference.own_names
         for reference, candidate, _ in found:
             is_fused = isinstance(reference.stored, Computed) and len(reference.stored.entries) > 1
-            yield self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference)
+            name = None if is_fused else own_names.get(id(reference))
+            yield name or (self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference))
 
     def alignment(self, plan: Plan) -> Alignment:
         """All that was found, in execution order."""
@@ -199,7 +203,20 @@ def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
     """Calls by number; a single one with the last of the other side's that fits. Inputs must fit in any case."""
     if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
         return ((calls[0], others[0]),)
-    return [(r, c) for r, c in _by_number(calls, others) if not r.is_input or could_be_same(r, c)]
+    is_crowded = say_one_call_twice(calls) or say_one_call_twice(others)
+    found = _by_spelling(calls, others) if is_crowded else _by_number(calls, others)
+    return [(r, c) for r, c in found if not r.is_input or could_be_same(r, c)]
+
+
+def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
+    """Where several names say one call, those that both sides spell alike; the others by number."""
+    theirs: dict[str, list[Entry]] = defaultdict(list)
+    for other in reversed(others):
+        theirs[other.name].append(other)
+    alike = [(call, theirs[call.name].pop()) for call in calls if theirs.get(call.name)]
+    taken = {id(entry) for pair in alike for entry in pair}
+    left, right = ([entry for entry in side if id(entry) not in taken] for side in (calls, others))
+    return [*alike, *_by_number(left, right)]
 
 
 def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tensordiff.align.match import Pair
 from tensordiff.compare import hint as kinds
+from tensordiff.compare import routes as routing
 from tensordiff.compare.context import context_of, given_to
 from tensordiff.compare.kinds.seen import Hint
 from tensordiff.compare.measure import measure
@@ -59,7 +60,8 @@ def _carried(row: Row) -> float:
 def _around(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> kinds.Around:
     entry = row.pair.reference
     routes = tuple(_routes(row.pair, pairs))
-    is_router = any(pair.reference.layer == entry.layer and not pair.reference.is_input for pair, _ in routes)
+    gives_routes = any(pair.reference.layer == entry.layer and not pair.reference.is_input for pair, _ in routes)
+    is_router = gives_routes and routing.is_router(row.pair)
     given = given_to(entry, reference, size)
     near = context_of(entry, reference, size)
     return kinds.Around(near, given, tuple(sides for _, sides in routes), is_router, _carried(row))

@@ -3,11 +3,13 @@
 Where two experts are all but equally good for a token, rounding decides between them. Such a flip is no error of the
 router, whose logits agree, and no error of an expert, which was given another token. So a difference in routes is
 explained if each side took the best by its own logits, and what is computed from routes is judged by the tokens that
-took the same ones. That an integer tensor holds routes is proven by its values, not by its name.
+took the same ones. That integers are routes is proven by the logits; a router's name is believed only where both sides
+hold the same, in another order. In any other integers, ids or positions, the order counts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -24,6 +26,9 @@ from tensordiff.dump.dtypes import Array
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _PROVEN = 0.98  # of the tokens whose routes are the best by logits, from which an integer tensor holds routes
+_ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:[._]|$)", re.IGNORECASE)
+_ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
+_NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
 class Flips(NamedTuple):
@@ -88,26 +93,42 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
 def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, Flips | None] | None:
     """What differing integers mean if they are routes, by the logits among the rows before; None if they are not."""
     taken = values_of(row.pair)
-    if taken is None or taken[0].ndim < 2:
+    if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
         return None
     ref, cand = (_by_token(side).astype(np.int64) for side in taken)
-    same = Flips(row.pair.reference.layer, row.pair.reference.step, (ref, cand), np.zeros(len(ref), bool))
-    if not (np.sort(ref, 1) != np.sort(cand, 1)).any():
-        return (Verdict("agrees", "the same experts, in another order"), same) if _are_sets(ref) else None
-    logits = _logits(row, before, ref)
-    if logits is None:
-        return None
     flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
-    flips = same._replace(flipped=flipped)
-    if not np.isfinite(logits[1][flipped]).all():
-        return Verdict(
-            "drifts", f"{int(flipped.sum())} of {len(flipped)} tokens took other experts, by odd logits"
-        ), flips
-    if not _are_best(cand, logits[1])[flipped].all():
-        told = f"{int(flipped.sum())} of {len(flipped)} tokens took other experts, and not those that the router's"
-        return Verdict("diverges", f"{told} own logits call the best"), None
-    gap = float(_gap(ref, cand, logits[0])[flipped].max())
+    flips = Flips(row.pair.reference.layer, row.pair.reference.step, (ref, cand), flipped)
+    if not flipped.any():
+        is_choice = _are_sets(ref) and (is_router(row.pair) or _logits(row, before, ref, cand) is not None)
+        return (Verdict("agrees", "the same experts, in another order"), flips) if is_choice else None
+    logits = _logits(row, before, ref, cand)
+    return None if logits is None else _by_logits(flips, *logits)
+
+
+def _by_logits(flips: Flips, of_ref: Array, of_cand: Array) -> tuple[Verdict, Flips | None]:
+    """What routes that differ mean, by the logits of either side."""
+    (ref, cand), flipped = flips.routes, flips.flipped
+    told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
+    if not np.isfinite(of_cand[flipped]).all():
+        return Verdict("drifts", f"{told}, by odd logits"), flips
+    if not _are_best(cand, of_cand)[flipped].all():
+        return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
+    gap = float(_gap(ref, cand, of_ref)[flipped].max())
     return Verdict("drifts", f"{flips.told}: {gap:.1e} of the router's logits decides"), flips
+
+
+def is_router(pair: Pair) -> bool:
+    """Whether a layer is called as those are that choose experts, by its own name within its block, or its class."""
+    sides = pair.reference, pair.candidate
+    names = (pair.name, *(side.layer for side in sides))
+    classes = ((side.origin and side.origin.module_class) or "" for side in sides)
+    return any(_ROUTER.search(_own_name(name)) for name in names) or any(map(_ROUTER_CLASS.search, classes))
+
+
+def _own_name(layer: str) -> str:
+    """A layer's name within its block, without its operation: a whole model may be called a mixture."""
+    *around, own = _NUMBERED.split(layer.partition("/")[0])
+    return own if around else own.rpartition(".")[2]
 
 
 def _by_token(side: Array) -> Array:
@@ -120,13 +141,15 @@ def _are_sets(routes: Ints) -> bool:
     return bool(routes.shape[1] > 1 and (ordered[:, 1:] != ordered[:, :-1]).all())
 
 
-def _logits(row: Row, before: Iterable[Row], routes: Ints) -> tuple[Array, Array] | None:
-    """Both sides of the nearest row before by which the reference's routes are the best."""
+def _logits(row: Row, before: Iterable[Row], routes: Ints, cand: Ints) -> tuple[Array, Array] | None:
+    """Both sides of the nearest row before by which the reference's routes are the best, and the candidate's exist."""
+    if min(routes.min(), cand.min()) < 0:
+        return None
     for other in reversed(list(before)):
         shape = other.shape or ()
         if other.is_exact or other.pair.reference.step != row.pair.reference.step or len(shape) < 2:
             continue
-        if shape[-1] <= max(routes.shape[1], int(routes.max())) or np.prod(shape[:-1]) != len(routes):
+        if shape[-1] <= max(routes.shape[1], int(routes.max()), int(cand.max())) or np.prod(shape[:-1]) != len(routes):
             continue
         sides = values_of(other.pair)
         if sides is not None and _are_best(routes, _by_token(sides[0])).mean() >= _PROVEN:

@@ -34,8 +34,8 @@ class Row(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether these are numbers that nothing rounds: ids, positions, masks."""
-        return self.dtypes is not None and self.dtypes[0].startswith(("int", "uint", "bool"))
+        """Whether these are, on both sides, numbers that nothing rounds: ids, positions, masks."""
+        return self.dtypes is not None and all(name.startswith(("int", "uint", "bool")) for name in self.dtypes)
 
 
 def unknown(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:

@@ -63,6 +63,19 @@ def test_calls_are_paired_in_order() -> None:
     assert paired(found) == [("a-output", "a-output"), ("a(2)-output", "a(2)-output")]
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_calls_are_paired_by_number_where_a_file_has_the_second_first(ordered: bool) -> None:
+    names = ["a-output", "a(2)-output", "a(10)-output"]
+    found = align(dump(names), dump(sorted(names), ordered=ordered))
+    assert paired(found) == [(name, name) for name in names]
+    assert paired(align(dump(sorted(names), ordered=False), dump(names))) == [(name, name) for name in names]
+
+
+def test_calls_that_are_numbered_otherwise_are_paired_in_order() -> None:
+    found = align(dump(["a(2)-output", "a(3)-output"]), dump(["a(2)-output", "a-output"], ordered=False))
+    assert paired(found) == [("a(2)-output", "a-output"), ("a(3)-output", "a(2)-output")]
+
+
 LAST_TOKEN, ALL = numbers(1, 4), numbers(1, 9, 4)
 
 
@@ -132,6 +145,28 @@ def test_a_layer_that_two_names_mean_loses_neither() -> None:
     found = align(dump(["model.a", "a"]), dump(["a"]))
     assert len(found.pairs) == 1
     assert len(found.reference_orphans) == 1
+
+
+SPELLINGS = ["b.attn", "b.attn_output", "b.attn-output", "b.attn(1)-output"]
+
+
+@pytest.mark.parametrize("reference", [SPELLINGS, SPELLINGS[:2], SPELLINGS[1:2]])
+def test_of_names_that_mean_one_call_those_spelled_alike_are_pairs(reference: list[str]) -> None:
+    found = align(dump([*reference, "x"]), dump(["x", *reversed(SPELLINGS)]))
+    assert paired(found) == [(name, name) for name in (*reference, "x")]
+    assert orphans(found) == ([], [name for name in reversed(SPELLINGS) if name not in reference])
+
+
+def test_the_others_that_mean_one_call_are_paired_as_they_stand() -> None:
+    found = align(dump(["a_output", "a", "a-output"]), dump(["a(1)-output", "a", "a-output_0"]))
+    assert paired(found) == [("a_output", "a(1)-output"), ("a", "a"), ("a-output", "a-output_0")]
+
+
+def test_names_that_mean_one_call_are_told_apart() -> None:
+    assert [pair.name for pair in align(dump([*SPELLINGS, "x"]), dump([*SPELLINGS, "x"])).pairs] == [*SPELLINGS, "x"]
+    doubled = dump(["model.layers.0.a-output", "layers.0.a-output", "model.layers.1.a-output"])
+    names = [pair.name for pair in align(doubled, doubled).pairs]
+    assert names == ["model.layers.0.a", "layers.0.a", "layers.1.a"]
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from tensordiff.align.expression.activations import gelu, gelu_tanh, silu
+from tensordiff.compare import closer
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.hint import Around, Hint, hint
 from tensordiff.dump.dtypes import Array
 from tensordiff.session import Request, Session
-from tests.making import Tensors, numbers, save
+from tests.making import Tensors, held, numbers, pairs, save
 
 X = numbers(24, 64)
 
@@ -88,6 +90,22 @@ def test_other_routes_are_a_router_s_kind() -> None:
     assert found is not None
     assert (found.kind, found.evidence["choices"]) == ("routes", [1])
     assert hint(*sides, around=Around(routes=((routes, other),))) is None
+
+
+@pytest.mark.parametrize(("name", "kind"), [("input_ids", None), ("layers.0.mlp.router", "routes")])
+def test_integers_are_another_choice_of_experts_only_of_a_router(name: str, kind: str | None) -> None:
+    ids = np.array([[5, 7, 9, 2]])
+    sides = {name: ids}, {name: np.array([[5, 7, 9, 3]])}
+    found = list(pairs(*sides))
+    (row,) = Engine().rows(found)
+    looks_like = closer.hint(row, found, held(sides[0]))
+    assert (looks_like and looks_like.kind) == kind
+
+
+def test_floats_beside_integers_are_no_routes() -> None:
+    routes = np.tile([0, 1], (24, 1))
+    sides = numbers(24, 2), numbers(24, 2, seed=1)
+    assert hint(*sides, around=Around(routes=((routes, routes + 0.9),), is_router=True)) is None
 
 
 def test_a_term_that_was_added_with_another_scale() -> None:

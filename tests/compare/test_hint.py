@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -214,13 +215,50 @@ def test_one_huge_channel_does_not_make_a_permutation() -> None:
 # --- large tensors ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1, 700, 700), (5000, 96), (1, 3, 200_000), (2, 8, 600, 64), (40, 40, 400)])
-def test_no_more_is_looked_at_than_needed(shape: tuple[int, ...]) -> None:
-    ref = np.broadcast_to(np.float32(1), shape)
+SHAPES = [(1, 700, 700), (5000, 96), (1, 3, 200_000), (2, 8, 600, 64), (40, 40, 400), (1 << 40,), (9, 9, 1 << 30)]
+
+
+@pytest.mark.parametrize("number", [np.float32(1), np.complex64(1j)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_more_is_looked_at_than_needed(shape: tuple[int, ...], number: np.generic) -> None:
+    ref = np.broadcast_to(number, shape)
     seen = Seen.of(ref, ref)
     for look in (seen.rows, seen.across, seen.corner):
-        assert 0 < look.ref.size <= max(LOOKED_AT, shape[-1])
-    assert seen.across.tokens[[0, -1]].tolist() == [0, shape[-2] - 1]
+        assert 0 < look.ref.size <= LOOKED_AT
+    assert seen.across.tokens[[0, -1]].tolist() == [0, (1, *shape)[-2] - 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("shape", [(1 << 23,), (4, 1 << 21), (1 << 12, 1 << 11)])
+def test_a_hint_takes_no_more_memory_of_a_large_tensor(shape: tuple[int, ...], dtype: str) -> None:
+    ref = numbers(*shape)
+    cand, near = nudged(ref, 0.1), numbers(*shape, seed=2)
+    tracemalloc.start()
+    try:
+        assert hint(ref.view(dtype), cand.view(dtype), {"near": near}) is None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < ref.nbytes
+
+
+def test_a_row_that_is_too_long_is_told_by_its_beginning() -> None:
+    ref, added = numbers(1 << 20), numbers(1 << 20, seed=1)
+    assert told(ref, 2 * ref).kind == "scale"
+    assert told(ref, 0 * ref).kind == "zero"
+    assert told(ref + added, ref, {"added": added}).kind == "residual_lost"
+    assert told(ref, np.where(np.arange(1 << 20) < 9, np.nan, ref)).evidence["where"] == "scattered"
+    assert hint(ref, np.roll(ref, 1 << 19)) is None
+    beyond = ref.copy()
+    beyond[-1] = 7
+    assert hint(ref, beyond) is None
+
+
+def test_what_comes_in_by_another_stride_is_seen_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_module, "LOOKED_AT", 1 << 10)
+    ref, added = numbers(64, 64), numbers(64, 64, seed=1).T
+    assert told(ref + added, ref, {"added": added}).kind == "residual_lost"
+    assert Seen.of(ref, ref).beside(numbers(64, 4, 16).swapaxes(0, 1)) is None
 
 
 def test_a_large_tensor_that_is_not_contiguous_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

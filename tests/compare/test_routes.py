@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from tensordiff.compare.engine import Engine, Row
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Origin
 from tests.making import nudged, numbers, pairs
 
 Tensors = dict[str, Array | None]
@@ -99,3 +101,53 @@ def test_routes_by_logits_that_are_not_finite_are_a_victim_s(odd: float) -> None
     found = rows(reference, candidate)
     assert found["b.moe.gate-output_0"].verdict.name == "diverges"
     assert found["b.moe.gate-output_1"].verdict.name == "drifts"
+
+
+# --- integers that are no routes -----------------------------------------------------------------
+
+ROW = np.array([[5, 7, 9, 2]])
+
+
+@pytest.mark.parametrize("name", ["input_ids", "cache_position", "sort_idx", "layers.0.attn.order", "qwen3_moe.ids"])
+def test_the_order_of_integers_that_nobody_chose_counts(name: str) -> None:
+    found = rows({"x": OUT, name: ROW}, {"x": OUT, name: ROW[:, ::-1].copy()})[name]
+    assert (found.verdict.name, found.verdict.why.split(";")[0]) == ("diverges", "4 of 4 integers differ")
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.0.mlp.gate-output_2", "layers.0.moe.topk_ids", "l.0.ffn.router/op_03_aten.topk"]
+)
+def test_a_router_is_known_by_its_name_where_no_logits_were_dumped(name: str) -> None:
+    found = rows({name: ROW}, {name: ROW[:, ::-1].copy()})[name]
+    assert found.verdict == ("agrees", "the same experts, in another order")
+
+
+def test_a_router_is_known_by_its_class() -> None:
+    (pair,) = pairs({"layers.0.mlp.w": ROW}, {"layers.0.mlp.w": ROW[:, ::-1].copy()})
+    for module_class, verdict in (("MixtralTopKRouter", "agrees"), ("MixtralDecoderLayer", "diverges")):
+        entry = pair.reference._replace(origin=Origin(module_class))
+        (found,) = Engine().rows([replace(pair, reference=entry)])
+        assert found.verdict.name == verdict
+
+
+def test_a_router_of_any_name_is_known_by_its_logits() -> None:
+    routes = best(LOGITS)
+    reference: Tensors = {"w": LOGITS, "chosen": routes}
+    found = rows(reference, {"w": LOGITS, "chosen": routes[:, ::-1].copy()})["chosen"]
+    assert found.verdict == ("agrees", "the same experts, in another order")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("other", [ROW + 0.9, ROW[:, ::-1] + 0.0, ROW + 1j])
+def test_integers_and_floats_are_no_routes(other: Array) -> None:
+    found = rows({"b.moe.gate-output": ROW}, {"b.moe.gate-output": other})["b.moe.gate-output"]
+    assert found.verdict.name == "diverges"
+
+
+@pytest.mark.parametrize("wrong", [-100, EXPERTS, 1 << 40])
+def test_experts_that_there_are_not_are_wrong(wrong: int) -> None:
+    routes = best(LOGITS)
+    routes[3, 0] = wrong
+    reference = mixture(LOGITS, best(LOGITS), OUT)
+    assert rows(reference, mixture(LOGITS, routes, OUT))["b.moe.gate-output_1"].verdict.name == "diverges"
+    assert rows(mixture(LOGITS, routes, OUT), reference)["b.moe.gate-output_1"].verdict.name == "diverges"

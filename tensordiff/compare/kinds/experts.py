@@ -34,6 +34,8 @@ def one_expert(seen: Seen, routes: Sequence[Array]) -> Hint | None:
 def other_routes(routes: Sequence[tuple[Array, Array]]) -> Hint | None:
     """Tokens were sent to other experts."""
     for ref, cand in routes:
+        if cand.dtype.kind not in "iu":
+            continue  # the reference's are integers; floats beside them are something else
         apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])
         tokens = int(apart.any(1).sum())
         if tokens < _NOT_BY_CHANCE * len(apart):

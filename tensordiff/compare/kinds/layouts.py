@@ -54,7 +54,7 @@ def shifted(seen: Seen) -> Hint | None:
 
 def rope_order(seen: Seen) -> Hint | None:
     """Within each head, halves stand interleaved or the other way round."""
-    if not _have_same_norms(seen):
+    if not seen.sees_all_channels or not _have_same_norms(seen):
         return None
     for width in _widths(seen.channels, least=4, most=seen.channels):
         for kind, order in (("interleaved", _interleaved(width)), ("halves", np.argsort(_interleaved(width)))):
@@ -114,6 +114,8 @@ def blocks(seen: Seen) -> Hint | None:
 
     Where some hold the same, blocks wider than the heads may be matched too, so heads that repeat are looked for.
     """
+    if not seen.sees_all_channels:
+        return None
     found: Hint | None = None
     few = _few(seen.rows.ref), _few(seen.rows.cand)
     for width in _widths(seen.channels, least=1, most=seen.channels // 2):

@@ -42,7 +42,8 @@ def _where(seen: Seen, look: Look, apart: Mask) -> tuple[str, Evidence]:
         tokens = [int(t) for t in look.tokens[by_token]]
         told = f"in all of {len(tokens)} of {len(look.tokens)} tokens ({listed(tokens)})"
         return told, {"where": "tokens", "tokens": tokens[:100]}
-    if look is seen.rows and (apart == by_channel).all() and (found := block(by_channel)):
+    is_whole = look is seen.rows and seen.sees_all_channels
+    if is_whole and (apart == by_channel).all() and (found := block(by_channel)):
         head, begin, end = found
         told = f"in channels {begin} to {end - 1} of every token" + (f", head {head}" if head is not None else "")
         return told, {"where": "channels", "channels": [begin, end]}

@@ -139,7 +139,7 @@ def _name_tokens(seen: Seen, look: Look, wrong: Mask) -> tuple[str, str] | None:
 def channels(seen: Seen) -> Hint | None:
     """Only one head, or one block of neighbouring channels, is wrong."""
     look = seen.rows
-    if seen.channels < 8:
+    if seen.channels < 8 or not seen.sees_all_channels:
         return None
     if empty := _nothing_in_a_block(seen):
         return empty

@@ -1,9 +1,10 @@
 """What is looked at of a pair to tell what kind of error it shows, and when a kind explains the error.
 
 A tensor is seen as [groups, tokens, channels]: its last axis are channels, the one before tokens, all
-before them groups. Only so much is looked at that a hint costs little: of a large tensor the first rows
-(whole, for what depends on their layout) and tokens spread over all of it (with some of their channels,
-for what depends on the place). No other module here touches the tensors themselves.
+before them groups. Only so much is looked at that a hint costs little, whatever the shape: of a large tensor the
+first rows (whole, for what depends on their layout; of a row that is too long for that its beginning) and tokens
+spread over all of it (with some of their channels, for what depends on the place). Complex numbers are made pairs of
+reals only in what is looked at. No other module here touches the tensors themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tensordiff.dump.dtypes import Array, DType, name_of
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int64]
+_Part = tuple[slice, slice, slice] | tuple[Places, ...]
 Evidence = dict[str, float | int | str | list[int] | list[float]]
 
 LOOKED_AT = 1 << 18
@@ -98,6 +100,7 @@ class Seen:
 
     shape: tuple[int, ...]
     raw: tuple[Array, Array]
+    """As they lie in memory: complex numbers are not yet pairs."""
     carried: float = 0.0
     """The error (rel_l2) of what came in, which is no part of what is looked for."""
 
@@ -107,11 +110,20 @@ class Seen:
 
         Where the axes before the tokens cannot be made one without a copy, the first of the outermost is seen.
         """
-        if "c" in ref.dtype.kind + cand.dtype.kind:
-            ref, cand = _reals(ref), _reals(cand)
         while ref.ndim > 3 and ref.size > LOOKED_AT and not (ref.flags.c_contiguous and cand.flags.c_contiguous):
             ref, cand = ref[0], cand[0]
         return cls(ref.shape, (_three(ref), _three(cand)), carried)
+
+    @cached_property
+    def _reals(self) -> int:
+        """How many channels one number is."""
+        return 2 if any(side.dtype.kind == "c" for side in self.raw) else 1
+
+    def _look(self, part: _Part, tokens: Places, unit: float | None = None) -> Look:
+        """A part of both sides; of its last axis numbers are meant, not channels."""
+        sides = (side[part] for side in self.raw)
+        ref, cand = (_as_reals(side) for side in sides) if self._reals > 1 else sides
+        return Look(ref, cand, tokens, unit)
 
     @property
     def groups(self) -> int:
@@ -126,12 +138,13 @@ class Seen:
     @property
     def channels(self) -> int:
         """The last axis."""
-        return int(self.raw[0].shape[2])
+        return int(self.raw[0].shape[2]) * self._reals
 
     @property
     def dtypes(self) -> tuple[DType, DType]:
-        """Of the reference, of the candidate."""
-        return self.raw[0].dtype, self.raw[1].dtype
+        """Of the reference, of the candidate; of complex numbers that of their parts."""
+        ref, cand = (side.dtype if side.dtype.kind != "c" else side[:0].real.dtype for side in self.raw)
+        return ref, cand
 
     @cached_property
     def floor(self) -> float:
@@ -150,12 +163,12 @@ class Seen:
 
     @cached_property
     def rows(self) -> Look:
-        """The first tokens of the first groups, with all their channels."""
-        few = max(1, LOOKED_AT // max(1, 16 * self.channels))
+        """The first tokens of the first groups, with all their channels, or as many as may be looked at."""
+        channels = max(self._reals, min(self.channels, LOOKED_AT))
+        few = max(1, LOOKED_AT // (16 * channels))
         groups = min(self.groups, few)
-        tokens = min(self.tokens, max(1, LOOKED_AT // max(1, groups * self.channels)))
-        ref, cand = (side[:groups, :tokens] for side in self.raw)
-        return Look(ref, cand, np.arange(tokens))
+        tokens = min(self.tokens, max(1, LOOKED_AT // (max(1, groups) * channels)))
+        return self._look((slice(groups), slice(tokens), slice(channels // self._reals)), np.arange(tokens))
 
     @cached_property
     def across(self) -> Look:
@@ -163,23 +176,27 @@ class Seen:
         if self.sees_all:
             return self.rows
         tokens = spread(self.tokens, TOKENS)
-        channels = spread(self.channels, max(1, SPREAD // len(tokens)))
+        channels = spread(self.channels // self._reals, max(1, SPREAD // (len(tokens) * self._reals)))
         groups = spread(self.groups, max(1, SPREAD // (len(tokens) * len(channels))))
-        part = np.ix_(groups, tokens, channels)
-        return Look(self.raw[0][part], self.raw[1][part], tokens, self.rows.unit)
+        return self._look(np.ix_(groups, tokens, channels), tokens, self.rows.unit)
 
     @cached_property
     def corner(self) -> Look:
         """The first tokens and as many channels."""
         side = min(self.tokens, self.channels, math.isqrt(LOOKED_AT))
         groups = min(self.groups, max(1, LOOKED_AT // (side * side)))
-        ref, cand = (array[:groups, :side, :side] for array in self.raw)
-        return Look(ref, cand, np.arange(side), self.rows.unit)
+        part = slice(groups), slice(side), slice(-(-side // self._reals))
+        return self._look(part, np.arange(side), self.rows.unit)
 
     @property
     def sees_all(self) -> bool:
         """Whether ``rows`` is the whole pair."""
-        return self.rows.ref.shape == self.raw[0].shape
+        return self.rows.ref.shape == (self.groups, self.tokens, self.channels)
+
+    @property
+    def sees_all_channels(self) -> bool:
+        """Whether ``rows`` are whole: a layout is told by nothing less."""
+        return int(self.rows.ref.shape[2]) == self.channels
 
     @property
     def sees_all_groups(self) -> bool:
@@ -193,10 +210,12 @@ class Seen:
 
     def beside(self, other: Array) -> Floats | None:
         """Another tensor in the place of ``rows``; None if it is not of the same size, or not finite."""
-        if other.size != self.raw[0].size or other.dtype.kind == "c":
+        shape = self.groups, self.tokens, self.channels
+        laid = _laid(other, shape) if other.size == math.prod(shape) and other.dtype.kind != "c" else None
+        if laid is None:
             return None
-        groups, tokens, _ = self.rows.ref.shape
-        part = other.reshape(self.raw[0].shape)[:groups, :tokens].astype(np.float64) / self.rows.unit
+        groups, tokens, channels = self.rows.ref.shape
+        part = laid[:groups, :tokens, :channels].astype(np.float64) / self.rows.unit
         return part if np.isfinite(part).all() else None
 
     def noise(self, look: Look) -> float:
@@ -231,10 +250,17 @@ def _three(array: Array) -> Array:
     return array.reshape(math.prod(array.shape[:-2]), *tail)
 
 
-def _reals(array: Array) -> Array:
+def _as_reals(part: Array) -> Array:
     """Complex numbers as pairs of reals; reals with an imaginary part of nothing."""
-    wide = np.atleast_1d(np.ascontiguousarray(array, np.complex128))
-    return wide.view(np.float64)
+    return np.ascontiguousarray(part, np.complex128).view(np.float64)
+
+
+def _laid(array: Array, shape: tuple[int, int, int]) -> Array | None:
+    """A tensor in a shape of three; None where that takes a copy of a large one."""
+    if array.flags.c_contiguous or array.size <= LOOKED_AT:
+        return array.reshape(shape)
+    three = _three(array) if array.ndim <= 3 else None
+    return three if three is not None and three.shape == shape else None
 
 
 def spread(count: int, most: int) -> Places:
