@@ -15,6 +15,7 @@ from tensordiff.cli.summary import print_summary, print_worst, why_unknown
 from tensordiff.cli.table import Table
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
+from tensordiff.compare.lint_rows import lint_rows
 from tensordiff.report.compare_json import compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
@@ -50,7 +51,8 @@ def _as_json(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
     dumped = session.reference, session.candidate
-    whole = compare_json(*dumped, session.alignment, outcome, findings, logits, hint)
+    found = [*findings, *lint_rows(outcome.rows)]
+    whole = compare_json(*dumped, session.alignment, outcome, found, logits, hint)
     if outcome.culprit is not None and talk.worst:
         whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, talk.worst)]
     echo(dumps(whole))
@@ -64,7 +66,7 @@ def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
     if session.pairs and not talk.quiet:
         table.headings()
     outcome = session.outcome(_shown(session, table, talk))
-    print_summary(page, session, outcome)
+    print_summary(page, session, outcome, list(lint_rows(outcome.rows)))
     if outcome.culprit is not None and talk.worst:
         print_worst(page, session.worst(outcome.culprit, talk.worst))
     return outcome

@@ -13,7 +13,8 @@ from tensordiff.cli.streams import echo
 from tensordiff.cli.table import LEVELS
 from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
+from tensordiff.dump.finding import Finding
+from tensordiff.dump.lint import Facts, lint_headers, lint_values, read_facts
 from tensordiff.errors import printable
 from tensordiff.report.compare_json import dumps
 

@@ -9,23 +9,24 @@ import click
 
 from tensordiff.cli.page import Page
 from tensordiff.cli.streams import echo
-from tensordiff.cli.table import COLOURS
+from tensordiff.cli.table import COLOURS, print_findings
 from tensordiff.compare.detail import Element
 from tensordiff.compare.engine import Row
 from tensordiff.compare.hint import Hint
+from tensordiff.compare.lint import Finding
 from tensordiff.compare.logits import Logits
 from tensordiff.compare.verdict import VerdictName
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
-from tensordiff.report.words import GLYPHS, label
+from tensordiff.report.words import GLYPHS, label, name_of, short
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Request, Session
 
 _SHOWN = 4
 
 
-def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
-    """How many of each verdict, who has no partner, and the culprit."""
+def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequence[Finding] = ()) -> None:
+    """How many of each verdict, who has no partner, what the values make doubtful, and the culprit."""
     counts = {name: sum(row.verdict.name == name for row in outcome.rows) for name in GLYPHS}
     echo()
     if outcome.rows:
@@ -34,6 +35,8 @@ def print_summary(page: Page, session: Session, outcome: Outcome) -> None:
     _print_orphans(page, "candidate", session.alignment.candidate_orphans)
     if logits := session.logits(outcome.rows):
         page.print(_logits(logits))
+    if outcome.rows:
+        print_findings(page, "lint of the measured values", findings)
     if outcome.culprit is None:
         echo(f"verdict: {outcome.verdict}")
     else:
@@ -59,28 +62,27 @@ def _percent(share: float) -> str:
 
 def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
     if orphans:
-        shown = ", ".join(printable(entry.name) for entry in orphans[:_SHOWN])
+        shown = ", ".join(short(name_of(entry)) for entry in orphans[:_SHOWN])
         more = f" and {len(orphans) - _SHOWN} more" if len(orphans) > _SHOWN else ""
         page.print(f"{shown}{more}", f"not paired on the {side}: ")
 
 
 def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
-    name = label(row.pair)
-    page.print(f"verdict: diverges, first at {name}", fg="red", bold=True)
+    page.print(f"verdict: diverges, first at {short(label(row.pair))}", fg="red", bold=True)
     page.print(row.verdict.why, "  ")
     if row.diff is not None:
         at, shape = list(row.diff.max_abs_index or ()), list(row.shape or ())
         page.print(f"largest |Δ| {row.diff.max_abs:.6g} at {at} of {shape}", "  ")
     if hint is not None:
         page.print(hint.sentence, "  looks like: ", " " * 14)
-    page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
-    page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
+    page.print(name_of(row.pair.reference), "  reference  ", " " * 13)
+    page.print(name_of(row.pair.candidate), "  candidate  ", " " * 13)
 
 
 def _print_others(page: Page, others: Sequence[Row]) -> None:
     """More places that are wrong by themselves, in few words."""
     if others:
-        shown = ", ".join(label(row.pair) for row in others[:_SHOWN])
+        shown = ", ".join(short(label(row.pair)) for row in others[:_SHOWN])
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         page.print(f"{shown}{more}", "  wrong by itself, too: ", " " * 4)
 
@@ -96,7 +98,7 @@ def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:
     """Why it could not be told whether the two agree, and what to try."""
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
-        first = f"{label(unknown[0].pair)}: {unknown[0].verdict.why}"
+        first = f"{short(label(unknown[0].pair))}: {unknown[0].verdict.why}"
         return TensordiffError(f"{len(unknown)} of {len(outcome.rows)} pairs could not be compared, first {first}")
     if outcome.rows and outcome.unread:
         return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared")

@@ -1,4 +1,4 @@
-"""Rows as lines of text: as wide as the terminal, complete when piped.
+"""Rows as lines of text: as wide as the terminal, complete when piped, but for names without end.
 
 A colour always has a glyph beside it. Names come from outside and are printed escaped.
 """
@@ -18,7 +18,7 @@ from tensordiff.compare.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.sparkline import sparkline
-from tensordiff.report.words import GLYPHS, label, number
+from tensordiff.report.words import GLYPHS, label, number, short
 from tensordiff.session import Session
 
 COLOURS = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
@@ -54,7 +54,8 @@ class Table:
         self.has_amplification = wide >= _AMPLIFICATION_FROM
         self.bars = 8 if wide < 100 else 16
         numbers = (_NUMBER + 1) * len(self._headings())
-        longest = max((columns(label(p)) for p in session.pairs), default=10)
+        names = map(label, session.pairs)
+        longest = max((columns(name) for name in names if name == short(name)), default=10)  # one endless name is cut
         self.name_width = max(16, min(longest, wide - numbers - self.bars - _INDEX - 6))
 
     def open(self, findings: Sequence[Finding]) -> None:
@@ -65,9 +66,7 @@ class Table:
         orphans = f"{len(alignment.reference_orphans)}+{len(alignment.candidate_orphans)} orphans"
         share = f"coverage {alignment.coverage:.0%}, order: {alignment.order}"
         self.page.print(f"{len(alignment.pairs)}, {orphans}, {share}", "pairs      ")
-        echo("lint       nothing found" if not findings else "lint")
-        for finding in findings:
-            print_finding(self.page, finding)
+        print_findings(self.page, "lint       of headers, token ids and the embedding", findings)
 
     def headings(self) -> None:
         """Print what the columns are."""
@@ -93,7 +92,7 @@ class Table:
         line = self._line(
             glyph,
             str(row.pair.index),
-            fit(name, self.name_width) if terse else name,
+            fit(name, self.name_width) if terse else short(name),
             self._numbers(row),
             bars if terse else bars + why,
         )
@@ -118,8 +117,14 @@ class Table:
         return f"{glyph} {index:>{_INDEX}} {pad(name, self.name_width)} {numbers} {bars}".rstrip()
 
 
-def print_finding(page: Page, finding: Finding) -> None:
-    """A lint finding in one paragraph."""
+def print_findings(page: Page, of_what: str, findings: Sequence[Finding]) -> None:
+    """What lint has to say of something, a paragraph a finding."""
+    page.print(of_what if findings else f"{of_what}: nothing found")
+    for finding in findings:
+        _print_finding(page, finding)
+
+
+def _print_finding(page: Page, finding: Finding) -> None:
     glyph, colour = LEVELS[finding.level]
     where = f"{printable(finding.where)}: " if finding.where else ""
     page.print(f"{where}{printable(finding.what)}; {finding.why}; {finding.do}", f"  {glyph} ", "    ", fg=colour)

@@ -18,7 +18,8 @@ from tensordiff.cli.summary import why_unknown
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.tolerances import Need, front, match_for, need_of, tolerance_for
-from tensordiff.dump.lint import Finding, read_facts
+from tensordiff.dump.finding import Finding
+from tensordiff.dump.lint import read_facts
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.compare_json import dumps
 from tensordiff.report.words import label

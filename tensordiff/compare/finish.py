@@ -46,7 +46,7 @@ Filled = NDArray[Any]
 
 # What is filled for a pair: real numbers, in the order of ``Diff``, then by what to sum again ...
 REALS = 10
-FACTOR = 9
+RMS, REF_RMS, FACTOR = 4, 7, 9
 # ... and whole numbers.
 COUNTS = 8
 
@@ -62,7 +62,15 @@ def finish(
     for k in np.flatnonzero(reals[:, FACTOR]).tolist():
         products = again(k, float(reals[k, FACTOR]))
         fill_ratios(products.dd, products.rr, products.rd, products.cc, products.rc, reals[k])
+        _fill_roots(products, float(reals[k, FACTOR]), max(elements[k], 1), reals[k])
     return list(map(_diff, reals.tolist(), counts.tolist(), elements, _profiles(elements, cells), shapes))
+
+
+def _fill_roots(products: Products, factor: float, n: int, reals: Filled) -> None:
+    """The RMS of the error and of the reference, where their squares are past what float64 holds and they are not."""
+    for place, total in ((RMS, products.dd), (REF_RMS, products.rr)):
+        if reals[place] in (0.0, math.inf) and 0 < total < math.inf:
+            reals[place] = math.sqrt(total / n) / factor
 
 
 def _diff(
@@ -102,7 +110,7 @@ def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
         at_abs = cells[FIRST_NAN] if cells[NAN_APART] > 0 else cells[FIRST_INF]
         max_rel, at_rel, total_abs, dd, factor = max_abs, at_abs, max_abs, max_abs, 0.0
     reals[0], reals[1], reals[2], reals[3] = max_abs, max_rel, total_abs / n, dd / n
-    reals[4], reals[7], reals[FACTOR] = math.sqrt(dd / n), math.sqrt(rr / n), factor
+    reals[RMS], reals[REF_RMS], reals[FACTOR] = math.sqrt(dd / n), math.sqrt(rr / n), factor
     fill_ratios(dd, rr, rd, cc, rc, reals)
     if is_apart:
         reals[6] = reals[8] = math.nan

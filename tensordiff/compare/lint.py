@@ -2,24 +2,38 @@
 
 The commonest failures are captures that look like results: other tokens, another step, a buffer
 overwritten, half a dump. Each finding says why it matters and what to do. What can be told from
-headers and from the first rows is said at the top of every compare; what needs every byte is
-``dump.lint``'s, and only ``tensordiff lint`` asks for it.
+headers, token ids and the embedding is said at the top of every compare; what values show is said at its end,
+from what was measured (``lint_rows``); what needs every byte of a dump is ``dump.lint``'s, and only
+``tensordiff lint`` asks for it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.lint import Finding, lint_headers
+from tensordiff.dump.finding import Finding
+from tensordiff.dump.lint import lint_headers
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError
 
 __all__ = ["Finding", "lint_pair"]
+
+# Tables that tokens are looked up in, by the last part of their names ...
+_TABLES = frozenset((
+    "embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "token_embedding", "embedding", "tok_embed",
+))  # fmt: skip
+# ... and names that a table has as well as a module that adds positions to it, or normalizes.
+_PERHAPS_TABLES = frozenset(("embeddings", "shared", "embed"))
+_ANY_TABLE = _TABLES | _PERHAPS_TABLES
+_IDS = frozenset(("ids", "input_ids", "token_ids", "tokens", "input_tokens", "decoder_input_ids"))
+_BARE_IDS = frozenset(("input_ids", "input_tokens", "decoder_input_ids"))
+_OTHER_IDS = re.compile(r"position|type|wpe")
 
 
 def lint_pair(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterator[Finding]:
@@ -55,15 +69,15 @@ def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterat
     if ids[0] is not None and ids[1] is not None and ids[0] != ids[1]:
         yield _tokens_differ("the manifests")
         return
-    pair = next((p for p in alignment.pairs if _is_token_ids(p)), None)
-    if pair is not None and not _equal(pair):
+    pair = next((pair for pair in alignment.pairs if _is_token_ids(pair) and not _equal(pair)), None)
+    if pair is not None:
         yield _tokens_differ(pair.reference.name)
 
 
 def _phases(alignment: Alignment) -> Iterator[Finding]:
     """A prefill step sees all tokens of the prompt, a decode step one: the two are never the same step."""
     for pair in alignment.pairs:
-        if not _is_embedding(pair):
+        if not _is_embedding(pair, alignment):
             continue
         counts = _tokens(pair.reference), _tokens(pair.candidate)
         if None not in counts and counts[0] != counts[1] and 1 in counts:
@@ -93,22 +107,26 @@ def _tokens_differ(where: str) -> Finding:
 
 
 def _is_token_ids(pair: Pair) -> bool:
-    name = pair.reference.name
+    entry = pair.reference
     try:
-        return (
-            pair.reference.is_input
-            and pair.reference.spec.dtype.kind in "iu"
-            and "position" not in name
-            and "embed" in name
-        )
+        return _is_named_as_ids(entry) and entry.spec.dtype.kind in "iu"
     except DumpError:
         return False
+
+
+def _is_named_as_ids(entry: Entry) -> bool:
+    """What the embedding was given, or what is called ids where a model or a loader gave them."""
+    if not entry.is_input:
+        return _last(entry.layer) in _BARE_IDS
+    if entry.port.removeprefix("input_") in _IDS:
+        return True
+    return ("embed" in entry.layer or _last(entry.layer) in _ANY_TABLE) and not _OTHER_IDS.search(entry.name)
 
 
 def _embedding(alignment: Alignment) -> Iterator[Finding]:
     """Looking up a table rounds nothing: if it differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
-        if _is_embedding(pair):
+        if _is_embedding(pair, alignment):
             if _same_type(pair) and not _equal(pair):
                 yield Finding(
                     "warning", pair.reference.name, "the embedding's output is not bit-equal",
@@ -118,9 +136,32 @@ def _embedding(alignment: Alignment) -> Iterator[Finding]:
             return
 
 
-def _is_embedding(pair: Pair) -> bool:
-    layer = pair.name.rpartition(".")[2]
-    return layer in ("embed_tokens", "word_embeddings", "wte") and not pair.reference.is_input
+def _is_embedding(pair: Pair, alignment: Alignment) -> bool:
+    entry, names = pair.reference, (_last(pair.name), _last(pair.reference.layer))
+    if entry.is_input or _ANY_TABLE.isdisjoint(names):
+        return False
+    return not _TABLES.isdisjoint(names) or _is_table(entry, alignment)
+
+
+def _is_table(entry: Entry, alignment: Alignment) -> bool:
+    """Whether something is nothing but a table: by its class, or because nothing lies in it, and ids go in."""
+    if entry.origin is not None and entry.origin.module_class is not None:
+        return entry.origin.module_class.endswith("Embedding")
+    inside = f"{entry.layer}."
+    others = [pair.reference for pair in alignment.pairs]
+    takes_ids = any(other.layer == entry.layer and other.is_input and _is_whole(other) for other in others)
+    return takes_ids and not any(other.layer.startswith(inside) for other in others)
+
+
+def _is_whole(entry: Entry) -> bool:
+    try:
+        return entry.spec.dtype.kind in "iu"
+    except DumpError:
+        return False
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _same_type(pair: Pair) -> bool:

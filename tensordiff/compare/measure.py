@@ -46,7 +46,11 @@ def measure_many(sides: Iterable[Sides], *, compiled: bool | None = None) -> lis
         for k, pair in enumerate(pairs):
             cells[k] = next(lying) if pair.lies_whole else _collected(pair)
     fill_all = load_kernels().fill_all if whole else None
-    return finish(sizes, shapes, cells, lambda k, factor: _products(pairs[k], factor), fill_all)
+    diffs = finish(sizes, shapes, cells, lambda k, factor: _products(pairs[k], factor), fill_all)
+    for k, pair in enumerate(pairs):
+        if pair.is_complex:
+            diffs[k] = diffs[k]._replace(is_complex=True)
+    return diffs
 
 
 class _Prepared(NamedTuple):
@@ -59,16 +63,19 @@ class _Prepared(NamedTuple):
     is_compiled: bool
     lies_whole: bool
     """Whether the compiled pass can read both where they lie."""
+    is_complex: bool
+    """Whether the reals are pairs of real and imaginary part."""
 
 
 def _prepared(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bool | None) -> _Prepared:
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
-    ref, cand = as_reals(ref, cand)
+    is_complex = ref.dtype.kind == "c" or cand.dtype.kind == "c"
+    ref, cand = as_reals(ref, cand) if is_complex else (ref, cand)
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
     is_compiled = plan.may_compile and (_history.is_worth(plan, size) if compiled is None else compiled)
     lies_whole = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
-    return _Prepared(ref, cand, plan, plan.how(size, tolerance), is_compiled, lies_whole)
+    return _Prepared(ref, cand, plan, plan.how(size, tolerance), is_compiled, lies_whole, is_complex)
 
 
 class _History:
@@ -100,10 +107,12 @@ def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
 
 
 def _real(array: Array) -> Array:
-    """Complex numbers as pairs of reals along a last axis; reals with an imaginary part of nothing."""
+    """Complex numbers as pairs of reals along a last axis; reals, in their own type, beside nothing."""
     if array.dtype.kind != "c":
-        array = array.astype(np.complex128)
-    return np.ascontiguousarray(array)[..., None].view(np.dtype(f"f{array.dtype.itemsize // 2}"))
+        pairs = np.zeros((*array.shape, 2), array.dtype)
+        pairs[..., 0] = array
+        return pairs
+    return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.dtype(f"f{array.dtype.itemsize // 2}"))
 
 
 def _is_plain_memory(array: Array) -> bool:

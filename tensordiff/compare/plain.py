@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare import sums as at
-from tensordiff.compare.plan import needs_integers
+from tensordiff.compare.plan import is_long
 from tensordiff.compare.sums import REL_GUARD, Products, Sums, edges
 from tensordiff.dump.dtypes import Array
 
@@ -26,22 +26,31 @@ def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol:
         r, c = ref[begin : begin + STRETCH], cand[begin : begin + STRETCH]
         with np.errstate(all="ignore"):
             wide = r.astype(np.float64), c.astype(np.float64)
-            d = difference(r, c) if needs_integers(r.dtype, c.dtype) else wide[1] - wide[0]
+            d = difference(r, c) if is_long(r.dtype) or is_long(c.dtype) else wide[1] - wide[0]
             _stretch(*wide, d, offset + begin, starts, sums, (atol, rtol))
 
 
 def difference(ref: Array, cand: Array) -> Floats:
-    """cand - ref, exact for integers that float64 cannot hold."""
-    if not needs_integers(ref.dtype, cand.dtype):
-        return cand.astype(np.float64) - ref.astype(np.float64)
-    (high_c, low_c), (high_r, low_r) = _halves(cand), _halves(ref)
-    return (high_c - high_r) * 2.0**32 + (low_c - low_r)
+    """cand - ref, rounded once, whatever float64 cannot hold of 64-bit integers."""
+    are_long = is_long(ref.dtype), is_long(cand.dtype)
+    if any(are_long) and ref.dtype.kind in "iub" and cand.dtype.kind in "iub":
+        (high_c, low_c), (high_r, low_r) = _halves(cand), _halves(ref)
+        return (high_c - high_r) * 2.0**32 + (low_c - low_r)
+    # Where values are near each other the first step is exact; where they are not, the rest is below its rounding.
+    d: Floats = cand.astype(np.float64) - ref.astype(np.float64)
+    return d + _rest(cand) if are_long[1] else d - _rest(ref) if are_long[0] else d
 
 
 def _halves(array: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The upper and lower 32 bits of integers, each small enough to subtract."""
     wide = array if array.dtype.itemsize == 8 else array.astype(np.int64)
     return (wide >> 32).astype(np.int64), (wide & 0xFFFFFFFF).astype(np.int64)
+
+
+def _rest(array: Array) -> Floats:
+    """What float64 leaves out of 64-bit integers: at most a few hundred, exactly."""
+    high, low = _halves(array)
+    return np.asarray((high * 2.0**32 - array.astype(np.float64)) + low, np.float64)
 
 
 def _stretch(

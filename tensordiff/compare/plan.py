@@ -2,7 +2,7 @@
 
 The compiled pass reads float32, float64, bfloat16 and float16 where they lie; everything else is
 converted, part by part, to the narrowest float that holds it exactly. 64-bit integers have none:
-their differences are only exact in ``plain``.
+their differences, from each other and from floats, are only exact in ``plain``.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def plan_for(ref: DType, cand: DType) -> Plan:
         enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
     usual = How(enter, usual_tolerance(*names), splits_ties=True)
     of_large = usual if max(ref.itemsize, cand.itemsize) > 2 else usual._replace(splits_ties=False)
-    return Plan(not needs_integers(ref, cand), in_place, enter, usual, of_large)
+    return Plan(not (is_long(ref) or is_long(cand)), in_place, enter, usual, of_large)
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:
@@ -106,6 +106,6 @@ def _fits_float32(dtype: DType) -> bool:
     return dtype.name in _INTEGERS_IN_FLOAT32 or (dtype.itemsize <= 4 and dtype.kind not in "iu")
 
 
-def needs_integers(ref: DType, cand: DType) -> bool:
-    """Whether float64 would lose what tells two values of these types apart."""
-    return ref.kind in "iub" and cand.kind in "iub" and max(ref.itemsize, cand.itemsize) == 8
+def is_long(dtype: DType) -> bool:
+    """Whether these are integers of 64 bits, whose last digits float64 does not hold."""
+    return dtype.kind in "iu" and dtype.itemsize == 8

@@ -92,7 +92,7 @@ class Diff(NamedTuple):
 
     max_abs: float
     max_abs_at: int
-    """Flat position; ``max_abs_index`` is the same by axis."""
+    """Flat position among the reals; ``max_abs_place`` is the same by axis."""
     max_rel: float
     max_rel_at: int
     mean_abs: float
@@ -112,6 +112,8 @@ class Diff(NamedTuple):
     bucket_rms: NDArray[np.float32]
     """RMS error of each stretch of the flattened tensor."""
     shape: tuple[int, ...]
+    """Of the real numbers that were compared: complex ones are pairs along a last axis."""
+    is_complex: bool = False
 
     @property
     def profile(self) -> tuple[float, ...]:
@@ -122,13 +124,23 @@ class Diff(NamedTuple):
 
     @property
     def max_abs_index(self) -> Index | None:
-        """Where the largest error stands; None in an empty tensor."""
-        return unravel(self.max_abs_at, self.shape) if self.elements else None
+        """The element with the largest error, complex or real; None in an empty tensor."""
+        return self._element(self.max_abs_at)
 
     @property
     def max_rel_index(self) -> Index | None:
-        """Where the largest relative error stands; None in an empty tensor."""
-        return unravel(self.max_rel_at, self.shape) if self.elements else None
+        """The element with the largest relative error, complex or real; None in an empty tensor."""
+        return self._element(self.max_rel_at)
+
+    @property
+    def max_abs_place(self) -> Index | None:
+        """Where in ``shape`` the largest error stands; None in an empty tensor."""
+        return unravel(self.max_abs_at, self.shape) if self.elements else None
+
+    def _element(self, flat: int) -> Index | None:
+        if not self.elements:
+            return None
+        return unravel(flat // 2, self.shape[:-1]) if self.is_complex else unravel(flat, self.shape)
 
     def as_json(self) -> dict[str, Any]:
         """The contract's object; ``nan`` and ``inf`` stay floats here."""

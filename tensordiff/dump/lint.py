@@ -11,33 +11,25 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tensordiff.dump.dtypes import Array, is_float
+from tensordiff.dump.finding import SHOWN, Finding, breaks_found, inf_found, nan_found, same_found, zeros_found
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError
 
-Level = Literal["error", "warning", "note"]
-_Place = tuple[str, int, int]
+Place = tuple[str, int, int]
+"""Layer, step and call."""
 # Numbered things that run one after the other, unlike experts or shards.
 _BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
 # What depends on positions alone is rightly the same in every block.
 _SHARED = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
+# What may well be nothing but zeros: masks that hide nothing, places, ids, and what is yet empty.
+_OFTEN_ZERO = re.compile(r"mask|bias|alibi|position|cache|past|ids?$|types?$|ind(ex|ices)|len|offset|step", re.I)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 _CHUNK = 1 << 18
-_SHOWN = 5
-
-
-class Finding(NamedTuple):
-    """Something that makes numbers less than true."""
-
-    level: Level
-    where: str
-    what: str
-    why: str
-    do: str
 
 
 class Facts(NamedTuple):
@@ -49,6 +41,7 @@ class Facts(NamedTuple):
     is_zero: bool
     nan: int
     inf: int
+    """How many +inf."""
 
 
 def lint_headers(dump: Dump) -> Iterator[Finding]:
@@ -66,12 +59,12 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
             "the first divergent layer is the first in the other side's order, or by name",
             "compare it with a dump that has an order",
         )  # fmt: skip
-    for problem in dump.problems[:_SHOWN]:
+    for problem in dump.problems[:SHOWN]:
         yield Finding("warning", problem.file, problem.sentence, "it is left out", "dump it again, or remove it")
-    if len(dump.problems) > _SHOWN:
-        rest = len(dump.problems) - _SHOWN
+    if len(dump.problems) > SHOWN:
+        rest = len(dump.problems) - SHOWN
         yield Finding(
-            "warning", "", f"{rest} more files were left out", "they are not compared", "see tensordiff lint --json"
+            "warning", "", f"{rest} more files were left out", "they are not compared", "mend those, and look again"
         )
 
 
@@ -89,93 +82,95 @@ def facts_of(entry: Entry) -> Facts:
     array = entry.read()
     first = array.reshape(-1)[:1]
     crc, constant, nan, inf = 0, True, 0, 0
-    for part in _parts(array):
+    for part in chunks(array):
         crc = zlib.crc32(np.ascontiguousarray(part).view(np.uint8).data, crc)
         with np.errstate(all="ignore"):
             constant = constant and bool((part == first).all())
             if is_float(array.dtype):
                 nan += int(np.count_nonzero(np.isnan(part)))
-                inf += int(np.count_nonzero(np.isinf(part)))
+                inf += overflows(part)
     digest = (entry.spec.dtype.name, array.size, crc)
     return Facts(entry, digest, constant, constant and array.size > 0 and not first[0], nan, inf)
 
 
-def _parts(array: Array) -> Iterator[Array]:
+def chunks(array: Array) -> Iterator[Array]:
+    """Flat parts, small enough that what is computed of them is."""
     flat = array.reshape(-1)
     return (flat[begin : begin + _CHUNK] for begin in range(0, flat.size, _CHUNK))
+
+
+def overflows(part: Array) -> int:
+    """How many are +inf; of complex numbers, infinite anyhow."""
+    infinite = np.isinf(part)
+    return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
 
 
 def lint_values(facts: Iterable[Facts]) -> Iterator[Finding]:
     """Findings from the facts of all entries."""
     kept = list(facts)
-    yield from _odd_values(kept)
-    yield from _zeros(kept)
-    yield from _identical(kept)
-    yield from _breaks(kept)
+    yield from nan_found([(fact.entry.name, fact.nan) for fact in kept if fact.nan])
+    yield from inf_found([(fact.entry.name, fact.inf) for fact in kept if fact.inf])
+    zeros = [fact.entry for fact in kept if fact.is_zero and is_never_zero(fact.entry)]
+    yield from zeros_found(*by_port(zeros))
+    yield from same_found(_identical(kept))
+    yield from breaks_found(_breaks(kept))
 
 
-def _odd_values(kept: list[Facts]) -> Iterator[Finding]:
-    for fact in kept:
-        if fact.nan:
-            yield Finding(
-                "warning", fact.entry.name, f"holds {fact.nan} NaN", "a NaN spreads to everything computed from it",
-                "look for the first layer that has one",
-            )  # fmt: skip
-            return
+def is_never_zero(entry: Entry) -> bool:
+    """Whether a healthy run never has nothing but zeros here: outputs in floats, and what is not named as if it may."""
+    dtype = entry.spec.dtype
+    if entry.spec.size == 1 or not (is_float(dtype) or dtype.kind in "iu"):
+        return False
+    is_activation = is_float(dtype) and not entry.is_input
+    return is_activation or not _OFTEN_ZERO.search(entry.port if entry.is_input else entry.layer)
 
 
-def _zeros(kept: list[Facts]) -> Iterator[Finding]:
-    zeros = [
-        fact.entry.name for fact in kept if fact.is_zero and not fact.entry.is_input and is_float(fact.entry.spec.dtype)
-    ]
-    if zeros:
-        yield Finding(
-            "warning", ", ".join(zeros[:_SHOWN]), f"{len(zeros)} outputs are all zero",
-            "a buffer that was never written looks like this", "check that the hook ran after the kernel did",
-        )  # fmt: skip
+def by_port(entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
+    """Names of outputs, and of inputs."""
+    names: tuple[list[str], list[str]] = [], []
+    for entry in entries:
+        names[entry.is_input].append(entry.name)
+    return names
 
 
-def _identical(kept: list[Facts]) -> Iterator[Finding]:
+def _identical(kept: list[Facts]) -> Iterator[list[str]]:
     """The same layer of two blocks never computes the same bytes: the capture saw one of them twice."""
-    seen: dict[tuple[object, ...], str] = {}
+    groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for fact in kept:
-        entry = fact.entry
-        if entry.is_input or fact.is_constant or not is_float(entry.spec.dtype) or _SHARED.search(entry.layer):
-            continue
-        key = (_NUMBER.sub("{i}", entry.layer), entry.port, entry.step, entry.call, *fact.digest)
-        if "{i}" in str(key[0]) and key in seen:
-            yield Finding(
-                "warning", entry.name, f"is byte for byte {seen[key]}",
-                "a replayed graph or a reused buffer gives every layer the same values",
-                "capture without graph replay, and copy tensors inside the hook",
-            )  # fmt: skip
-            return
-        seen.setdefault(key, entry.name)
+        place = None if fact.is_constant else block_part(fact.entry)
+        if place is not None:
+            groups[(*place, *fact.digest)].append(fact.entry.name)
+    return (names for names in groups.values() if len(names) > 1)
 
 
-def _breaks(kept: list[Facts]) -> Iterator[Finding]:
+def block_part(entry: Entry) -> tuple[object, ...] | None:
+    """What an output has in common with its like in other blocks; None for what has none, or is rightly the same."""
+    if entry.is_input or not is_float(entry.spec.dtype) or _SHARED.search(entry.layer):
+        return None
+    layer = _NUMBER.sub("{i}", entry.layer)
+    return (layer, entry.port, entry.step, entry.call) if "{i}" in layer else None
+
+
+def _breaks(kept: list[Facts]) -> Iterator[tuple[str, str]]:
     """What a block gives is among what the next one gets, where both were dumped and have one shape."""
-    outputs = {_place(f.entry, f.entry.layer): f for f in kept if f.entry.port in ("output", "output_0")}
-    got: dict[_Place, list[Facts]] = defaultdict(list)
+    outputs = {place_of(f.entry): f for f in kept if f.entry.port in ("output", "output_0")}
+    got: dict[Place, list[Facts]] = defaultdict(list)
     for fact in kept:
-        place = _place(fact.entry, _previous(fact.entry.layer))
+        place = place_before(fact.entry)
         if fact.entry.is_input and place in outputs and fact.entry.spec == outputs[place].entry.spec:
             got[place].append(fact)
     for place, inputs in got.items():
         if all(fact.digest != outputs[place].digest for fact in inputs):
-            yield Finding(
-                "warning", inputs[0].entry.name, f"is not what {outputs[place].entry.name} gave",
-                "one of the two was overwritten after it was recorded, or something runs between the blocks",
-                "copy tensors inside the hook; compare the blocks' inputs, not only their outputs",
-            )  # fmt: skip
-            return
+            yield inputs[0].entry.name, outputs[place].entry.name
 
 
-def _place(entry: Entry, layer: str) -> _Place:
-    return layer, entry.step, entry.call
+def place_of(entry: Entry) -> Place:
+    """Which call of which layer an entry is of."""
+    return entry.layer, entry.step, entry.call
 
 
-def _previous(layer: str) -> str:
-    """The block before this one: ``layers.3`` for ``layers.4``; nothing for what is not a block."""
-    found = _BLOCK.search(layer)
-    return f"{layer[: found.start(1)]}{int(found[1]) - 1}" if found and int(found[1]) else ""
+def place_before(entry: Entry) -> Place:
+    """The same of the block before: ``layers.3`` for ``layers.4``; of no layer for what is not a block."""
+    found = _BLOCK.search(entry.layer)
+    before = f"{entry.layer[: found.start(1)]}{int(found[1]) - 1}" if found and int(found[1]) else ""
+    return before, entry.step, entry.call

@@ -99,13 +99,22 @@ def view_storage(
     shape, strides, (start,) = _counts(size), _counts(stride), _counts((offset,))
     reach = _check_inside(storage, of, start, shape, strides)
     if of.dtype is None:
-        return Refused(f"has dtype torch.{of.name}, which only torch has; save it .to(torch.float32)")
+        return Refused(f"has dtype torch.{of.name}, which only torch has; {_advice(of.name)}")
     if math.prod(shape) > max(reach, _MAX_REPEATED):
         return Refused(f"repeats {reach} stored elements to {math.prod(shape)}; save a smaller view of it")
     conjugate, negative = _flags(flags, of.dtype)
     if (conjugate or negative) and math.prod(shape) > reach:
         return Refused("is conjugated and repeated; save its .resolve_conj().resolve_neg() instead")
     return Tensor(storage, start, Spec(shape, of.dtype), _strides(shape, strides), conjugate, negative)
+
+
+def _advice(name: str) -> str:
+    """What to save instead of a type that only torch has, so that nothing is lost."""
+    if name == "complex32":
+        return "save it .to(torch.complex64)"
+    if name.startswith(("qint", "quint")):
+        return "save its .dequantize()"
+    return "save its .view(torch.uint8)"
 
 
 def _counts(values: object) -> tuple[int, ...]:

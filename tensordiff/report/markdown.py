@@ -63,7 +63,8 @@ def _compared(story: Story) -> Lines:
         found = story.logits
         yield f"Logits of {found.tokens} tokens: top-1 the same {found.top_1:.1%}, worst KL {number(found.kl_div)}."
     for finding in story.findings:
-        yield f"**{finding.level}**: {prose(finding.what)}; {prose(finding.do)}."
+        where = f"{code(finding.where)}: " if finding.where else ""
+        yield f"**{finding.level}**: {where}{prose(finding.what)}; {prose(finding.do)}."
 
 
 def _side(name: str, side: SideOf) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tensordiff.compare.engine import Row
 from tensordiff.errors import printable
-from tensordiff.report.words import counted, label, number, shape_of
+from tensordiff.report.words import counted, label, number, shape_of, short
 from tensordiff.search.outcome import Outcome
 
 
@@ -18,7 +18,7 @@ def sentence(outcome: Outcome) -> str:
     if outcome.verdict == "unknown":
         return _of_unknown(outcome)
     worst = _worst(outcome.rows)
-    largest = f"the largest rel_l2 is {number(worst.diff.rel_l2)}, at {label(worst.pair)}" if worst.diff else ""
+    largest = f"the largest rel_l2 is {number(worst.diff.rel_l2)}, at {short(label(worst.pair))}" if worst.diff else ""
     if outcome.verdict == "agrees":
         return f"The two runs agree in all of {counted(len(outcome.rows), 'pair')}: {largest}."
     drifting = sum(row.verdict.name == "drifts" for row in outcome.rows)
@@ -28,11 +28,11 @@ def sentence(outcome: Outcome) -> str:
 def named_in(outcome: Outcome) -> str:
     """The name that the sentence has in it; empty where there is none."""
     if outcome.culprit is not None:
-        return label(outcome.culprit.pair)
+        return short(label(outcome.culprit.pair))
     unknown = next((row for row in outcome.rows if row.verdict.name == "unknown"), None)
     if outcome.verdict == "unknown":
-        return label(unknown.pair) if unknown else ""
-    return label(_worst(outcome.rows).pair)
+        return short(label(unknown.pair)) if unknown else ""
+    return short(label(_worst(outcome.rows).pair))
 
 
 def scope_sentence(shown: int, total: int) -> str:
@@ -42,7 +42,7 @@ def scope_sentence(shown: int, total: int) -> str:
 
 def _of_culprit(row: Row) -> str:
     what = "tensor that differs" if row.is_input else "place that is wrong by itself"
-    return f"{label(row.pair)} is the first {what}: {printable(row.verdict.why)}{_evidence(row)}."
+    return f"{short(label(row.pair))} is the first {what}: {printable(row.verdict.why)}{_evidence(row)}."
 
 
 def _evidence(row: Row) -> str:
@@ -61,7 +61,7 @@ def _of_unknown(outcome: Outcome) -> str:
     begin = "It could not be told whether the two runs agree"
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
-        first = f"first {label(unknown[0].pair)}: {printable(unknown[0].verdict.why)}"
+        first = f"first {short(label(unknown[0].pair))}: {printable(unknown[0].verdict.why)}"
         return f"{begin}: {len(unknown)} of {counted(len(outcome.rows), 'pair')} could not be compared, {first}."
     return f"{begin}: {outcome.unread[0] if outcome.unread and outcome.rows else 'nothing was paired'}."
 

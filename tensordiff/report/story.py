@@ -15,6 +15,7 @@ from tensordiff.align.order import Part, order_parts
 from tensordiff.align.rules import Side
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
+from tensordiff.compare.lint_rows import lint_rows
 from tensordiff.compare.logits import Logits
 from tensordiff.compare.verdict import VerdictName
 from tensordiff.errors import printable
@@ -23,7 +24,7 @@ from tensordiff.report.compare_json import summary
 from tensordiff.report.compared import Compared
 from tensordiff.report.facts import Fact, facts_of_both, settings_of
 from tensordiff.report.sentence import scope_sentence, sentence
-from tensordiff.report.words import GLYPHS
+from tensordiff.report.words import GLYPHS, name_of
 from tensordiff.search.culprit import culprits
 from tensordiff.search.outcome import Outcome
 
@@ -146,7 +147,7 @@ def tell(
         alignment.coverage,
         _order(session),
         tuple(_orphans(session)),
-        tuple(lint_pair(session.reference, session.candidate, alignment)),
+        (*lint_pair(session.reference, session.candidate, alignment), *lint_rows(outcome.rows)),
         session.logits(outcome.rows),
         settings_of(session.request),
         facts_of_both(session.reference.facts, session.candidate.facts),
@@ -184,4 +185,4 @@ def _orphans(session: Compared) -> Iterator[Orphan]:
     )
     for side, entries in sides:
         for entry in entries:
-            yield Orphan(side, printable(entry.name), session.why_orphan(entry, side))
+            yield Orphan(side, name_of(entry), session.why_orphan(entry, side))

@@ -12,7 +12,7 @@ from tensordiff.report.close import Close
 from tensordiff.report.order_words import order_sentences
 from tensordiff.report.sparkline import sparkline
 from tensordiff.report.story import SideOf, Story
-from tensordiff.report.words import GLYPHS, counted, label, number, shape_of
+from tensordiff.report.words import GLYPHS, counted, label, name_of, number, shape_of, short
 
 _BARS = 32
 Lines = Iterator[str]
@@ -92,7 +92,7 @@ def _statistics(mse: Mapping[str, Any]) -> str:
 def _closes(story: Story) -> Lines:
     for close in story.closes:
         is_culprit = close.row is story.outcome.culprit
-        yield from _section(f"{'Culprit' if is_culprit else 'Selected'}: {label(close.row.pair)}")
+        yield from _section(f"{'Culprit' if is_culprit else 'Selected'}: {short(label(close.row.pair))}")
         yield from close_lines(close)
 
 
@@ -102,7 +102,7 @@ def close_lines(close: Close) -> Lines:
     yield f"verdict    {GLYPHS[row.verdict.name]} {row.verdict.name}: {printable(row.verdict.why)}"
     entries = row.pair.reference, row.pair.candidate
     for side, entry, origin in zip(("reference", "candidate"), entries, close.origins, strict=True):
-        yield f"{side:9}  {printable(entry.name)}{f'  ({origin})' if origin else ''}"
+        yield f"{side:9}  {name_of(entry)}{f'  ({origin})' if origin else ''}"
     if close.repro:
         yield f"repro      {close.repro}"
     if close.hint is not None:
@@ -110,7 +110,7 @@ def close_lines(close: Close) -> Lines:
     if row.diff is not None:
         yield f"profile    {sparkline(row.diff.profile, _BARS)}"
     for given in close.inputs:
-        yield f"input      {_verdict(given)} {label(given.pair)}: {printable(given.verdict.why)}"
+        yield f"input      {_verdict(given)} {short(label(given.pair))}: {printable(given.verdict.why)}"
     if close.worst:
         yield f"{'largest |Δ|':>12} {'reference':>15} {'candidate':>15}  at"
     for item in close.worst:
@@ -132,7 +132,7 @@ def _blame(story: Story) -> Lines:
         if rows:
             yield f"{title} ({len(rows)})"
         for row in rows:
-            yield f"  {_verdict(row)} {label(row.pair)}: {printable(row.verdict.why)}"
+            yield f"  {_verdict(row)} {short(label(row.pair))}: {printable(row.verdict.why)}"
 
 
 def _lint(story: Story) -> Lines:
@@ -142,20 +142,20 @@ def _lint(story: Story) -> Lines:
         yield f"{finding.level}: {where}{printable(finding.what)}; {finding.why}; {finding.do}"
     yield from (f"error: not read: {sentence}" for sentence in story.outcome.unread)
     if not (story.findings or story.outcome.unread):
-        yield "nothing found"
+        yield "nothing found in headers, token ids, the embedding and what was measured"
 
 
 def _orphans(story: Story) -> Lines:
     yield from _section("Not paired")
     for orphan in story.orphans:
-        yield f"{orphan.side}: {orphan.name}: {orphan.why}"
+        yield f"{orphan.side}: {short(orphan.name)}: {short(orphan.why)}"
     if not story.orphans:
         yield "nothing; every tensor has its partner"
 
 
 def _details(story: Story) -> Lines:
     yield from _section("Detailed results, in execution order")
-    names = [label(row.pair) for row in story.rows]
+    names = [short(label(row.pair)) for row in story.rows]
     shapes = [shape_of(row.shape) for row in story.rows]
     wide, broad = (min(60, max(map(len, column), default=5)) for column in (names, shapes))
     headings = ["mse", "rel_l2", "max|Δ|", *(["injected"] * story.has_injected), *(["golden×"] * story.has_golden)]

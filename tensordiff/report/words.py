@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.verdict import VerdictName
+from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
 GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
 _NUMBER = 8
+_NAMELESS = "(no name)"
+_LONGEST = 300  # characters of a name in a line that has more to tell
 
 
 def label(pair: Pair) -> str:
@@ -22,7 +25,20 @@ def label(pair: Pair) -> str:
     port = () if entry.port in ("output", "output_0") else (entry.port,)
     call = () if entry.call == 1 else (f"call {entry.call}",)
     step = () if entry.step == 0 else (f"step {entry.step}",)
-    return printable(" ".join((pair.name, *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+    return printable(" ".join((pair.name or _NAMELESS, *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+
+
+def name_of(entry: Entry) -> str:
+    """An entry as it is called in its dump."""
+    return printable(entry.name or _NAMELESS)
+
+
+def short(text: str, width: int = _LONGEST) -> str:
+    """Cut in the middle: a layer's number and its last part tell it from others."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[head + 1 - width :]}"
 
 
 def number(value: float | None) -> str:

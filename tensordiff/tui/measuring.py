@@ -14,6 +14,7 @@ from textual.message import Message
 
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding, lint_pair
+from tensordiff.compare.lint_rows import lint_rows
 from tensordiff.search.culprit import culprits
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Session
@@ -52,6 +53,8 @@ class Finished(Message):
     outcome: Outcome
     culprits: frozenset[int]
     """Positions of what is wrong by itself."""
+    findings: tuple[Finding, ...]
+    """What the values make doubtful."""
 
 
 def opened(session: Session, before: Listing | None = None) -> Opened:
@@ -96,4 +99,4 @@ def finished(session: Session, rows: list[Row]) -> Finished:
     places = frozenset(at for at, row in enumerate(rows) if id(row) in wrong)
     outcome = session.outcome(rows)
     _ = outcome.verdict  # found here, so that the screen does not look through all rows for it
-    return Finished(session, outcome, places)
+    return Finished(session, outcome, places, tuple(lint_rows(rows)))

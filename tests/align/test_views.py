@@ -148,3 +148,18 @@ def test_applying_copies_nothing() -> None:
     views = reconcile(array.shape, (9, 64))
     assert views is not None
     assert np.shares_memory(views.apply(array), array)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "named"),
+    [
+        (((1,), ()), ["squeeze 0"]),
+        (((), (1, 1)), ["candidate squeeze 0 1"]),
+        (((1, 1), ()), ["squeeze 0 1"]),
+        (((), ()), []),
+    ],
+)
+def test_a_scalar_has_no_dimension_left(shapes: tuple[Shape, Shape], named: list[str]) -> None:
+    views = reconcile(*shapes)
+    assert views is not None
+    assert (views.shape, views.named()) == ((), named)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Call
-from tests.making import numbers, save_npy, truncate, write
+from tests.making import numbers, save, save_npy, truncate, write
 
 HOSTILE = {
     "markup": "blocks[/0]",
@@ -42,12 +42,18 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+def shown_short(name: str) -> str:
+    """The same in a line that has more to tell: at most 300 characters, cut in the middle."""
+    whole = shown(name)
+    return whole if len(whole) <= 300 else f"{whole[:99]}…{whole[-200:]}"
+
+
 def test_a_pair_that_agrees(call: Call, tmp_path: Path, name: str) -> None:
     made = write(tmp_path / "d", {name: numbers(4)})
     said = call("compare", made, made)
     assert (said.status, said.err) == (0, "")
     assert is_harmless(said.out)
-    assert f" {shown(name)} " in said.out
+    assert f" {shown_short(name)} " in said.out
     assert said.out.endswith("\nverdict: agrees\n")
 
 
@@ -57,7 +63,8 @@ def test_a_culprit(call: Call, tmp_path: Path, name: str) -> None:
     said = call("compare", reference, candidate)
     assert said.status == 1
     assert is_harmless(said.out)
-    assert f"\nverdict: diverges, first at {shown(name)}\n" in said.out
+    assert f"\nverdict: diverges, first at {shown_short(name)}\n" in said.out
+    assert f"\n  reference  {shown(name)}\n" in said.out
 
 
 def test_an_orphan(call: Call, tmp_path: Path, name: str) -> None:
@@ -66,7 +73,24 @@ def test_an_orphan(call: Call, tmp_path: Path, name: str) -> None:
     said = call("compare", reference, candidate)
     assert said.status == 0
     assert is_harmless(said.out)
-    assert f"not paired on the reference: {shown(name)}\n" in said.out
+    assert f"not paired on the reference: {shown_short(name)}\n" in said.out
+
+
+def test_an_endless_name_widens_no_other_row(call: Call, tmp_path: Path) -> None:
+    plain = write(tmp_path / "plain", {"a": numbers(4)})
+    with_long = write(tmp_path / "long", {"a": numbers(4), "b" * 5000: numbers(4)})
+    row = next(line for line in call("compare", plain, plain).out.splitlines() if line.startswith("✓"))
+    assert row in call("compare", with_long, with_long).out.splitlines()
+    assert max(map(len, call("compare", with_long, with_long).out.splitlines())) < 500
+
+
+def test_no_name_at_all(call: Call, tmp_path: Path) -> None:
+    reference = save(tmp_path / "r.safetensors", {"": numbers(4)})
+    candidate = save(tmp_path / "c.safetensors", {"": -numbers(4), "a": numbers(4)})
+    said = call("compare", reference, candidate)
+    assert "\nverdict: diverges, first at (no name)\n" in said.out
+    alone = call("compare", candidate, save(tmp_path / "a.safetensors", {"a": numbers(4)}))
+    assert "not paired on the reference: (no name)\n" in alone.out
 
 
 def test_inspect_and_lint(call: Call, tmp_path: Path, name: str) -> None:

@@ -25,7 +25,7 @@ def test_a_note_is_no_failure(call: Call) -> None:
 def test_a_warning_is_status_1(call: Call, tmp_path: Path) -> None:
     said = call("lint", save(tmp_path / "d.safetensors", {"a": np.zeros((4, 4))}))
     assert said.status == 1
-    assert "! warning: a: 1 outputs are all zero\n" in said.out
+    assert "! warning: a: 1 output is all zero\n" in said.out
 
 
 def test_an_error_is_status_2(call: Call, tmp_path: Path) -> None:
@@ -63,6 +63,45 @@ def test_rules_are_used(call: Call, tmp_path: Path) -> None:
     rules.write_text("[[rule]]\nmatch = '^b$'\nreplace = 'a'\n")
     made = write(tmp_path / "r", {"a": numbers(4)}), write(tmp_path / "c", {"b": numbers(4)})
     assert call("lint", *made, "--rules", rules).status == 0
+
+
+# --- what compare says of it ----------------------------------------------------------------------
+
+ZERO = {"layers.0-output": numbers(4, 4), "layers.1-output": np.zeros((4, 4), np.float32)}
+
+
+def test_compare_says_at_the_top_what_it_has_looked_at(call: Call) -> None:
+    said = call("compare", REFERENCE, REFERENCE)
+    assert "\nlint       of headers, token ids and the embedding: nothing found\n\n" in said.out
+    assert "\nlint of the measured values: nothing found\nverdict: agrees\n" in said.out
+
+
+def test_compare_says_at_the_end_what_values_show(call: Call, tmp_path: Path) -> None:
+    made = write(tmp_path, ZERO)
+    said = call("compare", made, made)
+    top, _, end = said.out.partition("\nlint of the measured values\n")
+    assert "lint       of headers, token ids and the embedding: nothing found\n" in top
+    assert end.startswith("  ! both sides: layers.1-output: 1 output is all zero; a buffer that was never written")
+    assert end.endswith("\nverdict: agrees\n")
+
+
+def test_compare_has_both_in_its_json(call: Call, tmp_path: Path) -> None:
+    reference = save(tmp_path / "r.safetensors", ZERO, ordered=False)
+    candidate = write(tmp_path / "c", dict.fromkeys(ZERO, numbers(4, 4)))
+    found = json.loads(call("compare", reference, candidate, "--json").out)["lint"]
+    assert [(finding["level"], finding["where"]) for finding in found] == [
+        ("note", "reference"), ("warning", "reference: layers.1-output"), ("warning", "candidate: layers.1-output"),
+    ]  # fmt: skip
+    assert [finding["what"] for finding in found[1:]] == ["1 output is all zero", "is byte for byte layers.0-output"]
+
+
+def test_compare_finds_what_lint_finds(call: Call, tmp_path: Path) -> None:
+    one, nan = numbers(4, 4), np.full((4, 4), np.nan, np.float32)
+    made = write(tmp_path, {**ZERO, "layers.2-output": one, "layers.2-input_0": one, "layers.3-output": nan})
+    by_lint = json.loads(call("lint", made, "--json").out)["findings"]
+    by_compare = json.loads(call("compare", made, made, "--json").out)["lint"]
+    assert len(by_lint) == 4
+    assert [finding["what"] for finding in by_compare] == [finding["what"] for finding in by_lint]
 
 
 def test_a_dump_that_is_not_there(call: Call) -> None:

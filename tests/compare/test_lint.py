@@ -10,8 +10,9 @@ import pytest
 
 from tensordiff.align import align
 from tensordiff.compare.lint import Finding, lint_pair
-from tensordiff.dump import open_dump
+from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Held, Origin, entry
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 
 A = numbers(9, 4)
@@ -54,8 +55,34 @@ def test_the_same_token_ids_in_another_type_or_shape(tmp_path: Path, candidate: 
     assert of(tmp_path, {f"{EMBED}-input_0": IDS}, {f"{EMBED}-input_0": candidate}) == []
 
 
-def test_other_position_ids_are_no_token_ids(tmp_path: Path) -> None:
-    name = "model.embed_positions-input_position_ids"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.transformer.wte-input_0", "gpt_neox.embed_in-input_0", "tok_embeddings-input_0", "shared-input_0",
+        "backbone.embeddings-input_0", "embedding-input_input", "input_ids", "model.input_ids",
+        "model-input_input_ids", "model-input_ids", "model-input_tokens",
+    ],
+)  # fmt: skip
+def test_token_ids_by_any_name(tmp_path: Path, name: str) -> None:
+    [finding] = of(tmp_path, {name: IDS}, {name: IDS[::-1]})
+    assert (finding.level, finding.where) == ("error", name)
+    assert of(tmp_path / "same", {name: IDS}, {name: IDS}) == []
+
+
+def test_the_token_ids_of_a_later_call(tmp_path: Path) -> None:
+    first, second = f"{EMBED}-input_0", f"{EMBED}(2)-input_0"
+    [finding] = of(tmp_path, {first: IDS, second: IDS[:1]}, {first: IDS, second: IDS[1:2]})
+    assert (finding.level, finding.where) == ("error", second)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_positions-input_position_ids", "transformer.wpe-input_0", "bert.token_type_embeddings-input_0",
+        "bert.embeddings-input_token_type_ids", "model.rotary_emb-input_position_ids", "tokens", "router.ids",
+    ],
+)  # fmt: skip
+def test_other_ids_are_no_token_ids(tmp_path: Path, name: str) -> None:
     assert of(tmp_path, {name: IDS}, {name: IDS + 1}) == []
 
 
@@ -70,13 +97,42 @@ def test_other_token_ids_in_the_manifests(tmp_path: Path) -> None:
 # --- the embedding ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["model.embed_tokens", "bert.embeddings.word_embeddings", "transformer.wte"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.embed_tokens", "bert.embeddings.word_embeddings", "transformer.wte", "gpt_neox.embed_in",
+        "model.tok_embeddings",
+    ],
+)  # fmt: skip
 def test_an_embedding_that_differs_by_a_bit(tmp_path: Path, name: str) -> None:
     other = A.copy()
     other[3, 2] = np.nextafter(other[3, 2], np.float32(9))
     [finding] = of(tmp_path, {f"{name}-output": A}, {f"{name}-output": other})
     assert (finding.level, finding.where) == ("warning", f"{name}-output")
     assert "not bit-equal" in finding.what
+
+
+@pytest.mark.parametrize("name", ["backbone.embeddings", "shared"])
+def test_a_table_is_known_by_what_goes_in(tmp_path: Path, name: str) -> None:
+    given = {f"{name}-input_0": IDS}
+    [finding] = of(tmp_path / "ids", {**given, f"{name}-output": A}, {**given, f"{name}-output": -A})
+    assert (finding.level, finding.where) == ("warning", f"{name}-output")
+    inside = {**given, f"{name}.norm-output": A}
+    assert of(tmp_path / "whole", {**inside, f"{name}-output": A}, {**inside, f"{name}-output": -A}) == []
+    assert of(tmp_path / "patches", {f"{name}-output": A}, {f"{name}-output": -A}) == []
+
+
+def test_a_table_is_known_by_its_class() -> None:
+    def side(kind: str, array: Array) -> Dump:
+        made = entry("m.embeddings", Held(array))._replace(origin=Origin(kind))
+        return Dump(Path("held"), "held", (made,), ordered=True)
+
+    def levels(kind: str) -> list[str]:
+        ref, cand = side(kind, A), side(kind, -A)
+        return [finding.level for finding in lint_pair(ref, cand, align(ref, cand))]
+
+    assert levels("Embedding") == ["warning"]
+    assert levels("BertEmbeddings") == []
 
 
 def test_an_embedding_that_is_equal(tmp_path: Path) -> None:

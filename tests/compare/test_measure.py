@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,29 @@ def test_neighbouring_large_integers_differ_by_one(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", PASSES)
+@pytest.mark.parametrize("floats", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("integers", ["int64", "uint64"])
+def test_large_integers_against_floats(integers: str, floats: str, compiled: bool) -> None:
+    """float64 holds no odd number past 2**53: each difference against whole numbers of any length."""
+    bounds = np.iinfo(integers)
+    whole = np.array([2**53 + 1, 2**60 - 1, bounds.max, bounds.max - 511, bounds.min, bounds.min + 1, 1, 0], integers)
+    near = whole.astype(np.float64).astype(DTYPES[floats])
+    for k, (value, other) in enumerate(zip(whole.tolist(), near.tolist(), strict=True)):
+        off = float(abs(Fraction(other) - value))
+        for sides in ((whole, near), (near, whole)):
+            one = measure(sides[0][k : k + 1], sides[1][k : k + 1], compiled=compiled)
+            assert one.max_abs == off, value
+    assert measure(whole[:1], whole[:1].astype(np.float64), compiled=compiled).max_abs == 1.0
+
+
+@settings(deadline=None)
+@given(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_integer_against_any_float(whole: int, other: float) -> None:
+    diff = measure(np.array([whole]), np.array([other]), compiled=False)
+    assert diff.max_abs == pytest.approx(float(abs(Fraction(other) - whole)), rel=3e-16, abs=0)
+
+
+@pytest.mark.parametrize("compiled", PASSES)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_many_blocks(compiled: bool, dtype: str) -> None:
     """Enough elements for several blocks, buckets and both threads, with the maximum anywhere."""
@@ -201,7 +225,38 @@ def test_complex_numbers_are_pairs_of_reals(compiled: bool) -> None:
     ref = np.array([1 + 2j, 3 - 1j], np.complex64)
     cand = np.array([1 + 2j, 3 + 1j], np.complex64)
     diff = measure(ref, cand, compiled=compiled)
-    assert (diff.max_abs, diff.max_abs_index, diff.elements) == (2.0, (1, 1), 4)
+    assert (diff.max_abs, diff.max_abs_index, diff.elements) == (2.0, (1,), 4)
+    assert (diff.max_abs_place, diff.shape) == ((1, 1), (2, 2))
+
+
+@pytest.mark.parametrize("compiled", PASSES)
+def test_an_index_of_complex_numbers_is_one_of_the_tensor(compiled: bool) -> None:
+    one = measure(np.array(1 + 2j), np.array(1 + 5j), compiled=compiled)
+    assert (one.max_abs, one.max_abs_index, one.max_rel_index) == (3.0, (), ())
+    ref = np.ones((2, 3), np.complex64)
+    many = measure(ref, ref + np.array([[0, 0, 0], [0, 5j, 0]], np.complex64), compiled=compiled)
+    assert (many.max_abs_index, many.max_rel_index) == ((1, 1), (1, 1))
+
+
+@pytest.mark.parametrize("compiled", PASSES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
+def test_reals_against_complex_numbers(dtype: str, compiled: bool) -> None:
+    ref = np.array([1, 0, 1]).astype(DTYPES[dtype])
+    diff = measure(ref, np.array([1, 0, 1 + 2j]), compiled=compiled)
+    assert (diff.max_abs, diff.max_abs_index, diff.elements) == (2.0, (2,), 6)
+
+
+def test_large_integers_against_complex_numbers() -> None:
+    assert measure(np.array([2**53 + 1]), np.array([2.0**53 + 0j])).max_abs == 1.0
+
+
+@pytest.mark.parametrize("compiled", PASSES)
+@pytest.mark.parametrize("scale", [1e300, 1e-300, 1e200, 1e-200])
+def test_roots_of_squares_that_no_float_holds(scale: float, compiled: bool) -> None:
+    ref = np.array([3.0, 4.0, 0.0, 0.0])
+    diff = measure(ref * scale, (ref + np.array([0, 0, 0, 1e-3])) * scale, compiled=compiled)
+    assert diff.rms == pytest.approx(5e-4 * scale, rel=1e-12, abs=0)
+    assert diff.ref_rms == pytest.approx(2.5 * scale, rel=1e-12, abs=0)
 
 
 @pytest.mark.parametrize("compiled", PASSES)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
+from tensordiff.dump.finding import Finding
+from tensordiff.dump.lint import Facts, lint_headers, lint_values, read_facts
 from tensordiff.dump.writer import DumpWriter
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 
@@ -89,10 +90,34 @@ def test_nan(tmp_path: Path, dtype: str) -> None:
     odd = A.copy()
     odd[1, 1] = odd[2, 2] = np.nan
     [finding] = of(tmp_path, {"a": A.astype(kind), "b": odd.astype(kind), "c": odd.astype(kind)})
-    assert (finding.level, finding.where, finding.what) == ("warning", "b", "holds 2 NaN")
+    assert (finding.level, finding.where, finding.what) == (
+        "warning",
+        "b",
+        "holds 2 NaN, and 1 more entry holds some: c",
+    )
 
 
-def test_infinities_are_what_masks_are_made_of(tmp_path: Path) -> None:
+def test_one_nan(tmp_path: Path) -> None:
+    [finding] = of(tmp_path, {"a": A, "b": np.array([np.nan, 1.0])})
+    assert (finding.where, finding.what) == ("b", "holds 1 NaN")
+
+
+def test_of_many_a_few_are_named(tmp_path: Path) -> None:
+    [finding] = of(tmp_path, {f"a{i}": np.array([np.nan, i]) for i in range(9)})
+    assert finding.what == "holds 1 NaN, and 8 more entries hold some: a1, a2, a3, a4, a5 and 3 more"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "float8_e5m2", "complex64"])
+def test_an_overflow(tmp_path: Path, dtype: str) -> None:
+    kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
+    odd = A.copy()
+    odd[1, 1], odd[2, 2] = np.inf, -1
+    [finding] = of(tmp_path, {"a": A.astype(kind), "b": odd.astype(kind), "c": odd.astype(kind)})
+    assert (finding.level, finding.where) == ("warning", "b")
+    assert finding.what == "holds 1 +inf, and 1 more entry holds some: c"
+
+
+def test_minus_infinities_are_what_masks_are_made_of(tmp_path: Path) -> None:
     odd = A.copy()
     odd[1, 1] = -np.inf
     assert of(tmp_path, {"a": odd}) == []
@@ -105,7 +130,25 @@ def test_all_zero(tmp_path: Path) -> None:
     assert (finding.level, finding.where, finding.what) == ("warning", "b, c", "2 outputs are all zero")
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("a-input_0", "float32"), ("ids", "int64"), ("mask", "bool")])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers_that_are_all_zero(tmp_path: Path, dtype: str) -> None:
+    [finding] = of(tmp_path, {"layers.0.quantized": np.zeros((9, 4), dtype)})
+    assert (finding.level, finding.where, finding.what) == ("warning", "layers.0.quantized", "1 output is all zero")
+
+
+@pytest.mark.parametrize("name", ["layers.0-input_0", "layers.0-input_hidden_states"])
+def test_inputs_that_are_all_zero(tmp_path: Path, name: str) -> None:
+    [finding] = of(tmp_path, {name: np.zeros((9, 4), np.float32), "layers.0-output": A})
+    assert (finding.level, finding.where, finding.what) == ("note", name, "1 input is all zero")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("attn-input_attention_mask", "float32"), ("attn-input_past_key_values", "float32"), ("ids", "int64"),
+        ("mask", "bool"), ("a-input_token_type_ids", "int64"), ("router.indices", "int64"),
+    ],
+)  # fmt: skip
 def test_zeros_that_mean_nothing(tmp_path: Path, name: str, dtype: str) -> None:
     assert of(tmp_path, {name: np.zeros((9, 4), dtype)}) == []
 
@@ -125,6 +168,20 @@ def test_blocks_that_are_byte_for_byte_the_same(tmp_path: Path) -> None:
     [finding] = of(tmp_path, {"layers.0.mlp-output": A, "layers.1.mlp-output": B, "layers.2.mlp-output": A})
     assert (finding.level, finding.where) == ("warning", "layers.2.mlp-output")
     assert finding.what == "is byte for byte layers.0.mlp-output"
+
+
+def test_every_part_that_is_the_same_is_told(tmp_path: Path) -> None:
+    names = [f"layers.{i}.{part}-output" for i in range(4) for part in ("attn", "mlp")]
+    found = of(tmp_path, {name: A if "attn" in name else B for name in names})
+    others = ", ".join(f"layers.{i}.attn-output" for i in (1, 2, 3))
+    assert [finding.where for finding in found] == [others, others.replace("attn", "mlp")]
+    assert found[0].what == "are byte for byte layers.0.attn-output"
+
+
+def test_of_many_parts_a_few_are_told_and_the_rest_counted(tmp_path: Path) -> None:
+    parts = {f"part{k}": numbers(9, 4, seed=k) for k in range(8)}
+    found = of(tmp_path, {f"layers.{i}.{part}-output": values for i in (0, 1) for part, values in parts.items()})
+    assert [finding.what for finding in found][4:] == ["is byte for byte layers.0.part4-output", "3 more like these"]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +217,11 @@ def test_a_chain_that_is_broken(tmp_path: Path, blocks: str) -> None:
     assert (finding.level, finding.where) == ("warning", f"{two}-input_0")
     assert finding.what == f"is not what {one}-output gave"
     assert of(tmp_path / "whole", {f"{one}-output": A, f"{two}-input_0": A, f"{two}-output": C}) == []
+
+
+def test_every_break_is_told(tmp_path: Path) -> None:
+    tensors = {"layers.0-output": A, "layers.1-input_0": B, "layers.1-output": C, "layers.2-input_0": B}
+    assert [finding.where for finding in of(tmp_path, tensors)] == ["layers.1-input_0", "layers.2-input_0"]
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "dequantize",
     ),
     "meta": (lambda: torch.ones(2, device="meta"), "no values"),
-    "complex32": (lambda: torch.ones(2, dtype=torch.complex32), "torch.complex32"),
+    "complex32": (
+        lambda: torch.ones(2, dtype=torch.complex32),
+        "torch.complex32.* save it .to.torch.complex64",
+    ),
+    "bits": (
+        lambda: torch.zeros(2, dtype=torch.uint8).view(torch.bits8),
+        "torch.bits8.* save its .view.torch.uint8",
+    ),
     "packed": (lambda: torch.ones(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "float4_e2m1fn_x2"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(2)]), "unbind"),
     "storage": (lambda: torch.ones(2).untyped_storage(), "bare storage"),

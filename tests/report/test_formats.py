@@ -87,6 +87,21 @@ def test_text_keeps_every_name_on_its_line(name: str) -> None:
     assert all(line.isprintable() for line in text.split("\n"))
 
 
+def test_text_cuts_a_name_without_end() -> None:
+    long = {"a" * 5000: A, "b" * 5000: A}
+    lines = report(*compared({**long, "c": A}, {"a" * 5000: -A, "c": A}), ".txt").splitlines()
+    assert f"reference  {'a' * 5000}" in lines  # once, where the culprit is told
+    assert max(len(line) for line in lines if "a" * 5000 not in line) < 700
+
+
+@pytest.mark.parametrize("suffix", [".md", ".html", ".json", ".txt"])
+def test_what_the_values_make_doubtful(suffix: str) -> None:
+    tensors = {"first": A, "last": np.zeros((2, 6), "f4")}
+    told = report(*compared(tensors, tensors), suffix)
+    assert "last" in told
+    assert "1 output is all zero" in told
+
+
 def test_markdown_is_short_and_folds_the_rest() -> None:
     text = report(*samples(), ".md")
     head = text[: text.index("<details>")]

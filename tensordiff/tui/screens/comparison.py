@@ -207,6 +207,7 @@ class Comparison(Screen[None]):
         if message.session is not self.session:
             return
         self.outcome, self.culprits = message.outcome, message.culprits
+        self.findings = tuple(dict.fromkeys((*self.findings, *message.findings)))
         self.table.culprits = message.culprits
         self.table.move(self.table.cursor)
         self.summarize()

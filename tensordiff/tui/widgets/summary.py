@@ -96,4 +96,5 @@ def _findings(findings: Sequence[Finding]) -> Text:
     worst = min(findings, key=lambda finding: ("error", "warning", "note").index(finding.level))
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     glyph, style = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "")}[worst.level]
-    return Text(f"{glyph} {printable(worst.what)}{more}", style)
+    where = f"{printable(worst.where)}: " if worst.where else ""
+    return Text(f"{glyph} {where}{printable(worst.what)}{more}", style)

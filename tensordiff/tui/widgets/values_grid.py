@@ -62,7 +62,7 @@ class ValuesPane(Pane[Values]):
         """Where the largest error is: there is most to see."""
         diff = self.subject.row.diff if self.subject else None
         self.shape, self.top, self.left = (diff.shape or (1,)) if diff else (), 0, 0
-        self.index = (diff.max_abs_index or (0,)) if diff and diff.elements else (0,) * len(self.shape)
+        self.index = (diff.max_abs_place or (0,)) if diff and diff.elements else (0,) * len(self.shape)
         self._centred = False
         self._see_cursor()
 

@@ -1,0 +1,16 @@
+"""What the thread that measures tells the screen at its end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensordiff.tui.measuring import finished
+from tests.making import numbers
+from tests.report.ground import compared
+
+
+def test_what_the_values_make_doubtful_is_told_at_the_end() -> None:
+    tensors = {"first": numbers(2, 6), "last": np.zeros((2, 6), "f4")}
+    session, outcome = compared(tensors, tensors)
+    [finding] = finished(session, list(outcome.rows)).findings
+    assert (finding.where, finding.what) == ("both sides: last", "1 output is all zero")
