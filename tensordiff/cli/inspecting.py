@@ -18,6 +18,7 @@ from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.compare_json import dumps
 from tensordiff.report.words import number
+from tensordiff.sizes import bytes_said
 
 SCHEMA = "tensordiff.inspect/1"
 _STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size
@@ -85,7 +86,7 @@ def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, An
             echo(line)
         total += record["bytes"] or 0
         status = status or _status([record])
-    echo(f"{len(entries)} entries, {size(total)}")
+    echo(f"{len(entries)} entries, {bytes_said(total)}")
     return status
 
 
@@ -120,7 +121,7 @@ def _about(record: dict[str, Any]) -> str:
     if record["shape"] is None:
         return ""
     shape = "×".join(map(str, record["shape"])) or "scalar"
-    return f"{record['dtype']:<10} {shape:>14} {size(record['bytes']):>9}"
+    return f"{record['dtype']:<10} {shape:>14} {bytes_said(record['bytes']):>9}"
 
 
 def _stats_cells(stats: dict[str, Any] | None) -> str:
@@ -130,12 +131,3 @@ def _stats_cells(stats: dict[str, Any] | None) -> str:
     values = (f"{name} {'-' if stats[key] is None else number(stats[key]):>9}" for name, key in headings.items())
     odd = f"  nan {stats['nan']} inf {stats['inf']}" if stats["nan"] or stats["inf"] else ""
     return " ".join(values) + odd
-
-
-def size(count: float) -> str:
-    """Bytes as people say them."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -118,9 +119,18 @@ def tensordiff(ctx: click.Context) -> int:
     return 2
 
 
+class _Terminated(KeyboardInterrupt):
+    """Somebody ended the process from outside: as with Ctrl-C, what was begun is put away first."""
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _Terminated
+
+
 def run() -> NoReturn:
     """The console script."""
     streams.prepare()
+    signal.signal(signal.SIGTERM, _terminate)
     args = sys.argv[1:]
     sys.exit(_guarded([arg for arg in args if arg != _DEBUG], _DEBUG in args))
 
@@ -131,9 +141,9 @@ def _guarded(args: list[str], debug: bool) -> int:
     except BrokenPipeError:
         streams.abandon_stdout()  # the reader (head, less) has what it wanted
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
         streams.say("interrupted")
-        return 130
+        return 143 if isinstance(error, _Terminated) else 130
     except Exception as error:  # whatever happens, status 1 means that tensors diverge and nothing else
         if debug:
             _show_traceback()
