@@ -2,12 +2,16 @@
 
 The naive hook keeps what most scripts keep: a forward hook on every module, and ``torch.save`` of each tensor it was
 given and gave, to a file each. Overhead is time beyond the plain forward. All take turns in one process, to one folder.
+Memory is the most that a process of its own ever had resident, beyond one that ran the plain forward alone.
 Run it as ``python -m benchmarks.capture``.
 """
 
 from __future__ import annotations
 
+import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +24,8 @@ import transformers
 
 import tensordiff
 
+ROOT = Path(__file__).resolve().parent.parent
+METHODS = ("plain", "tensordiff", "torch.save", "debugger")
 SHAPES = (("small: 4 layers × 256, 64 tokens", 4, 256, 64), ("wide: 4 layers × 1024, 256 tokens", 4, 1024, 256))
 
 
@@ -95,23 +101,48 @@ def best(net: Any, ids: Any, root: Path, rounds: int) -> dict[str, float]:
     return found
 
 
+def most_resident(shape: int, method: str) -> int:
+    """The most bytes that a new process had in memory, which ran one forward so."""
+    code = f"from benchmarks.capture import forward_once; forward_once({shape}, {method!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return int(done.stdout.split()[-1])
+
+
+def forward_once(shape: int, method: str) -> None:
+    """One forward, after a plain one; then how much memory that took, by which a child answers."""
+    _, layers, width, tokens = SHAPES[shape]
+    net = model(layers, width)
+    made, ids = makers(net), torch.arange(tokens)[None] % 2048
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("plain", method):
+            seconds(made[name], net, ids, Path(folder) / "dump")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def memory(shape: int, runs: int = 1) -> str:
+    """What each method takes beyond the plain forward, the least of several processes."""
+    least = {method: min(most_resident(shape, method) for _ in range(runs)) for method in METHODS}
+    beyond = [max(least[method] - least["plain"], 0) / 1e6 for method in METHODS[1:]]
+    return " / ".join(f"{megabytes:.0f}" for megabytes in beyond) + " MB"
+
+
 def rows(root: Path, rounds: int = 7) -> list[list[str]]:
     """One row a model: times, and how much less overhead than the others."""
     found = []
-    for name, layers, width, tokens in SHAPES:
+    for shape, (name, layers, width, tokens) in enumerate(SHAPES):
         net = model(layers, width)
         ids = torch.arange(tokens)[None] % 2048
         times = best(net, ids, root, rounds)
         over = {method: time - times["plain"] for method, time in times.items()}
         less = [f"**{over[other] / over['tensordiff']:.1f}×**" for other in ("torch.save", "debugger")]
-        shown = [f"{1e3 * times[method]:.1f} ms" for method in ("plain", "tensordiff", "torch.save", "debugger")]
-        found.append([name, *shown, *less])
+        shown = [f"{1e3 * times[method]:.1f} ms" for method in METHODS]
+        found.append([name, *shown, *less, memory(shape)])
     return found
 
 
 HEADINGS = (
     "model", "plain forward", "tensordiff", "torch.save in a hook", "model_addition_debugger",
-    "less overhead than torch.save", "than the debugger",
+    "less overhead than torch.save", "than the debugger", "memory beyond plain: tensordiff / torch.save / debugger",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tensordiff.capture.again import Made, how_made
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.standby import Standby
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session import Session
@@ -32,6 +33,8 @@ class Live:
     session: Session
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     """Where runs put their dumps, one folder a run."""
+    standby: Standby | None = None
+    """Keeps the process of one run for the next; whoever gives it closes it."""
 
     def made(self, side: Side) -> Made | None:
         """How a side's dump was made, where that is known."""
@@ -76,4 +79,5 @@ class Live:
 
     def _run(self, made: Made, name: str) -> Run:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
-        return Run(Job(made.source, replace(made.settings, force=made.settings.force), str(folder / "dump")))
+        job = Job(made.source, replace(made.settings, force=made.settings.force), str(folder / "dump"))
+        return Run(job, self.standby)

@@ -20,6 +20,7 @@ from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection
+from tensordiff.capture.standby import Standby
 from tensordiff.compare.engine import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
@@ -39,6 +40,8 @@ class RerunOracle:
     """The candidate's layer that is the model itself."""
     follow: Follow
     """Listens to a run until its end."""
+    standby: Standby | None = None
+    """Keeps the process of one probe for the next; whoever gives it closes it."""
     healed: set[int] = field(default_factory=set)
     """Numbers of the places before which the fault lies: with them made right, the model's output was right."""
 
@@ -80,7 +83,7 @@ class RerunOracle:
         """Run the candidate with all before a layer made right, and see."""
         layer, folder = pair.candidate.layer, Path(tempfile.mkdtemp(prefix="tensordiff-"))
         try:
-            self.follow(Run(self._job(layer, folder / "dump")))
+            self.follow(Run(self._job(layer, folder / "dump"), self.standby))
             request = self.session.request
             seen = Session.open(Request(self.session.reference.path, folder / "dump", rules=request.rules))
             if not _is_wrong(seen.engine.rows(_outputs(seen.pairs, self.whole))):

@@ -1,7 +1,8 @@
 """What a child tells while it runs: one JSON object a line, each with its ``event``.
 
 ``Phase`` is what it is doing now, ``Progress`` how far that is, ``Note`` something a person should know.
-The last event is ``Failed`` or ``Done``; a child that ends without either died, and ``runner`` says how.
+The last event is ``Failed`` or ``Done``; a child that ends without either died, and ``runner`` says how. ``Anew`` is
+between a child that stays and the runner, and goes no further.
 """
 
 from __future__ import annotations
@@ -56,8 +57,15 @@ class Done:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-Event = Phase | Progress | Note | Failed | Done
-_KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done)}
+@dataclass(frozen=True)
+class Anew:
+    """A job is for a new process: something is not as it was when this one was new. Nothing was written."""
+
+    why: str
+
+
+Event = Phase | Progress | Note | Failed | Done | Anew
+_KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done, Anew)}
 
 
 def encode(event: Event) -> str:

@@ -1,32 +1,28 @@
-"""A child process that runs a source, as the parent sees it: a job in, events out, and an end for certain.
+"""A source being run, as the parent sees it: a job in, events out, and an end for certain.
 
-The child is ``PYTHON -m tensordiff.capture.children KIND FD``. It is given its job on standard input, and that
-pipe stays open: when it closes, the parent is gone and the child ends itself. Events come on a pipe of their own,
-so nothing that a framework prints can be taken for one; what it prints is kept as the log. The child leads a
-process group, and whatever is left of that group when the run is over is killed.
+The process is ``child``'s. A run by itself has one of its own and ends it; given a ``Standby`` it may take the one that
+an earlier run left, and leaves it again when all went well. A child whose source is no longer what a new one would load
+says so before it writes anything, and the run begins anew in a new one.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
-import tensordiff
-from tensordiff.capture.events import Done, Event, Failed, Phase, decode
+from tensordiff.capture.child import Child
+from tensordiff.capture.events import Anew, Done, Event, Failed, Note, Phase
 from tensordiff.capture.job import Job
+from tensordiff.capture.standby import Standby
 from tensordiff.dump.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
 
 _GRACE_S = 3.0  # how long a child may take to end by itself
+_CANCEL_S = 0.5  # and where it was cancelled
 _TAIL = 6000  # characters of the log that go with a failure
 _LOG_KEPT = 1 << 20
 _HINTS = {
@@ -40,23 +36,14 @@ _HINTS = {
 class Run:
     """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, standby: Standby | None = None) -> None:
         self.job = job
         self.is_cancelled = False
-        self._is_heard, self._kept_log = False, ""
-        self._phase = "starting"
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the run
-        self._shelf = Path(tempfile.mkdtemp(prefix="tensordiff-"))
-        told, tell = os.pipe()
-        try:
-            self._process = self._start(tell)
-        except BaseException:
-            os.close(told)
-            self._forget()
-            raise
-        finally:
-            os.close(tell)
-        self._told = os.fdopen(told, "rb")
+        self._standby = standby
+        self._is_heard = self._is_over = self._is_left = False
+        self._kept_log, self._phase = "", "starting"
+        self._lock = Lock()  # a run is cancelled from another thread than it is listened to in
+        self._child = self._begin()
 
     def __enter__(self) -> Self:
         return self
@@ -64,9 +51,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_heard = False
         self.cancel()
-        self._told.close()
-        self._log.close()
 
     def __iter__(self) -> Iterator[Event]:
         self._is_heard = True
@@ -77,16 +63,35 @@ class Run:
             self.cancel()
 
     def _until_end(self) -> Iterator[Event]:
-        for event in self._events():
+        is_silent = True
+        for event in self._child.events():
+            is_silent = False
+            if isinstance(event, Anew):
+                yield from self._anew(event.why)
+                return
             if isinstance(event, Phase):
                 self._phase = event.name
             if isinstance(event, Done | Failed):
-                self._end()
+                self._end(event)
                 yield event
                 return
             yield event
-        self._end()
-        yield self._died()
+        self._end(None)
+        if is_silent and self._child.jobs > 1 and not self.is_cancelled:
+            yield from self._anew("the process that waited had ended")
+        else:
+            self._is_over = True
+            yield self._died()
+
+    def _anew(self, why: str) -> Iterator[Event]:
+        """What an earlier run left will not do: go on with a new child, unless there is nobody left to want it."""
+        yield Note(f"{why}; a new process is started")
+        with self._lock:
+            self._child.end(_GRACE_S)
+            if not self.is_cancelled:
+                self._child.close()
+                self._child = self._begin()
+        yield from self._until_end()
 
     def result(self) -> Done:
         """Run to the end, listening to nothing; raises ``CaptureError`` where it failed."""
@@ -98,81 +103,55 @@ class Run:
         raise CaptureError(f"{printable(self.job.source)}: was listened to already")
 
     def cancel(self) -> None:
-        """End the child and all that it started, now. From any thread; does nothing where it has ended."""
-        if self._process.poll() is None:
-            self.is_cancelled = True
-        self._end(grace_s=0.5)
-        if not self._is_heard:  # else whoever listens has the pipe in hand, and lets go of it
-            self._close()
+        """End the child and all that it started, now. From any thread; does nothing where the run is over."""
+        with self._lock:
+            if self._is_left:
+                return
+            if not self._is_over:
+                self.is_cancelled = True
+            self._child.end(_CANCEL_S, asks=self.is_cancelled)
+            if not self._is_heard:  # else whoever listens has the pipe in hand, and lets go of it
+                self._keep_log()
+                self._child.close()
 
     def log(self) -> str:
-        """What the child printed so far."""
-        if self._log.closed:
-            return self._kept_log
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), size, 0).decode("utf-8", "replace")
+        """What the child printed so far, of this run."""
+        return self._kept_log if self._is_left or self._child.is_closed else self._child.log(self._since)
 
     @property
     def pid(self) -> int:
         """The child's process id, which is its group's too."""
-        return self._process.pid
+        return self._child.pid
 
-    def _start(self, tell: int) -> subprocess.Popen[bytes]:
-        python = self.job.settings.python or sys.executable
-        # A link to the package alone: its neighbours must not hide those of another interpreter.
-        (self._shelf / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the interpreter the user named
-                [python, "-m", "tensordiff.capture.children", self.job.source.kind, str(tell)],
-                stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(tell,),
-                env=self._environment(), start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise CaptureError(
-                f"{printable(python)}: cannot be run ({(error.strerror or str(error)).lower()}); "
-                "give --python an interpreter that has the framework installed"
-            ) from error
-        _send(process.stdin, self.job.encode())
-        return process
+    def _begin(self) -> Child:
+        child = Child(self.job) if self._standby is None else self._standby.take(self.job)
+        self._since = child.printed
+        child.send(self.job)
+        return child
 
-    def _environment(self) -> dict[str, str]:
-        paths = (str(self._shelf), os.environ.get("PYTHONPATH", ""))
-        path = os.pathsep.join(filter(None, paths))
-        # What lies in the current folder must not be imported instead of a framework.
-        return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    def _end(self, event: Done | Failed | None) -> None:
+        """Leave the child to the next run, where it can be used; else leave no process behind."""
+        with self._lock:
+            if isinstance(event, Done) and not self.is_cancelled and self._standby is not None:
+                self._keep_log()
+                self._is_left = self._standby.leave(self._child)
+            self._is_over = event is not None
+            if not self._is_left:
+                self._child.end(self._grace_s(event), asks=self.is_cancelled)
 
-    def _events(self) -> Iterator[Event]:
-        with suppress(ValueError, OSError):  # closed under our hands by cancel, from another thread
-            for line in self._told:
-                yield decode(line)
-
-    def _end(self, grace_s: float = _GRACE_S) -> None:
-        """Leave no process behind; give the child a moment to leave by itself where it was not cancelled."""
-        process = self._process
+    def _grace_s(self, event: Done | Failed | None) -> float:
+        """A child that stays does not leave by itself, and has nothing left to do once its last word is said."""
         if self.is_cancelled:
-            _signal(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        _signal(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
-        shutil.rmtree(self._shelf, ignore_errors=True)
+            return _CANCEL_S
+        return 0.0 if self._child.stays and event is not None else _GRACE_S
 
-    def _close(self) -> None:
-        """Let go of all files; the log is kept."""
-        self._kept_log = self.log()[-_LOG_KEPT:]
-        self._log.close()
-        self._told.close()
-
-    def _forget(self) -> None:
-        self._log.close()
-        shutil.rmtree(self._shelf, ignore_errors=True)
+    def _keep_log(self) -> None:
+        if not self._child.is_closed:
+            self._kept_log = self.log()[-_LOG_KEPT:]
 
     def _died(self) -> Failed:
         """How a child ended that said nothing of it."""
-        source, status = printable(self.job.source), self._process.returncode
+        source, status = printable(self.job.source), self._child.status
         path = dump_at(self.job.output)
         left = f"; what was captured so far lies in {printable(path)}" if path else ""
         if self.is_cancelled:
@@ -191,19 +170,6 @@ class Run:
 def dump_at(folder: str) -> str | None:
     """The folder, if a dump lies in it, finished or not."""
     return folder if any((Path(folder) / name).exists() for name in (MANIFEST, JOURNAL)) else None
-
-
-def _send(pipe: IO[bytes] | None, line: str) -> None:
-    """Give the job. A child that is gone already will be found so when it is listened to."""
-    if pipe is not None:
-        with suppress(BrokenPipeError):
-            pipe.write(f"{line}\n".encode())
-            pipe.flush()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _signal_name(number: int) -> str:

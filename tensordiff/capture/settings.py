@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import AlignError, CaptureError, printable
 
 PROMPT = "The meaning of life is not a single enumerator"
 """What a model that reads text is asked where nobody says, the same for every framework."""
@@ -42,7 +42,7 @@ class Settings:
     image: str | None = None
     dtype: str | None = None
     weights_dtype: str | None = None
-    """What weights are rounded to before they are brought to ``dtype``."""
+    """What weights are rounded through; the model computes in ``dtype`` all the same."""
     device: str = "auto"
     attn_implementation: str | None = None
     num_hidden_layers: int | None = None
@@ -58,7 +58,7 @@ class Settings:
     leaves: bool = False
     no_inputs: bool = False
     max_bytes: int | None = None
-    """How much may be written; what is beyond it is left out, and said."""
+    """How much may be written; the first tensor that goes beyond it and all after it are left out, and it is said."""
     deterministic: bool = False
     ops: str | None = None
     """A layer whose operations are written instead of the layers."""
@@ -71,6 +71,12 @@ class Settings:
     """The interpreter to run in; None is this one."""
     force: bool = False
     """Write even where the disk seems too small, and over an earlier dump."""
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            refuse_no_regex("--layers", self.layers)
+        if self.max_bytes is not None and self.max_bytes < 0:
+            raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, without what goes without saying."""
@@ -90,6 +96,16 @@ class Settings:
         if (inject := values.get("inject")) is not None:
             values["inject"] = Injection(**inject)
         return cls(**values)
+
+
+def refuse_no_regex(what: str, expression: str) -> None:
+    """Refuse an expression that is none, before anything is loaded."""
+    from tensordiff.align.rules import check_regex  # aligning is much to import for a child that starts
+
+    try:
+        check_regex(what, expression)
+    except AlignError as error:
+        raise CaptureError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:

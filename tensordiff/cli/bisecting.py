@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -137,12 +138,15 @@ def _rerun(session: Session) -> RerunOracle:
 
 
 def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
-    """By rerun: a line for each."""
-    for reached in _kept(search(state, oracle), wish):
-        state = reached
-        mark, position = state.marks[-1]
-        if not wish.as_json:
-            echo(f"{mark:4}  {printable(state.places[position].name)}  ({len(state.suspects)} suspects left)")
+    """By rerun: a line for each. All are made by one process, which loads the candidate once."""
+    from tensordiff.capture.standby import Standby
+
+    with Standby() as standby:
+        for reached in _kept(search(state, replace(oracle, standby=standby)), wish):
+            state = reached
+            mark, position = state.marks[-1]
+            if not wish.as_json:
+                echo(f"{mark:4}  {printable(state.places[position].name)}  ({len(state.suspects)} suspects left)")
     if not wish.as_json and (sentence := oracle.told(state)):
         echo(sentence)
     return state

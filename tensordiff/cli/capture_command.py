@@ -20,7 +20,11 @@ from tensordiff.cli.options import DUMP, json_option
 @click.option("--leaves", is_flag=True, help="Write only modules that hold no others.")
 @click.option("--no-inputs", is_flag=True, help="Write outputs only.")
 @click.option("--max-bytes", type=Bytes(), metavar="SIZE", help="Stop writing at this size: 500MB, 2GB.")
-@click.option("--ops", metavar="LAYER", help="Write every operation within this layer instead.")
+@click.option(
+    "--ops",
+    metavar="LAYER",
+    help="Write every operation within this layer instead; with --inject, on the reference's inputs.",
+)
 @click.option("--inject", type=DUMP, metavar="DUMP", help="Give layers the inputs that this dump recorded.")
 @click.option("--inject-at", default="all", metavar="WHERE", help="all, once, leaves, a layer, FROM..TO, or a REGEX.")
 @click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")

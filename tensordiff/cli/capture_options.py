@@ -69,9 +69,10 @@ class Bytes(click.ParamType[int]):
         units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
         unit = units.get(text[-1:], 1)
         try:
-            return int(float(text.rstrip("kmgt")) * unit)
-        except ValueError:
-            return self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
+            size = int(float(text.rstrip("kmgt")) * unit)
+        except (ValueError, OverflowError):
+            size = -1
+        return size if size >= 0 else self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
 
 
 _ASKING = (
@@ -92,7 +93,7 @@ def _how(name: str, **about: Any) -> tuple[str, dict[str, Any]]:
 
 _HOW = (
     _how("--dtype", metavar="TYPE", help="float32, bfloat16 …; the checkpoint's own unless given."),
-    _how("--weights-dtype", metavar="TYPE", help="Round the weights to this type first."),
+    _how("--weights-dtype", metavar="TYPE", help="Round the weights through this type; --dtype stays as it is."),
     _how("--device", default="auto", metavar="DEVICE", help="auto, cpu, cuda:1, mps, device_map=auto; max: gpu:0,1."),
     _how("--attn-implementation", metavar="NAME", help="eager, sdpa …"),
     _how("--num-hidden-layers", type=Layers(), metavar="N|all", help="Keep the first N layers."),

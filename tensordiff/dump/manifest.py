@@ -69,7 +69,8 @@ def is_shard_name(name: str) -> bool:
 
 def shard_key(name: str, step: int, call: int) -> str:
     """A tensor's key in its shard: no two of (name, step, call) share one."""
-    plain = step == 0 and call == parse_name(name).call and "#" not in name and name != "__metadata__"
+    said = parse_name(name).call if ")" in name else 1
+    plain = step == 0 and call == said and "#" not in name and name != "__metadata__"
     key = name if plain else f"{name}#step={step}#call={call}"
     # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
     return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
@@ -90,6 +91,7 @@ def quoted(text: str) -> str:
     return encode_basestring_ascii(text)
 
 
+@lru_cache(1024)
 def lengths(shape: tuple[int, ...]) -> str:
     """Spell a shape."""
     return f"[{','.join(map(str, shape))}]"

@@ -32,6 +32,7 @@ from tensordiff.dump.names import parse_name
 from tensordiff.dump.shards import Shard, create, header_bytes_for, label_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
 
+_HEADER_BYTES = (256 << 10) - 8  # so that tensors begin with a page: the system takes whole ones sooner than parts
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -55,7 +56,7 @@ class DumpWriter:
         *,
         overwrite: bool = False,
         shard_bytes: int = 4 << 30,
-        header_bytes: int = 256 << 10,
+        header_bytes: int = _HEADER_BYTES,
         lasting: bool = True,
     ) -> None:
         """``lasting`` waits until the disk has it all; without, a loss of power may cost what a kill does not."""
@@ -124,6 +125,11 @@ class DumpWriter:
         """Bytes of the tensor that was begun last, to be written by ``flush``; until then they must not change."""
         self._views.append(data)
         self._owed -= len(data)
+
+    def forget(self) -> None:
+        """Let go of the bytes that are at hand and not written; the tensors that they are of are left out."""
+        self._owed += sum(map(len, self._views))
+        self._views = []
 
     def flush(self) -> None:
         """Write all the bytes that are at hand, in one go."""

@@ -17,9 +17,9 @@ from tensordiff.dump import open_dump
 from tensordiff.live import Live
 from tensordiff.rerun import RerunOracle
 from tensordiff.search.oracle import search
-from tests.capture.making import Make, compared, run_here, script
+from tests.capture.making import SMALL, Make, compared, run_here, script
 from tests.cli.conftest import call as call
-from tests.cli.running import Call, assert_one_sentence, process
+from tests.cli.running import COMMAND, Call, assert_one_sentence, process
 from tests.making import SAMPLES
 
 pytest.importorskip("torch")
@@ -85,7 +85,10 @@ def test_a_dump_is_not_written_over_unasked(call: Call, small: str, tmp_path: Pa
     assert call("capture", small + "bad", "-o", tmp_path / "d", "--force").status == 0
 
 
-def test_ctrl_c_leaves_a_readable_dump_and_no_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_or_an_end_from_outside_leaves_a_readable_dump_and_no_child(
+    tmp_path: Path, number: int, status: int
+) -> None:
     file = script(
         tmp_path,
         "import time, torch\nfrom torch import nn\nclass Slow(nn.Module):\n def forward(self, x):\n"
@@ -94,13 +97,18 @@ def test_ctrl_c_leaves_a_readable_dump_and_no_child(tmp_path: Path) -> None:
     )
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "tensordiff", "capture", f"py:{file}:slow", "-o", "d"]
-    parent = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    (own := tmp_path / "own").mkdir()
+    parent = subprocess.Popen(
+        command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(own)},
+    )  # fmt: skip
     os.close(slave)
     while not (tmp_path / "sleeping").exists() or not open_dump(tmp_path / "d").entries:
         time.sleep(0.05)
     children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
-    parent.send_signal(signal.SIGINT)
-    assert parent.wait(30) == 130
+    parent.send_signal(number)
+    assert parent.wait(30) == status
+    assert list(own.iterdir()) == []
     shown = os.read(master, 1 << 16).decode()
     os.close(master)
     assert "what was captured so far lies in" in shown
@@ -119,6 +127,62 @@ def test_a_search_by_rerun_names_the_layer(small: str, tmp_path: Path) -> None:
     assert states[-1].first_bad is not None
     assert states[-1].places[states[-1].first_bad].name.endswith("blocks.2.act")
     assert oracle.told(states[-1]) == ""
+
+
+COUNTED = (
+    SMALL
+    + """
+import time
+from pathlib import Path
+HERE = Path(__file__).parent
+
+def note(name):
+    with (HERE / name).open("a") as file:
+        file.write(name + "\\n")
+    return len((HERE / name).read_text().splitlines())
+
+note("loaded")
+
+def counted():
+    if note("called") > 3 and (HERE / "slow").exists():
+        note("sleeping")
+        time.sleep(600)
+    return bad()
+"""
+)
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> tuple[str, ...]:
+    """A search by rerun whose candidate notes how often it is loaded and called."""
+    file = script(tmp_path, COUNTED)
+    for name, function in (("reference", "good"), ("candidate", "counted")):
+        run_here(f"py:{file}:{function}", tmp_path / name)
+    for name in ("loaded", "called"):
+        (tmp_path / name).unlink()
+    return ("bisect", str(tmp_path / "reference"), str(tmp_path / "candidate"), "--rerun")
+
+
+def test_a_search_by_rerun_loads_the_candidate_once(searched: tuple[str, ...], tmp_path: Path) -> None:
+    said = process(*searched, "--json")
+    assert said.status == 1, said.err
+    assert json.loads(said.out)["first_bad"]["name"] == "blocks.2.act"
+    assert (tmp_path / "loaded").read_text() == "loaded\n"
+    assert len((tmp_path / "called").read_text().splitlines()) >= 8  # two passes a probe
+
+
+def test_ctrl_c_in_a_search_by_rerun_leaves_no_child(searched: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    parent = subprocess.Popen([*COMMAND, *searched], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not (tmp_path / "sleeping").exists():
+        time.sleep(0.05)
+    children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
+    parent.send_signal(signal.SIGINT)
+    parent.communicate()
+    assert parent.returncode == 130
+    assert (tmp_path / "loaded").read_text() == "loaded\n"
+    assert len(children.split()) == 1
+    assert [pid for pid in children.split() if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:

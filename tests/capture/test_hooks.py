@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,63 @@ def test_values_are_those_that_torch_computed(tmp_path: Path) -> None:
         y = model(x)
     entries = {entry.name: entry.read() for entry in open_dump(tmp_path / "d").entries}
     assert np.array_equal(entries["model-output"], y.detach().numpy())
+
+
+def test_a_model_that_runs_in_several_threads_keeps_its_calls_apart(tmp_path: Path) -> None:
+    model = nn.Sequential(Twice(), Twice())
+    with tensordiff.capture(model, tmp_path / "d"), ThreadPoolExecutor(4) as pool:
+        given = list(pool.map(model, [torch.full((3,), float(k)) for k in range(24)]))
+    entries = open_dump(tmp_path / "d").entries
+    places = [(entry.name, entry.step) for entry in entries]
+    assert len(set(places)) == len(places) == 24 * 20
+    # In every step what the whole was given went through that step's own parts, whatever else ran meanwhile.
+    values = {(entry.name, entry.step): entry.read().tolist() for entry in entries}
+    assert all(values["model-input_0", k] == values["model.0.part-output", k] for k in range(24))
+    assert sorted(values["model-output", k] for k in range(24)) == sorted(one.tolist() for one in given)
+
+
+def test_a_point_is_named_after_what_runs_even_after_an_error_was_caught(tmp_path: Path) -> None:
+    class Bad(nn.Module):  # type: ignore[misc]
+        def forward(self, _: Any) -> Any:
+            raise ValueError("no")
+
+    class Catches(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.bad = Bad()
+
+        def forward(self, x: Any) -> Any:
+            with suppress(ValueError):
+                self.bad(x)
+            return tensordiff.tap("after", x + 1)
+
+    model = Catches()
+    with tensordiff.capture(model, tmp_path / "d"):
+        try:
+            int("none")
+        except ValueError:
+            model(torch.ones(2))  # an error that is being handled around it is not its own
+        tensordiff.tap("outside", torch.ones(1))
+    assert names(tmp_path / "d") == [
+        "model-input_0", "model.bad-input_0", "model/after-output", "model-output", "outside-output",
+    ]  # fmt: skip
+
+
+def test_two_values_whose_names_are_spelled_alike_are_both_there(tmp_path: Path) -> None:
+    class Alike(nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return {"a_b": x, "a": {"b": x + 1}}
+
+    model = Alike()
+    with tensordiff.capture(model, tmp_path / "d", inputs=False):
+        model(torch.zeros(2))
+    entries = {entry.name: entry.read().tolist() for entry in open_dump(tmp_path / "d").entries}
+    assert entries == {"model-output_a_b": [0, 0], "model-output_a_b_2": [1, 1]}
+
+
+def test_what_stands_for_many_at_once_is_left_out_and_said(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    with tensordiff.capture(model, tmp_path / "d") as capturing:
+        given = torch.vmap(model)(torch.ones(4, 3))
+    assert given.shape == (4, 3)
+    assert any("torch.vmap" in note for note in capturing.notes)

@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import compared, injected_here, run_here, script
+from tests.capture.making import Make, compared, injected_here, run_here, script
 from tests.making import SAMPLES, numbers, write
 
 pytest.importorskip("torch")
@@ -157,3 +157,122 @@ def test_the_inputs_of_another_engine_go_through_the_views_backwards(tmp_path: P
     assert errors["model.model.layers.1.mlp.act_fn"] > 1e-2
     assert errors["model.model.layers.0.mlp"] < 1e-5
     assert errors["model.model.norm"] < 1e-5
+
+
+ROUNDING = """
+import torch, transformers
+from collections import defaultdict
+from dataclasses import dataclass, field
+from torch import nn
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+
+def attention():
+    torch.manual_seed(1)
+    return Attends().eval(), (torch.randn(2, 5, 16),)
+
+def mamba():
+    torch.manual_seed(0)
+    config = transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=160, state_size=4)
+    model = transformers.MambaForCausalLM(config).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.data.normal_(0, 0.15)
+    return model, (torch.arange(3, 12)[None],)
+
+def linear():
+    torch.manual_seed(0)
+    config = transformers.Qwen3NextConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=160, head_dim=8, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
+        linear_value_head_dim=8, layer_types=["linear_attention", "full_attention"], num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+    model = transformers.Qwen3NextForCausalLM(config).eval()
+    output = yield model, (torch.arange(3, 12)[None],), {"use_cache": True}
+    yield model, (torch.tensor([[5]]),), {"past_key_values": output.past_key_values, "use_cache": True}
+
+@dataclass
+class Held:
+    x: torch.Tensor
+    count: int = field(init=False, default=3)
+
+class Reads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 4)
+
+    def forward(self, held, more):
+        return self.line(held.x) * held.count + more["y"] + len(more["nothing"])
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner = nn.Linear(4, 4), Reads()
+
+    def forward(self, x):
+        x = self.first(x)
+        more = defaultdict(list)
+        more["y"] = x + 1
+        return self.inner(Held(x), more)
+
+def containers():
+    torch.manual_seed(0)
+    return Holds().eval(), (torch.randn(2, 4),)
+"""
+
+
+def changed(reference: Path, other: Path) -> list[str]:
+    """Entries that are not bit for bit those of the reference."""
+    theirs = {(e.name, e.step): e for e in open_dump(other).entries}
+    ours = open_dump(reference).entries
+    return [e.name for e in ours if e.read().tobytes() != theirs[e.name, e.step].read().tobytes()]
+
+
+@pytest.mark.parametrize("name", ["attention", "mamba", "containers"])
+def test_a_run_on_its_own_inputs_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    """The strides of what is replaced are kept, one tensor at three ports stays one, containers stay what they are."""
+    pytest.importorskip("transformers")
+    source = f"py:{script(tmp_path, ROUNDING)}:{name}"
+    run_here(source, tmp_path / "a")
+    injected_here(source, tmp_path / "b", tmp_path / "a")
+    layers = open_dump(tmp_path / "b").facts["injection"]["layers"]  # type: ignore[index]
+    assert all(layer["isolated"] for layer in layers.values())
+    assert changed(tmp_path / "a", tmp_path / "b") == []
+
+
+def test_the_states_of_a_linear_attention_are_written_and_injected(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    source = f"py:{script(tmp_path, ROUNDING)}:linear"
+    run_here(source, tmp_path / "a")
+    injected_here(source, tmp_path / "b", tmp_path / "a")
+    assert changed(tmp_path / "a", tmp_path / "b") == []
+    entries = {(e.name, e.step): e.read() for e in open_dump(tmp_path / "a").entries}
+    layers = open_dump(tmp_path / "b").facts["injection"]["layers"]  # type: ignore[index]
+    for name in ("conv_states", "recurrent_states"):
+        port, layer = f"input_cache_params_{name}", "model.model.layers.0.linear_attn"
+        left = entries[f"model-output_past_key_values_0_{name}", 0]
+        assert np.array_equal(entries[f"{layer}-{port}", 1], left)
+        assert port in layers[f"{layer} step 1"]["injected"]
+
+
+def test_what_cross_attention_finds_in_its_cache_is_written_and_injected(tiny: Make, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    source = f"hf:{tiny('t5')}"
+    run_here(source, tmp_path / "a", steps=2)
+    injected_here(source, tmp_path / "b", tmp_path / "a", steps=2)
+    assert changed(tmp_path / "a", tmp_path / "b") == []
+    entries = {(e.name, e.step): e for e in open_dump(tmp_path / "a").entries}
+    layer = "model.decoder.block.0.layer.1.EncDecAttention"
+    cached = entries[f"{layer}-input_past_key_values_cross_key", 1].read()
+    keys = entries[f"{layer}.k-output", 0].read()  # made in the first step, of what the encoder gave
+    heads = keys.reshape(1, -1, *cached.shape[1::2]).transpose(0, 2, 1, 3)
+    assert np.array_equal(cached, heads)
+    assert np.array_equal(cached, entries["model-output_past_key_values_0_cross_key", 0].read())
+    told = open_dump(tmp_path / "b").facts["injection"]["layers"][f"{layer} step 1"]  # type: ignore[index]
+    assert "input_past_key_values_cross_key" in told["injected"]

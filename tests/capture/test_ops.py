@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tensordiff.capture.settings import Injection
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture.making import Make, compared, run_here, script
@@ -13,6 +14,7 @@ from tests.capture.making import Make, compared, run_here, script
 pytest.importorskip("torch")
 
 FILE = """
+import tensordiff
 import torch
 from torch import nn
 
@@ -49,6 +51,23 @@ def bad():
 
 def more():
     return made(More())
+
+def shifted():
+    model, args = made(Inner())
+    return model, (args[0] + 1,)
+
+class Again(nn.Module):
+    def forward(self, x, left=2):
+        return self(x * 2, left - 1) if left else tensordiff.tap("last", x + 1)
+
+def again():
+    return made(Again())
+
+def idle():
+    model, args = made(Inner())
+    model.spare = nn.Linear(3, 3)
+    model.forward = lambda x: model[1](model[0](x))
+    return model, args
 """
 
 
@@ -128,3 +147,46 @@ def test_eager_and_sdpa_meet_again_after_attention(tiny: Make, tmp_path: Path) -
 def test_a_layer_that_is_not_there_is_refused_with_those_near(file: str, tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"model\.2: there is no such layer; near it: model"):
         run_here(file + "good", tmp_path / "d", ops="model.2")
+
+
+def test_a_module_that_calls_itself_is_watched_from_its_outermost_call(file: str, tmp_path: Path) -> None:
+    run_here(file + "again", tmp_path / "d", ops="1")
+    outputs = [entry for entry in open_dump(tmp_path / "d").entries if not entry.is_input and "/op" in entry.layer]
+    kinds = [entry.layer.partition("_aten.")[2] for entry in outputs]
+    assert kinds == ["mul.Tensor", "mul.Tensor", "add.Tensor"]
+    assert outputs[-1].read().tolist() == [[5.0] * 3] * 2
+
+
+def test_a_persons_own_points_are_there_whatever_captures(file: str, tmp_path: Path) -> None:
+    run_here(file + "again", tmp_path / "plain")
+    run_here(file + "again", tmp_path / "ops", ops="1")
+    injection = Injection(str(tmp_path / "plain"))
+    run_here(file + "again", tmp_path / "injected", inject=injection)
+    for name in ("plain", "ops", "injected"):
+        (point,) = [entry for entry in open_dump(tmp_path / name).entries if entry.layer.endswith("/last")]
+        assert point.read().tolist() == [[5.0] * 3] * 2
+
+
+def test_operations_can_be_seen_on_the_references_inputs(file: str, tmp_path: Path) -> None:
+    """With right inputs, the first operation that differs is the wrong one, whatever came before the layer."""
+    run_here(file + "good", tmp_path / "good")
+    run_here(file + "good", tmp_path / "ops", ops="1", no_inputs=True)
+    run_here(file + "shifted", tmp_path / "own", ops="1")
+    injection = Injection(str(tmp_path / "good"))
+    run_here(file + "shifted", tmp_path / "given", ops="1", inject=injection, no_inputs=True)
+    mine, given = open_dump(tmp_path / "ops"), open_dump(tmp_path / "given")
+    assert given.facts["notes"] == ["1 of 1 layers were given the reference's inputs"]
+    assert not any(entry.is_input for entry in (*mine.entries, *given.entries))
+    values = [{entry.name: entry.read().tolist() for entry in dump.entries} for dump in (mine, given)]
+    assert values[0] == values[1]
+    own = {entry.name: entry.read().tolist() for entry in open_dump(tmp_path / "own").entries}
+    assert any(own[name] != value for name, value in values[0].items())
+    assert dict(given.facts["injection"])["layers"]["model.1"]["isolated"]  # type: ignore[call-overload]
+
+
+def test_a_layer_that_does_not_run_leaves_a_dump_that_says_so(file: str, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="did not run"):
+        run_here(file + "idle", tmp_path / "d", ops="spare")
+    dump = open_dump(tmp_path / "d")
+    assert dump.interrupted
+    assert "did not run" in str(dump.facts["error"])

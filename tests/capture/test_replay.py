@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensordiff.capture.events import Event
+from tensordiff.capture.events import Event, Note
 from tensordiff.capture.job import Job
 from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import parse_source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import Make, run_here
+from tests.capture.making import Make, run_here, script
 from tests.making import SAMPLES
 
 pytest.importorskip("torch")
@@ -33,6 +33,18 @@ def replay(source: str, dump: Path, layer: str, output: Path, bundle: Path | Non
     job = Job(parsed, Settings(), str(output), "replay", about)
     import_module(f"tensordiff.capture.children.{parsed.kind}").run(job, told.append)
     return told
+
+
+def repro(bundle: Path) -> dict[str, Any]:
+    """What the script of a bundle says where torch is there and nothing else."""
+    block = (
+        "import sys\nclass No:\n def find_spec(self, name, *a):\n"
+        "  if name.partition('.')[0] in ('transformers', 'tensordiff', 'safetensors'): raise ImportError(name)\n"
+        f"sys.meta_path.insert(0, No())\nsys.argv = ['repro.py', '--json']\n"
+        f"import runpy\nrunpy.run_path({str(bundle / 'repro.py')!r}, run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=True)
+    return dict(json.loads(ran.stdout))
 
 
 def same(reference: Path, other: Path) -> bool:
@@ -66,14 +78,7 @@ def test_a_bundle_runs_with_torch_alone_and_says_the_same(small: str, tmp_path: 
     assert any("runs with torch alone; it says the same" in str(event) for event in told)
     names = {path.name for path in (tmp_path / "bundle").iterdir()}
     assert names == {"repro.py", "layer.pt2", "inputs.pt", "expected.pt", "weights.pt"}
-    block = (
-        "import sys\nclass No:\n def find_spec(self, name, *a):\n"
-        "  if name.partition('.')[0] in ('transformers', 'tensordiff', 'safetensors'): raise ImportError(name)\n"
-        f"sys.meta_path.insert(0, No())\nsys.argv = ['repro.py', '--json']\n"
-        f"import runpy\nrunpy.run_path({str(tmp_path / 'bundle' / 'repro.py')!r}, run_name='__main__')"
-    )
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=True)
-    rel_l2, largest = json.loads(ran.stdout)["output"]
+    rel_l2, largest = repro(tmp_path / "bundle")["output"]
     ours = {e.name: e.read().astype(np.float64) for e in open_dump(tmp_path / "d").entries}["model.blocks.2-output"]
     theirs = {e.name: e.read().astype(np.float64) for e in open_dump(tmp_path / "r").entries}["model.blocks.2-output"]
     assert rel_l2 == pytest.approx(np.linalg.norm(theirs - ours) / np.linalg.norm(ours), rel=1e-4)
@@ -99,3 +104,159 @@ def test_a_layer_that_is_not_one_is_refused(small: str, tmp_path: Path, layer: s
     run_here(small + "good", tmp_path / "d")
     with pytest.raises(CaptureError, match=why):
         replay(small + "good", tmp_path / "d", layer, tmp_path / "r")
+
+
+ODD = """
+import torch
+from dataclasses import dataclass
+from typing import NamedTuple
+from torch import nn
+
+@dataclass
+class Held:
+    x: torch.Tensor
+
+class Two(NamedTuple):
+    one: torch.Tensor
+    other: torch.Tensor
+
+class Own:
+    def __init__(self, x):
+        self.x = x
+
+class Inner(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.line, self.call = nn.Linear(4, 4), call
+
+    def forward(self, x, *more, **named):
+        return self.call(self.line, x, *more, **named)
+
+class Outer(nn.Module):
+    def __init__(self, inner, *more, make=lambda x: x, **named):
+        super().__init__()
+        self.inner, self.make, self.more, self.named = inner, make, more, named
+
+    def forward(self, x):
+        return self.inner(self.make(x * 1.5), *self.more, **self.named)
+
+def net(call, *more, **named):
+    torch.manual_seed(0)
+    return Outer(Inner(call), *more, **named).eval(), (torch.randn(3, 4),)
+
+def writes():
+    return net(lambda line, x: line(x.add_(1)))
+
+def narrow():
+    return net(lambda line, x, dtype: line(x).to(dtype) * 0.3, dtype=torch.float16)
+
+def numbered():
+    return net(lambda line, x, scales: line(x) * scales[3], {3: torch.tensor(2.0)})
+
+def dataclass():
+    return net(lambda line, held: Two(line(held.x), held.x), make=Held)
+
+def packed():
+    def pack(x):
+        return nn.utils.rnn.pack_padded_sequence(x[None].repeat(2, 1, 1), torch.tensor([3, 2]), batch_first=True)
+    return net(lambda line, packed: line(packed.data) * packed.batch_sizes.sum(), make=pack)
+
+def mixed():
+    model, args = net(lambda line, x: nn.functional.linear(x, line.weight.to(x.dtype)))
+    return model.bfloat16(), args
+
+def trained():
+    model, args = net(lambda line, x: line(x))
+    model.inner.line = nn.BatchNorm1d(4)
+    return model.train(), args
+
+def function():
+    return net(lambda line, x, act: act(line(x)), act=torch.relu)
+
+def own():
+    return net(lambda line, held: line(held.x), make=Own)
+
+def dropped():
+    return net(lambda line, x: nn.functional.dropout(line(x), 0.5))
+"""
+
+
+@pytest.mark.parametrize("name", ["writes", "narrow", "numbered", "dataclass", "packed", "mixed", "trained"])
+def test_a_layer_is_called_with_what_it_was_called_with(name: str, tmp_path: Path) -> None:
+    source = f"py:{script(tmp_path, ODD)}:{name}"
+    run_here(source, tmp_path / "d")
+    told = replay(source, tmp_path / "d", "inner", tmp_path / "r")
+    assert same(tmp_path / "d", tmp_path / "r")
+    assert any(not entry.is_input for entry in open_dump(tmp_path / "r").entries)
+    assert not any(isinstance(event, Note) for event in told)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("function", "input_act was a builtin_function_or_method, which a dump does not hold"),
+        ("own", "input_0 was a Own, which a dump does not hold"),
+        ("dropped", "draws random numbers, and a dump does not hold those"),
+    ],
+)
+def test_what_cannot_be_given_is_said_and_nothing_is_measured(name: str, why: str, tmp_path: Path) -> None:
+    source = f"py:{script(tmp_path, ODD)}:{name}"
+    run_here(source, tmp_path / "d")
+    with pytest.raises(CaptureError, match=f"^model.inner: .*{why}"):
+        replay(source, tmp_path / "d", "inner", tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_inputs_of_another_type_of_model_are_cast_and_it_is_said(tmp_path: Path) -> None:
+    text = ODD + "\ndef half():\n    model, args = mixed()\n    return model.double(), args\n"
+    file = script(tmp_path, text.replace("return model.bfloat16(), args", "return model, args"))
+    run_here(f"py:{file}:mixed", tmp_path / "d")
+    told = replay(f"py:{file}:half", tmp_path / "d", "inner", tmp_path / "r")
+    assert "its float32 inputs are given as float64, the type of this model" in [getattr(e, "text", "") for e in told]
+    outputs = [entry for entry in open_dump(tmp_path / "r").entries if not entry.is_input]
+    assert [entry.spec.dtype.name for entry in outputs] == ["float64"]
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        ("llama", "model.layers.1"), ("llama", "model.layers.0.self_attn"), ("llama", "model.model"),
+        ("llama", "model"), ("gemma3", "model.layers.0"), ("t5", "decoder.block.1"),
+        ("t5", "decoder.block.0.layer.1.EncDecAttention"), ("whisper", "model"),
+    ],
+)  # fmt: skip
+def test_a_filled_cache_is_made_again(model: str, layer: str, tiny: Make, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    source = f"hf:{tiny(model)}"
+    run_here(source, tmp_path / "d", steps=2)
+    replay(source, tmp_path / "d", layer, tmp_path / "r", step=1)
+    ours = {entry.name: entry.read() for entry in open_dump(tmp_path / "d").entries if entry.step == 1}
+    theirs = {entry.name: entry.read() for entry in open_dump(tmp_path / "r").entries if not entry.is_input}
+    assert theirs
+    assert all(np.array_equal(ours[name], values) for name, values in theirs.items())
+
+
+def test_a_cache_that_was_not_written_is_said(tiny: Make, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    source = f"hf:{tiny('llama')}"
+    run_here(source, tmp_path / "d", steps=2, layers=r"layers\.\d$")
+    with pytest.raises(CaptureError, match=r"what its cache held is not there: .*self_attn was captured without"):
+        replay(source, tmp_path / "d", "model.layers.1", tmp_path / "r", step=1)
+
+
+def test_the_repro_of_a_layer_that_writes_to_its_input_shows_no_error(tmp_path: Path) -> None:
+    source = f"py:{script(tmp_path, ODD)}:writes"
+    run_here(source, tmp_path / "d")
+    told = replay(source, tmp_path / "d", "inner", tmp_path / "r", tmp_path / "bundle")
+    assert any("runs with torch alone; it says the same" in str(event) for event in told)
+    assert repro(tmp_path / "bundle")["output"] == [0, 0]
+
+
+def test_a_repro_needs_no_class_of_what_the_layer_takes_and_gives(tiny: Make, tmp_path: Path) -> None:
+    """A cache goes in, an output of transformers comes out."""
+    pytest.importorskip("transformers")
+    source = f"hf:{tiny('llama')}"
+    run_here(source, tmp_path / "d", steps=2)
+    told = replay(source, tmp_path / "d", "model.model", tmp_path / "r", tmp_path / "bundle", step=1)
+    assert any("runs with torch alone; it says the same" in str(event) for event in told)
+    assert repro(tmp_path / "bundle")["output_last_hidden_state"][0] < 1e-6

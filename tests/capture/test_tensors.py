@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from tensordiff.capture.children.tensors import (  # noqa: E402
     dtype_name,
     find,
     find_arguments,
+    laid_out,
     swap,
     swap_arguments,
     to_array,
@@ -55,10 +56,11 @@ def test_tensors_are_found_wherever_they_are(value: Any, ports: list[str]) -> No
 
 def test_arguments_are_named_by_place_and_by_keyword() -> None:
     found = find_arguments((X, 2), {"mask": None, "pair": (X, Y)})
+    pair = [{"tensor": "input_pair_0", "is": "input_0"}, {"tensor": "input_pair_1"}]
     assert list(found.tensors) == ["input_0", "input_pair_0", "input_pair_1"]
     assert found.shape == {
         "args": [{"tensor": "input_0"}, 2],
-        "kwargs": {"mask": None, "pair": {"tuple": [{"tensor": "input_pair_0"}, {"tensor": "input_pair_1"}]}},
+        "kwargs": {"mask": None, "pair": {"tuple": pair}},
     }
 
 
@@ -134,3 +136,94 @@ def test_what_has_no_values_is_said() -> None:
     assert "uint1" in str(why_not_copied(torch.empty(2, dtype=torch.uint1)))
     assert why_not_copied(X) is None
     assert dtype_name(torch.bfloat16) == "bfloat16"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    one: Any
+    count: int = field(init=False, default=3)
+
+
+class Listed(list[Any]):
+    pass
+
+
+def counted() -> Any:
+    made: Any = defaultdict(list, {"q": X, 3: X})
+    return made
+
+
+@pytest.mark.parametrize("value", [Frozen(X), counted(), Listed([X]), torch.max(torch.eye(2), 0)])
+def test_swapping_keeps_what_else_a_container_is(value: Any) -> None:
+    found = find(value, "p").tensors
+    after = swap(value, "p", {port: torch.full_like(tensor, 7) for port, tensor in found.items()})
+    assert type(after) is type(value)
+    assert all(tensor.unique().item() == 7 for tensor in find(after, "p").tensors.values())
+    assert all(tensor is found[port] for port, tensor in find(value, "p").tensors.items())
+    if isinstance(value, Frozen):
+        assert after.count == 3
+    if isinstance(value, defaultdict):
+        assert after["new"] == []
+        assert list(after) == ["q", 3, "new"]
+
+
+def test_a_call_says_what_tensors_alone_do_not() -> None:
+    square = torch.eye(3)
+    found = find_arguments((square.t()[:2], square.t), {"n": Named(X, 1), "d": {4: torch.float16}})
+    assert found.shape == {
+        "args": [{"tensor": "input_0", "strides": [1, 3]}, {"object": "builtin_function_or_method"}],
+        "kwargs": {
+            "n": {"tuple": [{"tensor": "input_n_a"}, 1], "class": f"{__name__}:Named"},
+            "d": {"dict": {"4": {"dtype": "float16"}}, "keys": [4]},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        torch.zeros(4, 3).t(),
+        torch.zeros(3, 8)[:, ::2],
+        torch.zeros(3, 4, 5)[..., 1],
+        torch.zeros(3, 4),
+        torch.zeros(4, 0).t(),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn, torch.bool])
+def test_values_are_laid_out_like_another_tensor(like: Any, dtype: Any) -> None:
+    values = torch.arange(like.numel()).reshape(like.shape).to(dtype)
+    made = laid_out(values, like.stride())
+    assert made.stride() == like.stride()
+    assert to_array(made).tobytes() == to_array(values).tobytes()
+    assert made.data_ptr() != values.data_ptr() or not like.numel()
+
+
+def test_memory_is_shared_only_by_equal_values() -> None:
+    like = torch.zeros(3, 1).expand(3, 4)
+    same, other = torch.tensor([[1.0], [2.0], [float("nan")]]).expand(3, 4), torch.arange(12.0).reshape(3, 4)
+    assert laid_out(same.contiguous(), like.stride()).stride() == (1, 0)
+    assert laid_out(other, like.stride()).tolist() == other.tolist()
+    assert laid_out(other, (1, 1)).tolist() == other.tolist()
+
+
+def test_a_decoder_s_two_caches_are_told_apart_and_filled() -> None:
+    transformers = pytest.importorskip("transformers")
+    own, cross = transformers.DynamicCache(), transformers.DynamicCache()
+    own.update(torch.full((1, 2, 3, 4), 1.0), torch.full((1, 2, 3, 4), 2.0), 0)
+    cross.update(torch.full((1, 2, 5, 4), 3.0), torch.full((1, 2, 5, 4), 4.0), 0)
+    cache = transformers.EncoderDecoderCache(own, cross)
+    looks = {"hidden_states": torch.ones(1, 1, 4), "key_value_states": torch.ones(1, 5, 4), "cache": cache}
+    ports = [f"input_cache_{name}" for name in ("key", "value", "cross_key", "cross_value")]
+    found = find_arguments((), looks, cache_layer=0)
+    assert [found.tensors[port].unique().item() for port in ports] == [1, 2, 3, 4]
+    assert found.shape["kwargs"]["cache"] == {"object": "EncoderDecoderCache", "filled": True}
+    alone = find_arguments((looks["hidden_states"],), {"cache": cache}, cache_layer=0)
+    assert list(alone.tensors) == ["input_0", *ports[:2]]
+    assert list(find(cache, "c", whole_caches=True).tensors) == [
+        "c_0_key",
+        "c_0_value",
+        "c_0_cross_key",
+        "c_0_cross_value",
+    ]
+    swap_arguments((), looks, {"input_cache_cross_key": torch.full((1, 2, 5, 4), 9.0)}, cache_layer=0)
+    assert (cross.layers[0].keys.max(), own.layers[0].keys.max()) == (9, 1)

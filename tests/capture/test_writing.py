@@ -17,9 +17,9 @@ from tensordiff.errors import CaptureError, WriteError
 from tests.capture.making import run_here
 
 torch = pytest.importorskip("torch")
-from tensordiff.capture.children.room import check_disk, shown  # noqa: E402
+from tensordiff.capture.children.room import check_disk  # noqa: E402
 from tensordiff.capture.children.tensors import copy  # noqa: E402
-from tensordiff.capture.children.writing import BackgroundWriter  # noqa: E402
+from tensordiff.capture.children.writing import BackgroundWriter, has_spare_core  # noqa: E402
 
 
 class Slow(DumpWriter):
@@ -34,28 +34,34 @@ class Slow(DumpWriter):
         super().flush()
 
 
+@pytest.fixture(params=[True, False], ids=["beside", "here"])
+def beside(request: pytest.FixtureRequest) -> bool:
+    """Whether the thread writes beside the model, or whoever puts."""
+    return bool(request.param)
+
+
 def put_many(background: BackgroundWriter, tensor: Any) -> None:
     for k in range(20):
         background.put(Place(f"x{k}", 0, 1), Origin(), tensor)
 
 
-def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path) -> None:
+def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path, beside: bool) -> None:
     tensor = torch.ones(256)
-    with Slow(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=3 * tensor.nbytes) as background:
+    with Slow(tmp_path / "d") as writer, BackgroundWriter(writer, 3 * tensor.nbytes, beside=beside) as background:
         putting = threading.Thread(target=put_many, args=(background, tensor))
         putting.start()
         putting.join(0.2)
         assert putting.is_alive()
         writer.let.set()
         putting.join()
-    assert background.most_bytes == 3 * tensor.nbytes
+    assert background.most_bytes == (3 if beside else 2) * tensor.nbytes
     assert len(open_dump(tmp_path / "d")) == 20
 
 
 @pytest.mark.parametrize("waiting", [1, 100, 3000])
-def test_a_tensor_larger_than_the_bound_goes_through_in_pieces(tmp_path: Path, waiting: int) -> None:
+def test_a_tensor_larger_than_the_bound_goes_through_in_pieces(tmp_path: Path, waiting: int, beside: bool) -> None:
     plain, scattered = torch.arange(999.0), torch.arange(2520).reshape(5, 7, 72).permute(2, 0, 1)
-    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting) as background:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting, beside=beside) as background:
         for name, tensor in (("a", plain), ("b", scattered), ("c", plain[:2])):
             background.put(Place(name, 0, 1), Origin(), tensor)
     assert background.most_bytes <= waiting + 64
@@ -65,9 +71,9 @@ def test_a_tensor_larger_than_the_bound_goes_through_in_pieces(tmp_path: Path, w
     assert np.array_equal(c, plain[:2].numpy())
 
 
-def test_what_is_written_over_at_once_was_copied_before(tmp_path: Path) -> None:
+def test_what_is_written_over_at_once_was_copied_before(tmp_path: Path, beside: bool) -> None:
     tensor = torch.zeros(4, 300)
-    with Slow(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
+    with Slow(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
         for k in range(9):
             tensor.fill_(k)
             background.put(Place(f"x{k}", 0, 1), Origin(), tensor.t())
@@ -78,8 +84,58 @@ def test_what_is_written_over_at_once_was_copied_before(tmp_path: Path) -> None:
     assert all(entry.spec.shape == (300, 4) for entry in entries)
 
 
-def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path) -> None:
-    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=64) as background:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_and_small_stand_in_order_and_as_they_were(tmp_path: Path, beside: bool, dtype: Any) -> None:
+    """A large one may be written from where it lies: not a byte of it later than its put."""
+    large, small = torch.empty(3 << 18, dtype=dtype), torch.empty(50, dtype=dtype)
+    scattered = torch.empty(1 << 10, 3 << 8, dtype=dtype).t()
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
+        for k in range(20):
+            for name, tensor in (("a", small), ("b", large), ("c", scattered)):
+                background.put(Place(f"{name}{k}", 0, 1), Origin(), tensor.fill_(k))
+                tensor.fill_(-1)
+    found = [(entry.name, np.unique(entry.read()).tolist()) for entry in open_dump(tmp_path / "d").entries]
+    assert found == [(f"{name}{k}", [k]) for k in range(20) for name in "abc"]
+
+
+def test_ctrl_c_while_a_tensor_is_written_leaves_what_is_whole(tmp_path: Path) -> None:
+    """The model goes on and writes over it: what was not written when it was seen must never be."""
+
+    class Interrupted(DumpWriter):
+        flushes = 0
+
+        def flush(self) -> None:
+            self.flushes += 1
+            if self.flushes == 3:
+                raise KeyboardInterrupt
+            super().flush()
+
+    with pytest.raises(KeyboardInterrupt), Interrupted(tmp_path / "d") as writer:  # noqa: SIM117 - as captures do
+        with BackgroundWriter(writer, beside=False) as background:
+            for name in "ab":
+                background.put(Place(name, 0, 1), Origin(), torch.ones(1 << 18))
+            with pytest.raises(KeyboardInterrupt):
+                background.put(Place("c", 0, 1), Origin(), (third := torch.ones(1 << 18)))
+            third.fill_(-1)
+            background.put(Place("d", 0, 1), Origin(), third)
+    dump = open_dump(tmp_path / "d")
+    assert dump.interrupted
+    assert [(entry.name, set(entry.read().tolist())) for entry in dump.entries] == [("a", {1}), ("b", {1})]
+
+
+def test_a_core_is_left_over_where_torch_does_not_use_them_all() -> None:
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    try:
+        torch.set_num_threads(cores)
+        assert not has_spare_core()
+        torch.set_num_threads(1)
+        assert has_spare_core() == (cores > 1)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path, beside: bool) -> None:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=64, beside=beside) as background:
         for k in range(0, 8, 2):
             background.put(Place(f"x{k}", 0, 1), Origin(), torch.full((3,), k))
             background.put_copied(Place(f"x{k + 1}", 0, 1), Origin(), copy(torch.full((30,), k + 1)))
@@ -87,22 +143,24 @@ def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path) ->
     assert [(entry.name, entry.read()[-1]) for entry in entries] == [(f"x{k}", k) for k in range(8)]
 
 
-def test_what_was_put_is_soon_on_the_disk(tmp_path: Path) -> None:
-    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
+def test_what_was_put_is_soon_on_the_disk(tmp_path: Path, beside: bool) -> None:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
         background.put(Place("x", 0, 1), Origin(), torch.ones(3))
         while not (entries := open_dump(tmp_path / "d").entries):
             time.sleep(0.01)
         assert entries[0].read().tolist() == [1, 1, 1]
 
 
-def test_a_put_that_is_interrupted_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_that_is_interrupted_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
     """The first half of a tensor is handed over, then somebody presses Ctrl-C, and the model goes on."""
 
     def interrupted(array: Any, most: int) -> Any:
         yield array[: len(array) // 2]
         raise KeyboardInterrupt
 
-    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=128) as background:
+    with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, 128, beside=beside) as background:
         background.put(Place("a", 0, 1), Origin(), torch.ones(8))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr("tensordiff.capture.children.writing.pieces", interrupted)
@@ -169,7 +227,6 @@ def test_a_disk_that_is_too_small_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"about 1000.0 TB to write, .* free; write elsewhere.*--force"):
         check_disk(tmp_path / "not" / "there", 10**15, force=False)
     assert "free" in check_disk(tmp_path, 10**15, force=True)
-    assert shown(12) == "12 bytes"
 
 
 def test_parts_are_put_into_the_order_they_ran_in(tmp_path: Path) -> None:
@@ -185,9 +242,9 @@ def test_parts_are_put_into_the_order_they_ran_in(tmp_path: Path) -> None:
     assert not dump.interrupted
 
 
-def test_parts_may_begin_between_what_a_thread_writes(tmp_path: Path) -> None:
+def test_parts_may_begin_between_what_a_thread_writes(tmp_path: Path, beside: bool) -> None:
     with DumpWriter(tmp_path / "d") as writer:
-        with BackgroundWriter(writer) as background:
+        with BackgroundWriter(writer, beside=beside) as background:
             for part in range(30):
                 background.drain()
                 writer.begin_part()

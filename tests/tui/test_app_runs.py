@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ import time
 from pathlib import Path
 import torch
 from torch import nn
+
+with Path(__file__).with_name("loaded").open("a") as file:
+    file.write("x")
 
 class Net(nn.Module):
     def __init__(self, factor):
@@ -101,6 +105,28 @@ async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
         assert errors["last"] < 1e-6
         verdicts = {line.split()[2]: line.split()[0] for line in run.lines() if " scale " in line or " last " in line}
         assert verdicts == {"scale": "►✗", "last": "~"}
+
+
+def children() -> list[str]:
+    """The processes of this one that run sources, whether they work or wait."""
+    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False).stdout
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found.split() if Path(f"/proc/{pid}").exists()]
+    return [line.decode() for line in lines if b"tensordiff.capture.children" in line]
+
+
+async def test_the_second_run_finds_the_source_loaded(dumps: Request) -> None:
+    loaded = dumps.candidate.parent / "loaded"
+    before = len(loaded.read_text())
+    async with running(dumps, (140, 40)) as run:
+        await run.press("i", "enter")
+        await ended(run)
+        assert run.screen.mode() == "injected: rerun"
+        await run.press("c", "ctrl+s")
+        await ended(run)
+        assert "captured 8 tensors" in run.said()
+        assert len(loaded.read_text()) == before + 1
+        assert len(children()) == 1
+    assert children() == []
 
 
 async def test_operations_open_as_a_comparison_of_their_own(dumps: Request) -> None:

@@ -1,4 +1,4 @@
-"""``PYTHON -m tensordiff.capture.children KIND FD``: what may run under the wrong interpreter, and says so.
+"""``PYTHON -m tensordiff.capture.children KIND FD [stay]``: what may run under the wrong interpreter, and says so.
 
 This file and the packages above it are read by whatever interpreter the user names, so they are kept to what old
 ones understand; all else is imported once it is known that it can be.
@@ -42,7 +42,7 @@ def main() -> int:
         return 1
     from tensordiff.capture.children.start import start
 
-    return start(kind, told)
+    return start(kind, told, stays="stay" in sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A repro bundle: one layer, its inputs, what it should give, and a script that runs with torch alone.
 
-The layer is exported as a graph, because its class may live in a package that the reader does not have. The
-script is run here once, in a process of its own, so that a bundle that does not work is never handed out unsaid.
+The layer is exported as a graph, because its class may live in a package that the reader does not have; so may those
+of what it takes and gives, so the graph takes tensors by name and gives tensors by name. The script is run here once,
+in a process of its own, so that a bundle that does not work is never handed out unsaid.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tensordiff.capture.children.rebuild import Arguments
 from tensordiff.capture.children.tensors import find
 from tensordiff.errors import WriteError, printable
 
@@ -34,19 +35,6 @@ import torch
 HERE = pathlib.Path(__file__).parent
 
 
-def tensors(value, port):
-    """Every tensor of an output, by name."""
-    if isinstance(value, torch.Tensor):
-        return {{port: value}}
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, (tuple, list)):
-        parts = enumerate(value)
-    else:
-        return {{}}
-    return {{name: tensor for key, part in parts for name, tensor in tensors(part, f"{{port}}_{{key}}").items()}}
-
-
 def error(got, wanted):
     """Relative L2 error and largest absolute difference, in float64."""
     got, wanted = got.double().reshape(-1), wanted.double().reshape(-1)
@@ -61,7 +49,7 @@ def main():
     given = torch.load(HERE / "inputs.pt", weights_only=True)
     expected = torch.load(HERE / "expected.pt", weights_only=True)
     with torch.no_grad():
-        got = tensors(layer(*given["args"], **given["kwargs"]), "output")
+        got = layer(given)
     found = {{port: error(got[port], wanted) for port, wanted in expected.items() if port in got}}
     if "--json" in sys.argv:
         print(json.dumps(found))
@@ -74,30 +62,45 @@ main()
 '''
 
 
+class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """A layer as one that takes tensors by name and gives tensors by port."""
+
+    def __init__(
+        self, layer: nn.Module, arguments: Callable[[Mapping[str, Tensor]], Arguments], *, whole_caches: bool
+    ) -> None:
+        super().__init__()
+        self.layer, self.arguments, self.whole_caches = layer, arguments, whole_caches
+        self.training = layer.training
+
+    def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the layer gives when it is called with arguments made of these."""
+        args, kwargs = self.arguments(given)
+        return find(self.layer(*args, **kwargs), "output", whole_caches=self.whole_caches).tensors
+
+
 def write_bundle(
     folder: Path,
-    layer: str,
-    module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    name: str,
+    plain: Plain,
+    inputs: Mapping[str, Tensor],
     expected: Mapping[str, Tensor],
+    seen: Mapping[str, Tensor],
 ) -> list[str]:
-    """Write a bundle and try it; what a person should know of it."""
+    """Write a bundle and try it; what a person should know of it. ``seen`` is what the layer gave here."""
     _make(folder)
-    kept = {key: value for key, value in kwargs.items() if value is not None}
-    torch.save(dict(module.state_dict()), folder / "weights.pt")
-    torch.save({"args": args, "kwargs": kept}, folder / "inputs.pt")
+    torch.save(dict(plain.layer.state_dict()), folder / "weights.pt")
+    torch.save(dict(inputs), folder / "inputs.pt")
     torch.save(dict(expected), folder / "expected.pt")
     try:
         with torch.no_grad():
-            program = torch.export.export(module, args, kept, strict=False)
+            program = torch.export.export(plain, (dict(inputs),), strict=False)
         torch.export.save(program, folder / "layer.pt2")
     except Exception as error:  # export refuses in as many ways as there are models
         said = printable(str(error).strip().partition("\n")[0])
         return [f"{folder}: the layer could not be exported ({said:.200}), so there is no repro.py; the rest is there"]
-    text = _TEXT.format(layer=layer, kind=type(module).__name__, torch=torch.__version__.partition("+")[0])
+    text = _TEXT.format(layer=name, kind=type(plain.layer).__name__, torch=torch.__version__.partition("+")[0])
     (folder / SCRIPT).write_text(text, "utf-8")
-    return [_tried(folder, module, args, kept, expected)]
+    return [_tried(folder, seen, expected)]
 
 
 def _make(folder: Path) -> None:
@@ -109,19 +112,15 @@ def _make(folder: Path) -> None:
         raise WriteError(f"{printable(folder)}: cannot be written ({error.strerror})") from error
 
 
-def _tried(
-    folder: Path, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], expected: Mapping[str, Tensor]
-) -> str:
+def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     """Run the script as its reader will, and see that it says what was seen here."""
     command = [sys.executable, "-I", str(folder / SCRIPT), "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
     if ran.returncode:
         last = ran.stderr.strip().rpartition("\n")[2]
         return f"{folder / SCRIPT}: was tried and failed ({printable(last):.200})"
-    with torch.no_grad():
-        own = find(module(*args, **kwargs), "output").tensors
     said = json.loads(ran.stdout)
-    here = {port: _rel_l2(own[port], wanted) for port, wanted in expected.items() if port in own}
+    here = {port: _rel_l2(seen[port], wanted) for port, wanted in expected.items() if port in seen}
     worst = max((abs(said[port][0] - here[port]) for port in here if port in said), default=0.0)
     agrees = "it says the same" if worst <= 1e-6 else f"beware: it is off by {worst:.1e} from what was seen here"
     return f"{folder / SCRIPT}: runs with torch alone; {agrees}"

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from tensordiff.capture import taps
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.answer import done
-from tensordiff.capture.children.compiled import eager, why_silent
+from tensordiff.capture.children.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.children.devices import first_device
 from tensordiff.capture.children.estimate import estimate
 from tensordiff.capture.children.hooks import Recorder, Selection
@@ -72,15 +73,21 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         notes = [*sink.notes(), *why_silent(recorder)]
         writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes or None}
+        if not sink.entries:
+            raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
         tell(Phase("writing"))
     return done(job, sink, writing.facts, tell)
 
 
-def tell_size(job: Job, step: Step, tell: Tell) -> None:
-    """Say what is about to run and how much will be written; refuses where that will not fit."""
+def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1) -> None:
+    """Say what is about to run and how much will be written, as many times what modules give; refuses what cannot fit.
+
+    ``selection`` is what the settings ask for, unless it is given.
+    """
     about = told.about_model(step.model)
     tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
-    tell_room(job, estimate(step, job.settings.steps, selection_of(job.settings)), tell)
+    nbytes = estimate(step, job.settings.steps, selection or selection_of(job.settings))
+    tell_room(job, None if nbytes is None else times * nbytes, tell)
 
 
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
@@ -99,6 +106,7 @@ def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name:
     """Run all steps under a recorder's hooks."""
     tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
     progress = Throttled(tell)
+    taps.listeners.append(recorder)
     try:
         while True:
             if recorder.root is not step.model:
@@ -110,17 +118,18 @@ def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name:
     except StopIteration:
         return
     finally:
+        taps.listeners.remove(recorder)
         recorder.detach()
 
 
 def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
     try:
-        with torch.no_grad(), eager(step.model):
+        with torch.no_grad(), eager():
             return step.model(*step.args, **step.kwargs)
     except TensordiffError:
         raise
     except Exception as error:
-        inside = f" within {recorder.running.layer}" if recorder.running else ""
+        inside = f" within {recorder.raised_in}" if recorder.raised_in else ""
         said = printable(str(error).strip().partition("\n")[0])
         raise CaptureError(
             f"{printable(job.source)}: the model raised {type(error).__name__}{inside}: {said:.400}; "

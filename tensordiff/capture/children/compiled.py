@@ -1,12 +1,15 @@
 """Models whose hooks do not fire: compiled, scripted, captured as a graph. They are run eagerly, or it is said.
 
-A compiled model is run uncompiled while it is captured (torch has a switch for that), so the numbers are those of
-the eager code; that is said too. Where hooks stayed silent for another reason, the layers are named.
+What is compiled is run uncompiled while it is captured (torch has a switch for that), so the numbers are those of
+the eager code; where that is the model, a part of it or one of their methods, it is said too. Where hooks stayed silent
+for another reason, the layers are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,25 +17,50 @@ from torch import nn
 
 from tensordiff.capture.children.hooks import ROOT, Recorder
 
+_COMPILER = "torch._dynamo"
 EAGER = "the model is compiled; it was run eagerly while it was captured, so these are the eager code's numbers"
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has been at a model or a part of it."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
+    """Whether torch.compile has been at a model, a part of it or a method of these."""
+    if _COMPILER not in sys.modules:
+        return False
+    modules = list(model.modules())
+    return any(map(_is_compiled, modules)) or any(map(_has_compiled_method, {type(module) for module in modules}))
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    is_whole = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return is_whole or any(map(_is_compiled_function, vars(module).values()))
+
+
+def _has_compiled_method(kind: type) -> bool:
+    return any(_is_compiled_function(value) for base in kind.__mro__ for value in vars(base).values())
+
+
+def _is_compiled_function(value: object) -> bool:
+    """What torch keeps from being compiled is wrapped too, and marked so."""
+    about = getattr(value, "__dict__", {})
+    return "_torchdynamo_orig_callable" in about and not about.get("_torchdynamo_disable")
 
 
 @contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Run a compiled model as if it were not."""
-    if not is_compiled(model):
+def eager() -> Iterator[None]:
+    """Run what is compiled as if it were not, be it a function that nobody sees from the model."""
+    if _COMPILER not in sys.modules:  # nothing can be compiled; and to import it takes longer than many a capture
         yield
         return
     with torch.compiler.set_stance("force_eager"):
         yield
+
+
+def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
+    """Why a run left no tensor, which is hardly what was wanted."""
+    expression, layers = recorder.selection.layers, sorted(recorder.hooked)
+    if expression is not None and not any(re.search(expression, layer) for layer in layers):
+        some = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
+        return f"{expression!r} matches no layer; there are {len(layers)}: {some}"
+    return "; ".join(notes) or "the layers that were asked for were given no tensors and gave none"
 
 
 def why_silent(recorder: Recorder) -> list[str]:

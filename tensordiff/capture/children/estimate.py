@@ -1,82 +1,53 @@
 """How large a dump will be, before anything is run: a guess from the modules and the first inputs.
 
-A transformer's tensors are tokens times features; what eager attention gives beside them is heads times tokens
-squared. Right within a factor of three or so, which is enough to refuse in time.
+What flows between modules is told by ``flow``; what eager attention gives beside it is heads times tokens squared.
+Right within a factor of three or so, which is enough to refuse in time; None where it cannot be told.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from tensordiff.capture.children.facts import dtype_of
+from tensordiff.capture.children.flow import Passed, UnknownSize, passed
 from tensordiff.capture.children.hooks import ROOT, Selection
 from tensordiff.capture.children.program import Step
 from tensordiff.capture.children.tensors import find_arguments
 
 
-def estimate(step: Step, steps: int, selection: Selection) -> int:
+def estimate(step: Step, steps: int, selection: Selection) -> int | None:
     """Bytes that a run will write, roughly."""
-    tokens = _tokens(step)
+    inputs = list(find_arguments(step.args, step.kwargs).tensors.values())
     item: int = getattr(torch, dtype_of(step.model)).itemsize
-    width = _width(step.model)
-    features = 0
-    for name, module in step.model.named_modules():
-        if selection.takes(f"{ROOT}.{name}" if name else ROOT, module):
-            gives, takes = _features(module, width)
-            features += gives + (takes if selection.inputs else 0)
-            features += _attention(module, tokens)
-    return features * (tokens + steps - 1) * item
+    try:
+        found = [one for one in passed(step.model, inputs) if selection.takes(_layer(one), one.module)]
+    except UnknownSize:
+        return None
+    return item * sum(int(_elements(one, selection) * _more(one, steps)) for one in found)
 
 
-def _tokens(step: Step) -> int:
-    """How many rows of features run through the model."""
-    tensors = find_arguments(step.args, step.kwargs).tensors
-    counts: list[int] = [_rows(tensor, step.model) for tensor in tensors.values()]
-    return max(counts, default=1)
+def _layer(one: Passed) -> str:
+    return f"{ROOT}.{one.name}" if one.name else ROOT
 
 
-def _rows(tensor: Tensor, model: nn.Module) -> int:
-    if not tensor.is_floating_point():
-        return int(tensor.numel())
-    if tensor.dim() == 4:  # pixels: a row for each patch
-        patch = _number(model, "patch_size") or 16
-        patches: int = math.ceil(tensor.shape[0] * tensor.shape[-1] * tensor.shape[-2] / patch**2)
-        return patches
-    return math.prod(int(length) for length in tensor.shape[:-1]) or 1
+def _elements(one: Passed, selection: Selection) -> int:
+    """What a module gives and, if wanted, takes."""
+    return one.gives.size + (one.takes.size if selection.inputs else 0) + _attention(one)
 
 
-def _width(model: nn.Module) -> int:
-    """Features of what flows between modules."""
-    if found := _number(model, "hidden_size"):
-        return found
-    return max((weight.shape[-1] for weight in model.parameters() if weight.dim() > 1), default=1)
+def _more(one: Passed, steps: int) -> float:
+    """Further steps have a token each."""
+    return 1 + (steps - 1) / max(one.gives.extent, 1)
 
 
-def _number(model: nn.Module, name: str) -> int | None:
-    config: Any = getattr(model, "config", None)
-    found = getattr(config, name, None) or getattr(getattr(config, "text_config", None), name, None)
-    return found if isinstance(found, int) else None
-
-
-def _features(module: nn.Module, width: int) -> tuple[int, int]:
-    """What a module gives and takes for a token."""
-    if isinstance(module, nn.Linear):
-        return module.out_features, module.in_features
-    if isinstance(module, nn.Embedding):
-        return module.embedding_dim, 2
-    return width, width
-
-
-def _attention(module: nn.Module, tokens: int) -> int:
-    """The weights that eager attention gives beside its output, for a token."""
-    config: Any = getattr(module, "config", None)
+def _attention(one: Passed) -> int:
+    """The weights that eager attention gives beside its output."""
+    config: Any = getattr(one.module, "config", None)
     heads = getattr(config, "num_attention_heads", None)
-    is_attention = "attention" in type(module).__name__.lower() and not any(
-        "attention" in type(child).__name__.lower() for child in module.children()
+    is_attention = "attention" in type(one.module).__name__.lower() and not any(
+        "attention" in type(child).__name__.lower() for child in one.module.children()
     )
     eager = getattr(config, "_attn_implementation", None) == "eager"
-    return heads * tokens if is_attention and eager and isinstance(heads, int) else 0
+    return one.gives.batch * heads * one.gives.extent**2 if is_attention and eager and isinstance(heads, int) else 0

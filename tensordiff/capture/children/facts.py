@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from tensordiff.capture.children.tensors import as_array, resolved
-from tensordiff.dump.shards import raw
+from tensordiff.capture.children.tensors import resolved
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
@@ -42,8 +42,9 @@ def place_of(kind: type) -> Place:
 
 
 def _find_place(kind: type) -> Place:
-    forward = inspect.unwrap(getattr(kind, "forward"))  # noqa: B009 - a module, as the caller knows
-    code = getattr(forward, "__code__", None)
+    forward = getattr(kind, "forward", None)
+    # A module of TorchScript has a forward that says nothing of itself.
+    code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
     if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
         return Place(None, None)
@@ -97,14 +98,14 @@ def dtype_of(model: nn.Module) -> str:
     """The type of most of a model's weights."""
     sizes: dict[torch.dtype, int] = {}
     for weight in model.parameters():
-        sizes[weight.dtype] = sizes.get(weight.dtype, 0) + weight.numel()
+        sizes[weight.dtype] = sizes.get(weight.dtype, 0) + (0 if is_lazy(weight) else weight.numel())
     return str(max(sizes, key=lambda dtype: sizes[dtype], default=torch.float32)).removeprefix("torch.")
 
 
 def weights_hash(model: nn.Module) -> str:
     """One hash of all weights; of large ones, of the first part of each, and it says so."""
-    weights = sorted(model.state_dict().items())
-    tensors = [(name, weight) for name, weight in weights if isinstance(weight, torch.Tensor)]
+    weights = sorted(model.state_dict(keep_vars=True).items())
+    tensors = [(name, weight) for name, weight in weights if isinstance(weight, torch.Tensor) and not is_lazy(weight)]
     total = sum(weight.numel() * weight.element_size() for _, weight in tensors)
     most = None if total <= _HASHED else max(_HASHED // max(len(tensors), 1), 1 << 12)
     digest = hashlib.sha256()
@@ -116,15 +117,16 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:
-    flat = weight.detach().reshape(-1)
+    """The bits, whatever type they are of; of quantized weights, those of what they stand for."""
+    flat = (weight.dequantize() if weight.is_quantized else weight).detach().reshape(-1)
     flat = flat if most is None else flat[: most // weight.element_size()]
-    return raw(as_array(resolved(flat).cpu()))
+    return memoryview(resolved(flat).cpu().contiguous().view(torch.uint8).numpy())
 
 
 def about_model(model: nn.Module) -> dict[str, Any]:
     """The class of a model, where that is written, and how large it is."""
     place = place_of(type(model))
-    count = sum(weight.numel() for weight in model.parameters())
+    count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
     try:
         return found | {"path": inspect.getfile(type(model))}

@@ -6,7 +6,7 @@ Decoding is greedy, with the cache, one step a forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import transformers
 from torch import nn
 
 from tensordiff.capture.children.capturing import Tell
-from tensordiff.capture.children.devices import Placement, first_device, placement
-from tensordiff.capture.children.hf_config import load_config
+from tensordiff.capture.children.devices import first_device, placement
+from tensordiff.capture.children.hf_config import load_config, refuse_linear
 from tensordiff.capture.children.hf_inputs import Inputs, make_inputs
-from tensordiff.capture.children.program import Step, Steps
+from tensordiff.capture.children.program import Step, Steps, seed
+from tensordiff.capture.children.same import Same
+from tensordiff.capture.children.staying import Answer
 from tensordiff.capture.children.tasks import perform
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
@@ -28,16 +30,27 @@ from tensordiff.errors import CaptureError, printable
 
 def run(job: Job, tell: Tell) -> Done:
     """Run an ``hf:`` job."""
-    return perform(HubProgram(job, tell), job, tell)
+    return perform(HubProgram(job, tell, load(job, tell)), job, tell)
+
+
+def keep(job: Job, tell: Tell) -> Answer:
+    """Load a model that stays; it is asked anew for each job."""
+    model, same = load(job, tell), Same(with_inputs=False)
+    return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
+
+
+def load(job: Job, tell: Tell) -> nn.Module:
+    """Load what a job names."""
+    tell(Phase("loading", job.source.target))
+    seed(job.settings.seed)  # weights that the checkpoint lacks are random
+    return load_model(job.source.target, job.settings, tell)
 
 
 class HubProgram:
     """A transformers model and what it is asked."""
 
-    def __init__(self, job: Job, tell: Tell) -> None:
-        self.settings = job.settings
-        tell(Phase("loading", job.source.target))
-        self.model = load_model(job.source.target, job.settings)
+    def __init__(self, job: Job, tell: Tell, model: nn.Module) -> None:
+        self.settings, self.model = job.settings, model
         self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
         for note in self.inputs.notes:
             tell(Note(note))
@@ -57,48 +70,63 @@ class HubProgram:
         return {"prompt": self.inputs.prompt, "token_ids": self.inputs.token_ids}
 
 
-def load_model(target: str, settings: Settings) -> nn.Module:
-    """Load a model as the settings say; raises a sentence where it cannot be had."""
+def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
+    """Load a model as the settings say, and say what it lacks; raises a sentence where it cannot be had."""
     place = placement(settings.device)
     config = load_config(target, settings)
+    refuse_linear(config, settings.num_hidden_layers)
     kind = model_class(config, trust=settings.trust_remote_code)
     options: dict[str, Any] = {
         "config": config, "revision": settings.revision, "trust_remote_code": settings.trust_remote_code,
-        "dtype": _dtype(settings.weights_dtype or settings.dtype),
+        "dtype": _dtype("--dtype", settings.dtype),
     }  # fmt: skip
     if settings.attn_implementation:
         options["attn_implementation"] = settings.attn_implementation
     if place.device_map:
         options["device_map"] = place.device_map
-    model = from_pretrained(kind, target, options)
-    return _moved(model, place, settings).eval()
+    rounded = _dtype("--weights-dtype", settings.weights_dtype)
+    model, missing = from_pretrained(kind, target, options)
+    if missing:
+        tell(Note(_of_missing(missing, settings.seed)))
+    if settings.weights_dtype:
+        round_weights(model, rounded)
+    return (model if place.device is None else model.to(place.device)).eval()
 
 
-def from_pretrained(kind: Any, target: str, options: Mapping[str, Any]) -> nn.Module:
-    """Load; what transformers says becomes one sentence."""
+def from_pretrained(kind: Any, target: str, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
+    """Load, and name the weights that the checkpoint lacks; what transformers says becomes one sentence."""
     try:
-        model: nn.Module = kind.from_pretrained(target, **options)
+        model, info = kind.from_pretrained(target, output_loading_info=True, **options)
     except Exception as error:  # transformers raises whatever comes its way
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
             f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
-    return model
+    return model, sorted(info["missing_keys"])
 
 
-def _moved(model: nn.Module, place: Placement, settings: Settings) -> nn.Module:
-    if settings.weights_dtype and settings.dtype:
-        model = model.to(_dtype(settings.dtype))
-    return model if place.device is None else model.to(place.device)
+def _of_missing(missing: Sequence[str], number: int) -> str:
+    some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+    which = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
+    return f"{which} not in the checkpoint, and random, from the seed {number}: {some}"
 
 
-def _dtype(name: str | None) -> Any:
+def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round the weights through a type. Each keeps its own, and so does what is computed: buffers are no weights."""
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            raise CaptureError(f"--weights-dtype: {name} lies where it cannot be rounded; give one --device")
+        if weight.is_floating_point():
+            weight.data.copy_(weight.data.to(dtype))
+
+
+def _dtype(option: str, name: str | None) -> Any:
     if name is None:
         return "auto"
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise CaptureError(f"--dtype {printable(name)}: torch knows no such type; give float32, bfloat16, float16 …")
+        raise CaptureError(f"{option} {printable(name)}: torch knows no such type; give float32, bfloat16, float16 …")
     return dtype
 
 
@@ -119,7 +147,8 @@ def model_class(config: Any, *, trust: bool) -> Any:
 
 def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any) -> dict[str, Any]:
     """What the model is asked next: the likeliest token, with the cache."""
-    if getattr(given, "logits", None) is None or getattr(given, "past_key_values", None) is None:
+    cache = _cache_of(given)
+    if getattr(given, "logits", None) is None or not cache:
         raise CaptureError(
             f"--steps: {type(model).__name__} gives no logits or no cache to go on from; capture one step"
         )
@@ -127,12 +156,17 @@ def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any) -> dict[s
     if model.config.is_encoder_decoder:
         encoded = (given.encoder_last_hidden_state,)
         kept = {key: kwargs[key] for key in ("attention_mask",) if key in kwargs}
-        return {**kept, "encoder_outputs": encoded, "decoder_input_ids": token,
-                "past_key_values": given.past_key_values, "use_cache": True}  # fmt: skip
-    following: dict[str, Any] = {"input_ids": token, "past_key_values": given.past_key_values, "use_cache": True}
+        return {**kept, "encoder_outputs": encoded, "decoder_input_ids": token, **cache, "use_cache": True}
+    following: dict[str, Any] = {"input_ids": token, **cache, "use_cache": True}
     if (mask := kwargs.get("attention_mask")) is not None:
         following["attention_mask"] = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=-1)
     return following
+
+
+def _cache_of(given: Any) -> dict[str, Any]:
+    """The cache that a model gave, by the name it is to be given back; what attends calls it otherwise than mamba."""
+    found = {name: getattr(given, name, None) for name in ("past_key_values", "cache_params")}
+    return {name: cache for name, cache in found.items() if cache is not None}
 
 
 def _placed(kwargs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import transformers
@@ -51,19 +52,38 @@ def _override(config: Any, key: str, value: Any) -> None:
 
 
 def shorten(config: Any, layers: int) -> None:
-    """Keep the first so many layers, in every part of the config that counts them."""
-    for part in (config, *_parts(config)):
-        before = getattr(part, "num_hidden_layers", None)
-        if isinstance(before, int) and layers > before:
-            raise CaptureError(f"--num-hidden-layers {layers}: the model has {before}")
-        for name in _COUNTS:
-            if isinstance(getattr(part, name, None), int):
-                setattr(part, name, layers)
+    """Keep the first so many layers, in every part of the config that counts them; a part that has fewer keeps all."""
+    parts = list(_parts(config))
+    most = max((count for part in parts for count in _counts(part).values()), default=None)
+    if most is None:
+        raise CaptureError(f"--num-hidden-layers {layers}: the config does not say how many layers there are")
+    if layers > most:
+        raise CaptureError(f"--num-hidden-layers {layers}: the model has {most}")
+    for part in parts:
+        for name, count in _counts(part).items():
+            setattr(part, name, min(count, layers))
         for name in _PER_LAYER:
             if isinstance(found := getattr(part, name, None), list | tuple):
                 setattr(part, name, list(found[:layers]))
 
 
-def _parts(config: Any) -> list[Any]:
-    """Configs within a config: of the text or vision part."""
-    return [value for value in vars(config).values() if isinstance(value, transformers.PretrainedConfig)]
+def refuse_linear(config: Any, layers: int | None) -> None:
+    """Refuse layers of linear attention alone: of a cache for these, transformers cannot tell the length."""
+    types = getattr(config.get_text_config(), "layer_types", None) or ()
+    if layers is not None and set(types) == {"linear_attention"}:
+        raise CaptureError(
+            f"--num-hidden-layers {layers}: the layers kept are all of linear attention, and transformers cannot run "
+            "this model without one of another kind; keep more"
+        )
+
+
+def _counts(part: Any) -> dict[str, int]:
+    return {name: count for name in _COUNTS if isinstance(count := getattr(part, name, None), int)}
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """A config and those within it: of the text or vision part."""
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, transformers.PretrainedConfig):
+            yield from _parts(value)

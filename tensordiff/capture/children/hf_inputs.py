@@ -42,6 +42,7 @@ class Inputs:
 
 def make_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
     """What to ask a model, as the settings say."""
+    _refuse_several(settings)
     if settings.inputs is not None:
         found = Inputs(read_inputs(Path(settings.inputs)))
     elif settings.image is not None:
@@ -50,9 +51,40 @@ def make_inputs(model: nn.Module, target: str, settings: Settings) -> Inputs:
         found = Inputs({"input_ids": torch.tensor([settings.input_ids])})
     elif _main(model) == "input_ids":
         found = _of_text(model, target, settings)
+    elif prompt_text(settings) is not None:
+        raise CaptureError(f"--prompt: {type(model).__name__} reads no text; leave it out, or give {_main(model)}")
     else:
-        found = _seeded(model, settings)
+        found = _seeded(model, _main(model), settings)
+    if settings.inputs is None and _has_two_sides(model):
+        found = _with_other_side(model, target, settings, found)
     return Inputs(_with_decoder(model, found.kwargs), found.prompt, found.notes)
+
+
+def _refuse_several(settings: Settings) -> None:
+    """One question alone; a picture may have a text beside it."""
+    given = {
+        "--inputs": settings.inputs, "--input-ids": settings.input_ids, "--prompt": prompt_text(settings),
+        "--image": settings.image,
+    }  # fmt: skip
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1 and named != ["--prompt", "--image"]:
+        raise CaptureError(f"{' and '.join(named)}: give one of them")
+
+
+def _has_two_sides(model: nn.Module) -> bool:
+    """Whether it lays a text beside a picture, as CLIP does, and needs both."""
+    is_contrastive = hasattr(model, "logit_scale") or hasattr(model, "temperature")
+    return is_contrastive and {"input_ids", "pixel_values"} <= set(inspect.signature(model.forward).parameters)
+
+
+def _with_other_side(model: nn.Module, target: str, settings: Settings, found: Inputs) -> Inputs:
+    if "pixel_values" not in found.kwargs:
+        other = _seeded(model, "pixel_values", settings)
+    elif "input_ids" not in found.kwargs:
+        other = _of_text(model, target, settings)
+    else:
+        return found
+    return Inputs({**found.kwargs, **other.kwargs}, found.prompt or other.prompt, (*found.notes, *other.notes))
 
 
 def _main(model: nn.Module) -> str:
@@ -119,6 +151,8 @@ def _of_image(target: str, settings: Settings) -> Inputs:
             "give its pixel_values with --inputs FILE.safetensors"
         ) from error
     text = prompt_text(settings)
+    if text is not None and not hasattr(processor, "tokenizer"):
+        raise CaptureError(f"--prompt: the processor of hf:{printable(target)} takes pictures alone; leave it out")
     options = {"text": text} if text is not None else {}
     encoded = processor(images=picture, return_tensors="pt", **options)
     return Inputs({key: value for key, value in encoded.items() if isinstance(value, Tensor)}, text)
@@ -133,16 +167,15 @@ def _open_image(path: Path) -> Any:
         raise CaptureError(f"--image {printable(path)}: is no picture that can be read ({error})") from error
 
 
-def _seeded(model: nn.Module, settings: Settings) -> Inputs:
+def _seeded(model: nn.Module, name: str, settings: Settings) -> Inputs:
     """Noise of the right shape for a model that sees or hears."""
-    name = _main(model)
     generator = torch.Generator().manual_seed(settings.seed)
     shape = _shape_of(name, model.config)
     if shape is None:
         raise CaptureError(f"{type(model).__name__} wants {name}; give it with --inputs FILE.safetensors")
     dtype = next(model.parameters()).dtype
     noise = torch.randn(shape, generator=generator).to(dtype)
-    return Inputs({name: noise}, None, (f"no input was given, so {name} is noise of shape {list(shape)}",))
+    return Inputs({name: noise}, None, (f"no {name} were given, so they are noise of shape {list(shape)}",))
 
 
 def _shape_of(name: str, config: Any) -> tuple[int, ...] | None:

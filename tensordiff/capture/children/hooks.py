@@ -2,20 +2,25 @@
 
 Inputs are seen before the module runs, outputs after it, so entries stand in execution order and a model that
 raises leaves the inputs of the layer that raised. Calls are counted by layer and step. What becomes of what is
-seen is the sink's business; what is put in its place, the patch's. Hooks are removed whatever happens.
+seen is the sink's business; what is put in its place, the patch's. Hooks are removed whatever happens. A model may run
+in several threads at once: each has calls of its own under way.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordiff.capture.children.facts import Place
 from tensordiff.capture.children.tensors import Found, Shape, find, find_arguments
@@ -120,6 +125,16 @@ class Selection:
 class _Running(NamedTuple):
     call: Call
     injected: tuple[str, ...] | None
+    handled: BaseException | None
+    """The exception that was being handled when it was called, in some ``except`` around it."""
+
+
+class _Thread(threading.local):
+    """Calls under way in one thread, the innermost last; and the innermost that an exception came out of."""
+
+    def __init__(self) -> None:
+        self.running: list[_Running] = []
+        self.raised_in: str | None = None
 
 
 @dataclass
@@ -141,8 +156,9 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._handles: list[Any] = []
-        self._counts: dict[tuple[str, int], int] = {}
-        self._running: list[_Running] = []
+        self._counts: dict[tuple[str, int], count[int]] = {}
+        self._thread = _Thread()
+        self._stepping = threading.Lock()
         self._root: nn.Module | None = None
         self._kinds: list[Shape] = []
         self._numbers: dict[str, int] = {}
@@ -165,22 +181,28 @@ class Recorder:
             self.hooked.add(layer)
             before, after = self._before(layer, module, takes), self._after(layer, module, takes)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(after, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
 
     def detach(self) -> None:
         """Remove every hook."""
         while self._handles:
             self._handles.pop().remove()
-        self._running.clear()
+        self._thread = _Thread()
 
     @property
     def running(self) -> Call | None:
         """The call that runs now."""
-        return self._running[-1].call if self._running else None
+        running = self._thread.running
+        return running[-1].call if running else None
+
+    @property
+    def raised_in(self) -> str | None:
+        """The innermost layer that an exception came out of, until another is called."""
+        return self._thread.raised_in
 
     def call_of(self, layer: str) -> Call:
         """The call of a layer that is under way."""
-        found: Call = next(running.call for running in reversed(self._running) if running.call.layer == layer)
+        found: Call = next(one.call for one in reversed(self._thread.running) if one.call.layer == layer)
         return found
 
     @property
@@ -200,11 +222,11 @@ class Recorder:
 
     def tap(self, name: str, value: Any) -> None:
         """See a value that a person named within a forward; it is named after the module that runs."""
-        inside = self._running[-1].call.layer if self._running else ""
-        layer = f"{inside}/{name}" if inside else name
-        call = self._count(layer, None)
-        for port, tensor in find(value, "output").tensors.items():
-            self.sink.see(Seen(call, port, tensor))
+        running = self.running
+        call = self._count(f"{running.layer}/{name}" if running else name, None)
+        with _disable_current_modes():  # what it takes to look is no operation of the model's
+            for port, tensor in find(value, "output").tensors.items():
+                self.sink.see(Seen(call, port, tensor))
 
     # --- within hooks
 
@@ -216,7 +238,7 @@ class Recorder:
             put = NOTHING
             if self.patch is not None:
                 (args, kwargs), put = self.patch.arguments(call, args, kwargs)
-            self._running.append(_Running(call, put.names))
+            self._thread.running.append(_Running(call, put.names, sys.exc_info()[1]))
             if sees:
                 found = find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root)
                 self._see_inputs(call, found, put.ports)
@@ -228,7 +250,10 @@ class Recorder:
         is_root = module is self._root
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
-            call, injected = self._leave(module)
+            left = self._leave(module)
+            if left is None:
+                return None
+            call, injected, _ = left
             put = NOTHING
             if self.patch is not None:
                 output, put = self.patch.output(call, output)
@@ -243,20 +268,33 @@ class Recorder:
         return hook
 
     def _enter(self, layer: str, module: nn.Module) -> Call:
-        if self.counts_steps and module is self._root and (ROOT, self.step) in self._counts:
-            self.step += 1
+        if self.counts_steps and module is self._root:
+            with self._stepping:
+                self.step += (ROOT, self.step) in self._counts
+                return self._count(layer, module, self.step)
         return self._count(layer, module)
 
-    def _count(self, layer: str, module: nn.Module | None) -> Call:
-        place = layer, self.step
-        self._counts[place] = number = self._counts.get(place, 0) + 1
-        return Call(layer, module, self.step, number)
+    def _count(self, layer: str, module: nn.Module | None, step: int | None = None) -> Call:
+        """One more call of a layer: in the step of what called it, which another thread may have left behind."""
+        thread = self._thread
+        thread.raised_in = None
+        if step is None:
+            step = thread.running[-1].call.step if thread.running else self.step
+        place = layer, step
+        numbers = self._counts.get(place) or self._counts.setdefault(place, count(1))
+        return Call(layer, module, step, next(numbers))
 
-    def _leave(self, module: nn.Module) -> _Running:
-        """Back to the call of this module: one within it may have been left by an exception."""
-        while self._running[-1].call.module is not module:
-            self._running.pop()
-        return self._running.pop()
+    def _leave(self, module: nn.Module) -> _Running | None:
+        """A module's call that has ended; None where it raised, or began before it was hooked."""
+        thread = self._thread
+        if not any(one.call.module is module for one in reversed(thread.running)):
+            return None
+        while (ended := thread.running.pop()).call.module is not module:
+            pass  # it was left by what hooks do not hear of, such as Ctrl-C
+        if sys.exc_info()[1] is ended.handled:
+            return ended
+        thread.raised_in = thread.raised_in or ended.call.layer
+        return None
 
     def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
         self._made.append((call, found.shape))
@@ -267,10 +305,10 @@ class Recorder:
 
     def _sort_kinds(self) -> None:
         """Keep each kind of call once. Not call by call: the model waits for its hooks."""
-        for call, shape in self._made:
+        made, self._made = self._made, []
+        for call, shape in made:
             with suppress(TypeError, ValueError):  # JSON has no word for a value; replay will do without this call
                 number = self._numbers.setdefault(_ENCODER.encode(shape), len(self._kinds))
                 if number == len(self._kinds):
                     self._kinds.append(shape)
                 self._kind_of[f"{call.layer}#{call.step}#{call.call}"] = number
-        self._made.clear()

@@ -29,11 +29,12 @@ from tensordiff.capture.children.donors import Donors, find_donors, value_or_why
 from tensordiff.capture.children.hooks import NOTHING, Arguments, Call, Put, Recorder, Seen, Sink
 from tensordiff.capture.children.program import Program
 from tensordiff.capture.children.sinks import ListingSink, WritingSink
-from tensordiff.capture.children.tensors import find, find_arguments, swap, swap_arguments, to_tensor
+from tensordiff.capture.children.tensors import find, find_arguments, laid_out, swap, swap_arguments, to_tensor
 from tensordiff.capture.children.where import Layers, Pass, passes
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.capture.settings import Injection
+from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import Place
 from tensordiff.errors import CaptureError
 
@@ -154,7 +155,7 @@ class Injector:
         self, call: Call, own: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
         """The tensors to put in, their entries, and why others were kept, each by port."""
-        values: dict[str, Tensor] = {}
+        values = _Values()
         put: dict[str, str] = {}
         kept: dict[str, str] = {}
         for port, tensor in own.items():
@@ -165,9 +166,30 @@ class Injector:
             elif tuple(value.shape) != tuple(tensor.shape):
                 kept[port] = f"{donor.name} is of shape {list(value.shape)}, and {list(tensor.shape)} is wanted now"
             else:
-                values[port] = to_tensor(value).to(dtype=tensor.dtype, device=tensor.device)
+                values.add(port, value, tensor)
                 put[port] = donor.name
-        return values, put, kept
+        return values.tensors, put, kept
+
+
+@dataclass
+class _Values:
+    """The tensors to put in; in the place of one that stood at several ports one again, if it may be.
+
+    Modules look at that: attention whose query is its key computes both in one go, and rounds otherwise.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    _made: list[tuple[Array, Tensor, Tensor]] = field(default_factory=list)
+
+    def add(self, port: str, value: Array, own: Tensor) -> None:
+        """Put values into the place of a run's own tensor, with its type, device and strides."""
+        for before, replaced, made in self._made:
+            if replaced is own and before.tobytes() == value.tobytes():
+                self.tensors[port] = made
+                return
+        cast = to_tensor(value).to(dtype=own.dtype, device=own.device)
+        self.tensors[port] = cast if own.is_contiguous() else laid_out(cast, own.stride())
+        self._made.append((value, own, self.tensors[port]))
 
 
 def _isolates(own: Mapping[str, Tensor], put: Mapping[str, str]) -> bool:

@@ -16,11 +16,12 @@ from torch import nn
 
 from tensordiff.capture import taps
 from tensordiff.capture.children import facts as told
-from tensordiff.capture.children.compiled import eager, why_silent
+from tensordiff.capture.children.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.children.devices import first_device
 from tensordiff.capture.children.hooks import Recorder, Selection
 from tensordiff.capture.children.sinks import WritingSink
 from tensordiff.capture.children.writing import BackgroundWriter
+from tensordiff.capture.settings import refuse_no_regex
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
@@ -41,6 +42,8 @@ class Capturing:
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
+        if layers is not None:
+            refuse_no_regex("layers", layers)
         self.model, self.folder = model, Path(folder)
         self.notes: list[str] = []
         self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, lasting=False)
@@ -62,7 +65,7 @@ class Capturing:
             stack.enter_context(self._background)
             stack.callback(self._gather_facts)
             if self.model is not None:
-                stack.enter_context(eager(self.model))
+                stack.enter_context(eager())
                 stack.callback(self._recorder.detach)
                 self._recorder.attach(self.model)
             stack.callback(taps.listeners.remove, self._recorder)
@@ -93,7 +96,11 @@ class Capturing:
                 raise
 
     def _unseen(self) -> list[str]:
-        return [] if self._sink.entries else ["nothing ran within the block: the dump is empty"]
+        if self._sink.entries:
+            return []
+        if not self._recorder.fired:
+            return ["nothing ran within the block: the dump is empty"]
+        return [f"the dump is empty: {why_nothing(self._recorder, self._sink.notes())}"]
 
 
 def capture(
@@ -109,7 +116,8 @@ def capture(
     """Write what a model does within a ``with`` block into a dump.
 
     ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
-    are written, without ``inputs`` only what they give. Past ``max_bytes`` nothing more is written. A folder that
+    are written, without ``inputs`` only what they give. The first tensor that would go past ``max_bytes``, and all
+    after it, are left out, which ``notes`` says. A folder that
     holds a dump is refused, unless ``overwrite``. ``None`` for the model captures what ``tap`` is given alone.
     """
     return Capturing(

@@ -7,6 +7,7 @@ returned (rope, an attention interface) is there as ``layer/fn_00_apply_rotary_p
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,12 +22,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.answer import done
-from tensordiff.capture.children.capturing import Tell, all_facts, begin, open_writer, play
+from tensordiff.capture.children.capturing import Tell, all_facts, begin, open_writer, play, tell_size
+from tensordiff.capture.children.donors import find_donors
 from tensordiff.capture.children.frames import Stacks, is_of_model, user_frame
 from tensordiff.capture.children.hooks import ROOT, Call, Recorder, Seen, Selection
-from tensordiff.capture.children.program import Program
-from tensordiff.capture.children.sinks import WritingSink
+from tensordiff.capture.children.inject import Injector, Report
+from tensordiff.capture.children.program import Program, Step
+from tensordiff.capture.children.sinks import ListingSink, WritingSink
 from tensordiff.capture.children.tensors import find, find_arguments
+from tensordiff.capture.children.where import Pass
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.errors import CaptureError, printable
@@ -40,25 +44,46 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     settings = job.settings
     steps, step = begin(program, settings)
     layer = find_layer(step.model, settings.ops or ROOT)
-    about = told.about_model(step.model)
-    tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
+    tell_size(job, step, tell, Selection(rf"^{re.escape(layer)}(\.|$)", inputs=not settings.no_inputs), _AN_OPERATION)
+    patch = _injector(layer, steps, step, job, tell)
+    if patch is not None:
+        steps, step = begin(program, settings)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, settings.max_bytes)
-        recorder = Recorder(sink, Selection(_NONE))
-        watch = Watch(layer, recorder, sink, _storages(step.model))
+        recorder = Recorder(sink, Selection(_NONE), patch)
+        watch = Watch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
         with watch.on(step.model):
             play(recorder, steps, step, job, tell, f"running, watching {layer}")
-        writing.facts |= all_facts(program, step.model, settings)
-        writing.facts |= {"stacks": watch.stacks.as_json(), "notes": sink.notes() or None}
+        writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
+        notes = [*([patch.report.sentence()] if patch else []), *sink.notes()]
+        writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
         writing.facts["weights_hash"] = told.weights_hash(step.model)
+        if not watch.count:
+            raise CaptureError(f"{layer}: did not run, so there is nothing to see in it")
         tell(Phase("writing"))
-    if not watch.count:
-        raise CaptureError(f"{layer}: did not run, so there is nothing to see in it")
     tell(Note(f"{watch.count} operations in {layer}"))
     return done(job, sink, writing.facts, tell)
 
 
 _NONE = r"(?!)"  # an expression that matches no layer: hooks only count calls here
+_AN_OPERATION = 4  # a guess: what operations are given and give, to what the modules around them are given and give
+
+
+def _injector(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> Injector | None:
+    """What gives the layer the reference's inputs, where that is asked for: found out in a pass of its own."""
+    injection = job.settings.inject
+    if injection is None:
+        return None
+    seen = ListingSink()
+    play(Recorder(seen), steps, step, job, tell, "looking")
+    return Injector(find_donors(injection, seen.entries, seen.same), Pass(frozenset([layer])), Report())
+
+
+def _injected(patch: Injector | None, job: Job, step: Step) -> dict[str, Any]:
+    injection = job.settings.inject
+    if patch is None or injection is None:
+        return {}
+    return {"injection": patch.report.as_json(injection, 1, training=step.model.training)}
 
 
 def find_layer(model: nn.Module, asked: str) -> str:
@@ -87,8 +112,11 @@ class Watch:
     recorder: Recorder
     sink: WritingSink
     weights: set[int]
+    inputs: bool = True
     stacks: Stacks = field(default_factory=Stacks)
     count: int = 0
+    is_on: bool = False
+    """Whether it runs now: a module that calls itself is watched from its outermost call."""
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
@@ -107,15 +135,21 @@ class Watch:
 
     def _watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            with _Dispatched(self), _returns(self):
-                self._start(sys._getframe())
+            if self.is_on:
+                return forward(*args, **kwargs)
+            with self._start(sys._getframe()), _Dispatched(self), _returns(self):
                 return forward(*args, **kwargs)
 
         return watched
 
-    def _start(self, frame: FrameType) -> None:
-        self.stacks.outermost = frame
+    @contextmanager
+    def _start(self, frame: FrameType) -> Iterator[None]:
+        self.stacks.outermost, self.is_on = frame, True
         self._ops = self._functions = 0
+        try:
+            yield
+        finally:
+            self.is_on = False
 
     def see(self, kind: str, about: str, tensors: dict[str, Tensor], frame: FrameType | None, *, number: int) -> None:
         """Write tensors of one operation or function."""
@@ -155,8 +189,9 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         if name in _QUIET:
             return func(*args, **(kwargs or {}))
         number, frame, watch = self.watch.next_op(), sys._getframe(1), self.watch
-        inputs = find_arguments(args, kwargs or {}).tensors
-        watch.see("op", name, _flowing(watch, inputs), frame, number=number)
+        if watch.inputs:
+            inputs = find_arguments(args, kwargs or {}).tensors
+            watch.see("op", name, _flowing(watch, inputs), frame, number=number)
         result = func(*args, **(kwargs or {}))
         watch.see("op", name, _flowing(watch, find(result, "output").tensors), frame, number=number)
         return result

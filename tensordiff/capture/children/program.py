@@ -5,9 +5,11 @@ A program is asked for its steps anew for every pass, and gives the same each ti
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -35,5 +37,7 @@ class Program(Protocol):
 
 
 def seed(number: int) -> None:
-    """Begin every pass with the same random numbers."""
+    """Begin with the same random numbers, whoever gives them."""
+    random.seed(number)
+    np.random.seed(number % (1 << 32))  # what a model's code may use is this old way
     torch.manual_seed(number)

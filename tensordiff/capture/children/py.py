@@ -1,8 +1,8 @@
 """``py:FILE.py:FUNCTION``: the user's own model.
 
 The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; what the module gave for
-one step is what its ``yield`` returns. It is called once for every pass, so it should build what it needs. The
-file's own folder is on the path while it runs, as if Python had been started with it.
+one step is what its ``yield`` returns. It is called once for every pass, so it should build what it needs; in a process
+that stays, the file is loaded once. Its own folder is on the path while it runs, as if Python had been started with it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from typing import Any
 from torch import nn
 
 from tensordiff.capture.children.capturing import Tell
-from tensordiff.capture.children.program import Program, Step, Steps
+from tensordiff.capture.children.program import Program, Step, Steps, seed
+from tensordiff.capture.children.same import Same
+from tensordiff.capture.children.staying import Answer
 from tensordiff.capture.children.tasks import perform
+from tensordiff.capture.children.tensors import find_arguments
 from tensordiff.capture.events import Done, Phase
 from tensordiff.capture.job import Job
 from tensordiff.capture.source import Source
@@ -29,9 +32,26 @@ from tensordiff.errors import CaptureError, printable
 
 def run(job: Job, tell: Tell) -> Done:
     """Run a ``py:`` job."""
+    return perform(load(job, tell), job, tell)
+
+
+def keep(job: Job, tell: Tell) -> Answer:
+    """Load a function that stays; it is called anew for each job, as it is for each pass."""
+    program, same = load(job, tell), Same(with_inputs=True)
+
+    def answer(job: Job, tell: Tell) -> Done:
+        _refuse_foreign(job)
+        return perform(same.of(program), job, tell)
+
+    return answer
+
+
+def load(job: Job, tell: Tell) -> FunctionProgram:
+    """Load what a job names."""
     _refuse_foreign(job)
     tell(Phase("loading", job.source.target))
-    return perform(FunctionProgram(job.source), job, tell)
+    seed(job.settings.seed)  # the file may make its model while it is imported
+    return FunctionProgram(job.source)
 
 
 def _refuse_foreign(job: Job) -> None:
@@ -42,7 +62,10 @@ def _refuse_foreign(job: Job) -> None:
         "--inputs": settings.inputs, "--image": settings.image, "--dtype": settings.dtype,
         "--weights-dtype": settings.weights_dtype, "--num-hidden-layers": settings.num_hidden_layers,
         "--config": settings.config or None, "--attn-implementation": settings.attn_implementation,
-        "--revision": settings.revision,
+        "--revision": settings.revision, "--device": None if settings.device == "auto" else settings.device,
+        "--steps": settings.steps if settings.steps > 1 else None,
+        "--trust-remote-code": settings.trust_remote_code or None,
+        "--prefer-module-v3": settings.prefer_module_v3 or None, "--optimized": settings.optimized or None,
     }  # fmt: skip
     if named := [option for option, value in given.items() if value is not None]:
         raise CaptureError(f"{printable(job.source)}: {named[0]} is not for py: sources; say it in the function itself")
@@ -61,9 +84,7 @@ class FunctionProgram:
         if isinstance(made, GeneratorType):
             yield from self._yielded(made)
             return
-        # A copy: a cache among the arguments must be fresh in every pass.
-        step = self._step(made)
-        yield step._replace(args=copy.deepcopy(step.args), kwargs=copy.deepcopy(step.kwargs))
+        yield _copied(self._step(made))
 
     def facts(self) -> Mapping[str, Any]:
         """The function says nothing of a prompt."""
@@ -92,6 +113,15 @@ class FunctionProgram:
         if not isinstance(kwargs, Mapping):
             raise CaptureError(f"{printable(self.source)}: kwargs are {type(kwargs).__name__}, and a dict is wanted")
         return Step(module, tuple(args) if isinstance(args, tuple | list) else (args,), dict(kwargs))
+
+
+def _copied(step: Step) -> Step:
+    """A cache among the arguments must be fresh in every pass. What was computed is copied without its history, which
+    torch refuses to copy."""
+    found = find_arguments(step.args, step.kwargs, whole_caches=True).tensors.values()
+    memo = {id(tensor): tensor.detach().clone() for tensor in found if not tensor.is_leaf}
+    args, kwargs = copy.deepcopy((step.args, step.kwargs), memo)
+    return step._replace(args=args, kwargs=kwargs)
 
 
 def load_function(source: Source) -> Callable[[], Any]:

@@ -1,41 +1,33 @@
 """One layer alone: rebuilt with its weights, called as a dump says it was called, its outputs written as a dump.
 
-How a layer was called is in the dump beside its tensors, see ``tensors.Found``. What cannot be written down (a
-cache that holds something, an object of the model's own) is called without, and said. With a bundle, the layer is
-exported, so that anyone can run it with torch alone.
+How it was called is made again by ``rebuild``. A layer that cannot be called so is refused, and so is one that draws
+random numbers: what it gives is then no measure of it. With a bundle, the layer is exported, so that anyone can run it
+with torch alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tensordiff.align.rules import RuleSet
-from tensordiff.capture.children.bundle import write_bundle
+from tensordiff.capture.children.bundle import Plain, write_bundle
 from tensordiff.capture.children.capturing import Tell, all_facts, begin, first_facts
 from tensordiff.capture.children.facts import place_of
 from tensordiff.capture.children.hooks import ROOT, Call
 from tensordiff.capture.children.ops import find_layer
 from tensordiff.capture.children.program import Program
-from tensordiff.capture.children.tensors import copy, find, to_tensor
+from tensordiff.capture.children.rebuild import Rebuilt, Recorded, rebuild, shape_of
+from tensordiff.capture.children.tensors import copy, to_tensor
 from tensordiff.capture.events import Done, Note, Phase
 from tensordiff.capture.job import Job
-from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, printable
-
-
-class Recorded(NamedTuple):
-    """One call of a layer, as a dump has it."""
-
-    call: Call
-    inputs: dict[str, Entry]
-    outputs: dict[str, Entry]
-    shape: Any
 
 
 def replay(program: Program, job: Job, tell: Tell) -> Done:
@@ -44,12 +36,10 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     recorded = find_call(dump, str(job.more["layer"]), int(job.more["step"]), int(job.more["call"]))
     _, step = begin(program, job.settings)
     layer = _layer_of(step.model, recorded.call.layer)
-    module = step.model.get_submodule(layer.removeprefix(ROOT).removeprefix(".")).eval()
-    args, kwargs, notes = arguments(recorded, module)
+    module = step.model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
     tell(Phase("replaying", layer))
-    with torch.no_grad():
-        output = module(*args, **kwargs)
-    given = find(output, "output").tensors
+    rebuilt, given = _run(dump, recorded, step.model, layer)
+    notes = rebuilt.notes
     facts = first_facts(job) | all_facts(program, step.model, job.settings) | {"notes": notes or None}
     _write(job, facts, recorded, module, given)
     for note in notes:
@@ -57,16 +47,47 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     if (bundle := job.more.get("bundle")) is not None:
         tell(Phase("writing", str(bundle)))
         expected = {port: to_tensor(entry.read()) for port, entry in recorded.outputs.items()}
-        for note in write_bundle(Path(str(bundle)), layer, module, args, kwargs, expected):
+        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
+        for note in write_bundle(Path(str(bundle)), layer, plain, rebuilt.fresh(), expected, given):
             tell(Note(note))
     return Done(job.output, len(given), {"layer": recorded.call.layer, "class": type(module).__name__, "notes": notes})
+
+
+def _run(dump: Dump, recorded: Recorded, model: nn.Module, layer: str) -> tuple[Rebuilt, dict[str, Tensor]]:
+    """Call a layer as it was called, and see what it gives."""
+    module = model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
+    try:
+        rebuilt = rebuild(dump, recorded, model, layer)
+        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
+        before = _chance()
+        with torch.no_grad():
+            given = plain(rebuilt.fresh())
+    except CaptureError as error:
+        raise CaptureError(f"{printable(layer)}: cannot be called as it was: {error}") from error
+    except Exception as error:  # whatever a model may raise
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"{printable(layer)}: called as it was, it raised {type(error).__name__}: {said:.300}"
+        ) from error
+    if any(not torch.equal(one, other) for one, other in zip(before, _chance(), strict=True)):
+        why = ", being in training mode" if module.training else ""
+        raise CaptureError(
+            f"{printable(layer)}: draws random numbers{why}, and a dump does not hold those that it drew; "
+            "capture the model in eval mode"
+        )
+    return rebuilt, given
+
+
+def _chance() -> list[Tensor]:
+    """Where the random numbers stand, to see whether any are drawn."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
 
 
 def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
     """The call of a layer that a person means."""
     layers = dict.fromkeys(entry.layer for entry in dump.entries)
     canonical = RuleSet()
-    named = [layer for layer in layers if asked in (layer, layer.removeprefix(f"{ROOT}."))]
+    named = [asked] if asked in layers else [layer for layer in layers if asked == layer.removeprefix(f"{ROOT}.")]
     named = named or [layer for layer in layers if canonical.canonical(layer, "reference") == asked]
     named = named or [layer for layer in layers if layer.endswith(f".{asked}")]
     if len(named) != 1:
@@ -78,19 +99,12 @@ def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
     outputs = {entry.port: entry for entry in entries if not entry.is_input}
     if not outputs:
         raise CaptureError(f"{printable(dump.path)}: {printable(named[0])} gave nothing in step {step}, call {number}")
-    return Recorded(call, inputs, outputs, _shape(dump, call))
-
-
-def _shape(dump: Dump, call: Call) -> Any:
-    """How a layer was called, where its dump says so."""
-    calls: Any = dump.facts.get("calls") or {}
-    number = calls.get("of", {}).get(f"{call.layer}#{call.step}#{call.call}")
-    if not isinstance(number, int):
+    if (shape := shape_of(dump, call)) is None:
         raise CaptureError(
             f"{printable(dump.path)}: does not say how {printable(call.layer)} was called; "
             "capture it with tensordiff capture, with its inputs"
         )
-    return calls["kinds"][number]
+    return Recorded(call, inputs, outputs, shape)
 
 
 def _layer_of(model: nn.Module, layer: str) -> str:
@@ -102,41 +116,6 @@ def _layer_of(model: nn.Module, layer: str) -> str:
     wanted = rules.canonical(layer, "reference")
     found = [name for name in names if rules.canonical(name, "candidate") == wanted]
     return found[0] if len(found) == 1 else find_layer(model, layer)
-
-
-def arguments(recorded: Recorded, module: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """What to call a layer with, and what could not be had."""
-    weight = next(module.parameters(), None)
-    lost: list[str] = []
-
-    def tensor(port: str) -> Tensor | None:
-        if port not in recorded.inputs:
-            lost.append(f"{port} was not written")
-            return None
-        found = to_tensor(recorded.inputs[port].read())
-        if weight is None:
-            return found
-        return found.to(weight.device, weight.dtype if found.is_floating_point() else None)
-
-    def value(shape: Any, port: str) -> Any:
-        if not isinstance(shape, dict):
-            return shape
-        kind, inner = next(iter(shape.items()))
-        match kind:
-            case "tensor":
-                return tensor(str(inner))
-            case "tuple" | "list":
-                parts = [value(part, f"{port}_{k}") for k, part in enumerate(inner)]
-                return tuple(parts) if kind == "tuple" else parts
-            case "dict":
-                return {key: value(part, f"{port}_{key}") for key, part in inner.items()}
-        if any(name.startswith(f"{port}_") for name in recorded.inputs):
-            lost.append(f"{port} was a {inner} that held something, and is left out: the result will differ")
-        return None
-
-    args = tuple(value(shape, f"input_{k}") for k, shape in enumerate(recorded.shape["args"]))
-    kwargs = {key: value(shape, f"input_{key}") for key, shape in recorded.shape["kwargs"].items()}
-    return args, kwargs, lost
 
 
 def _write(

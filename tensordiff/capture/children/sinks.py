@@ -32,6 +32,8 @@ class WritingSink:
     entries: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """How many tensors were not written, by reason."""
+    nbytes_wanted: int = 0
+    """Where there is a budget, with what did not fit: nothing is written after the first that did not."""
 
     def see(self, seen: Seen) -> None:
         """Copy a tensor and have it written."""
@@ -43,9 +45,12 @@ class WritingSink:
         self.entries += 1
 
     def _why_not(self, tensor: Tensor) -> str | None:
-        if self.max_bytes is not None and self.nbytes + tensor.numel() * tensor.element_size() > self.max_bytes:
-            return f"--max-bytes {self.max_bytes} was reached"
-        return why_not_copied(tensor)
+        why = why_not_copied(tensor)
+        if why is None and self.max_bytes is not None:
+            self.nbytes_wanted += tensor.numel() * tensor.element_size()
+            if self.nbytes_wanted > self.max_bytes:
+                return f"--max-bytes {self.max_bytes} was reached"
+        return why
 
     def notes(self) -> list[str]:
         """What was left out, as sentences."""
@@ -58,8 +63,18 @@ def _origin(seen: Seen) -> Origin:
     if module is None:
         file, line = seen.place or (None, None)
         return Origin(seen.about, file, line, seen.injected)
-    file, line = place_of(type(module))
-    return Origin(type(module).__name__, file, line, seen.injected)
+    found = _of_module(type(module))
+    return found if seen.injected is None else found._replace(injected=seen.injected)
+
+
+_origins: dict[type, Origin] = {}
+
+
+def _of_module(kind: type) -> Origin:
+    """The same for every tensor of a class: made once."""
+    if (found := _origins.get(kind)) is None:
+        _origins[kind] = found = Origin(kind.__name__, *place_of(kind))
+    return found
 
 
 @dataclass

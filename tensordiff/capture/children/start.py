@@ -1,19 +1,27 @@
-"""A child's beginning and end: its job, its voice, its parent's death, and every failure as a sentence."""
+"""A child's beginning and end: its jobs, its voice, its parent's death, and every failure as a sentence.
+
+A child answers one job, or, where it is to stay, one after the other until the parent is gone, something fails, or
+nobody wants anything for so long that its memory is better given back.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 
-from tensordiff.capture.events import Done, Event, Failed, encode
+from tensordiff.capture.events import Anew, Done, Event, Failed, encode
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import dump_at
 from tensordiff.errors import TensordiffError, printable
 
 _STDIN = 0
+IDLE_S = 900.0
+"""How long a child waits for another job."""
 
 
 class Tell:
@@ -30,40 +38,62 @@ class Tell:
             self._file.write(f"{encode(event)}\n".encode())
 
 
-def start(kind: str, told: int) -> int:
-    """Run a job of this kind; the exit status."""
-    tell = Tell(told)
+def start(kind: str, told: int, *, stays: bool = False, idle_s: float = IDLE_S) -> int:
+    """Answer a job of this kind, or several; the exit status."""
+    tell, lines = Tell(told), Lines()
     os.environ.pop("PYTHONSAFEPATH", None)
-    job = Job.decode(_first_line())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        tell(_run(kind, job, tell))
-    except BaseException as error:  # whatever it is, the parent must hear of it
-        tell(failure(job, error))
-        return 1
+    answer: Callable[[Job, Tell], Done | Anew] = _staying(kind) if stays else _once(kind)
+    while (line := lines.next(idle_s)) is not None:
+        job = Job.decode(line)
+        try:
+            said = answer(job, tell)
+        except BaseException as error:  # whatever it is, the parent must hear of it
+            tell(failure(job, error))
+            return 1
+        tell(said)
+        if not stays or isinstance(said, Anew):
+            return 0
     return 0
 
 
-def _run(kind: str, job: Job, tell: Tell) -> Done:
-    done = import_module(f"tensordiff.capture.children.{kind}").run(job, tell)
-    if not isinstance(done, Done):
-        raise TypeError(f"{kind} gave no result")
-    return done
+def _once(kind: str) -> Callable[[Job, Tell], Done]:
+    def answer(job: Job, tell: Tell) -> Done:
+        done = import_module(f"tensordiff.capture.children.{kind}").run(job, tell)
+        if not isinstance(done, Done):
+            raise TypeError(f"{kind} gave no result")
+        return done
+
+    return answer
 
 
-def _first_line() -> bytes:
-    """The job. Read past Python's buffers: a thread waits on this pipe until the end, and must hold no lock."""
-    line = b""
-    while not line.endswith(b"\n") and (more := os.read(_STDIN, 1 << 16)):
-        line += more
-    return line
+def _staying(kind: str) -> Callable[[Job, Tell], Done | Anew]:
+    from tensordiff.capture.children.staying import Staying
+
+    return Staying(kind)
 
 
-def _end_with_parent() -> None:
-    """The parent holds the other end and writes nothing more: what ends this reading is its death."""
-    while os.read(_STDIN, 1 << 16):
-        pass
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+class Lines:
+    """What the parent sends, line by line. It holds the other end: when it lets go, it is gone, and so are we."""
+
+    def __init__(self) -> None:
+        self._read: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._read_all, daemon=True).start()
+
+    def next(self, idle_s: float) -> bytes | None:
+        """The next line; None where none came for so long."""
+        try:
+            return self._read.get(timeout=idle_s)
+        except queue.Empty:
+            return None
+
+    def _read_all(self) -> None:
+        """Past Python's buffers: this waits until the end, and must hold no lock meanwhile."""
+        rest = b""
+        while more := os.read(_STDIN, 1 << 16):
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                self._read.put(line)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def failure(job: Job, error: BaseException) -> Failed:

@@ -8,14 +8,17 @@ waited for; ``Copied.array`` waits, in the thread that writes. The names are tho
 
 from __future__ import annotations
 
+import copy as copying
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tensordiff.capture.children import caches
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.model import Spec
 from tensordiff.errors import CaptureError, printable
@@ -30,6 +33,7 @@ _WRITTEN: dict[Any, str] = {
     dtype: name for name in DTYPES if isinstance(dtype := getattr(torch, name, None), torch.dtype)
 }
 """torch's types by the name that dumps use."""
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _NUMPY_S = {dtype for dtype, name in _WRITTEN.items() if hasattr(np, name)}
 
 
@@ -38,13 +42,15 @@ class Found(NamedTuple):
 
     tensors: dict[str, Tensor]
     shape: Shape
-    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"object": class}`` or a
-    plain value."""
+    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"dtype": name}``,
+    ``{"device": name}``, ``{"object": class}`` or a plain value. Beside ``tensor`` may stand ``is``, the port before it
+    that held the very same one, or its ``strides``; beside the others ``class``, where it is no plain one, and
+    ``keys``, where these are no text; beside a cache whether it was ``filled``."""
 
 
 def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> Found:
     """Find the tensors of a value. Of a cache only one layer's are taken, unless it is wanted whole."""
-    walk = _Walk({}, cache_layer, whole_caches)
+    walk = _Walk({}, cache_layer, whole_caches, ())
     return Found(walk.tensors, walk.shape(value, port, 0))
 
 
@@ -52,12 +58,18 @@ def find_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], *, cache_layer: int | None = None, whole_caches: bool = False
 ) -> Found:
     """Find the tensors that a module was called with."""
-    walk = _Walk({}, cache_layer, whole_caches)
+    walk = _Walk({}, cache_layer, whole_caches, (*args, *kwargs.values()))
     shape = {
         "args": [walk.shape(value, f"input_{k}", 0) for k, value in enumerate(args)],
         "kwargs": {key: walk.shape(value, f"input_{key}", 0) for key, value in kwargs.items()},
     }
     return Found(walk.tensors, shape)
+
+
+def _looks_elsewhere(values: tuple[Any, ...]) -> bool:
+    """Whether a module is given a second sequence: it is an encoder's, and what is cached of that matters too."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return len([tensor for tensor in tensors if tensor.dim() == 3 and tensor.is_floating_point()]) > 1
 
 
 class _Walk(NamedTuple):
@@ -66,40 +78,66 @@ class _Walk(NamedTuple):
     tensors: dict[str, Tensor]
     cache_layer: int | None
     whole_caches: bool
+    beside: tuple[Any, ...]
+    """What the module is given, a cache among it."""
 
     def shape(self, value: Any, port: str, depth: int) -> Shape:
         if isinstance(value, Tensor):
+            port = self._free(port) if port in self.tensors else port
+            shape = self._of_tensor(value, port)
             self.tensors[port] = value
-            return {"tensor": port}
+            return shape
         if value is None or isinstance(value, _SCALARS):
             return value
-        if is_cache(value):
+        if caches.is_cache(value):
             self.tensors.update(self._of_cache(value, port))
-            return {"object": type(value).__name__}
+            return {"object": type(value).__name__, "filled": caches.is_filled(value, self.cache_layer)}
+        if isinstance(value, torch.dtype | torch.device):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
         if depth == _DEEPEST or (parts := _parts(value)) is None:
             return {"object": type(value).__name__}
         return self._together(value, {key: self.shape(part, f"{port}_{key}", depth + 1) for key, part in parts})
 
+    def _free(self, port: str) -> str:
+        """Another name for a port whose name is taken: ``{"a_b": x, "a": {"b": y}}`` spells two of them alike."""
+        return next(name for k in count(2) if (name := f"{port}_{k}") not in self.tensors)
+
+    def _of_tensor(self, value: Tensor, port: str) -> Shape:
+        for before, tensor in self.tensors.items():
+            if tensor is value:
+                return {"tensor": port, "is": before}
+        if value.layout is not torch.strided or value.is_nested or value.is_contiguous():
+            return {"tensor": port}
+        return {"tensor": port, "strides": list(value.stride())}
+
     @staticmethod
     def _together(value: Any, shapes: dict[str, Shape]) -> Shape:
-        if isinstance(value, tuple | list):
-            return {"tuple" if isinstance(value, tuple) else "list": list(shapes.values())}
-        return {"dict": shapes}
+        kind = "tuple" if isinstance(value, tuple) else "list" if isinstance(value, list) else "dict"
+        shape: dict[str, Shape] = {kind: shapes if kind == "dict" else list(shapes.values())}
+        if type(value) not in (tuple, list, dict):
+            shape["class"] = f"{type(value).__module__}:{type(value).__qualname__}"
+        if isinstance(value, Mapping) and not all(type(key) is str for key in value):
+            shape["keys"] = list(value)
+        return shape
 
     def _of_cache(self, cache: Any, port: str) -> Iterator[tuple[str, Tensor]]:
-        for layer, keys, values in cache_layers(cache):
-            if self.whole_caches or layer == self.cache_layer:
-                at = f"{port}_{layer}" if self.whole_caches else port
-                yield f"{at}_key", keys
-                yield f"{at}_value", values
+        if self.whole_caches:
+            for number in caches.layers_of(cache):
+                yield from ((f"{port}_{number}_{name}", held) for name, held in caches.states(cache, number).items())
+        elif self.cache_layer is not None:
+            for name, held in caches.states(cache, self.cache_layer).items():
+                if not name.startswith(caches.CROSS) or _looks_elsewhere(self.beside):
+                    yield f"{port}_{name}", held
 
 
 def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int | None = None) -> Any:
     """The same value with other tensors at some ports; the value itself where nothing in it changes."""
     if isinstance(value, Tensor):
         return put.get(port, value)
-    if is_cache(value):
-        _fill_cache(value, port, put, cache_layer)
+    if caches.is_cache(value):
+        if cache_layer is not None:
+            named = {name: f"{port}_{name}" for name in caches.NAMES}
+            caches.fill(value, cache_layer, {name: put[at] for name, at in named.items() if at in put})
         return value
     if value is None or isinstance(value, _SCALARS) or (parts := _parts(value)) is None:
         return value
@@ -109,22 +147,19 @@ def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int |
 
 
 def _remade(value: Any, parts: dict[str, Any]) -> Any:
-    """A value of the same kind made of other parts."""
+    """A value of the same kind made of other parts; what else it holds stays as it is."""
     if isinstance(value, tuple):
-        return type(value)(*parts.values()) if hasattr(value, "_fields") else tuple(parts.values())
+        return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
+    made = copying.copy(value)
     if isinstance(value, list):
-        return list(parts.values())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**parts)
-    return type(value)({key: parts[str(key)] for key in value})
-
-
-def _fill_cache(cache: Any, port: str, put: Mapping[str, Tensor], layer: int | None) -> None:
-    """Put keys and values into a cache's layer."""
-    for number, keys, values in cache_layers(cache):
-        if number == layer and (f"{port}_key" in put or f"{port}_value" in put):
-            held = (_two_caches(cache) or (cache,))[0].layers[number]
-            held.keys, held.values = put.get(f"{port}_key", keys), put.get(f"{port}_value", values)
+        made[:] = parts.values()
+    elif isinstance(value, Mapping):
+        for key in value:
+            made[key] = parts[str(key)]
+    else:
+        for name, part in parts.items():
+            object.__setattr__(made, name, part)  # it may be frozen
+    return made
 
 
 def swap_arguments(
@@ -148,28 +183,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     return None
-
-
-def is_cache(value: Any) -> bool:
-    """Whether this is a transformers cache; by what it has, so that transformers need not be there."""
-    return type(value).__name__.endswith("Cache") and (hasattr(value, "layers") or _two_caches(value) is not None)
-
-
-def _two_caches(cache: Any) -> tuple[Any, Any] | None:
-    if hasattr(cache, "self_attention_cache") and hasattr(cache, "cross_attention_cache"):
-        return cache.self_attention_cache, cache.cross_attention_cache
-    return None
-
-
-def cache_layers(cache: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Keys and values of a cache by layer, where they hold anything."""
-    if (both := _two_caches(cache)) is not None:
-        yield from cache_layers(both[0])
-        return
-    for number, layer in enumerate(cache.layers):
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if isinstance(keys, Tensor) and isinstance(values, Tensor) and keys.numel():
-            yield number, keys, values
 
 
 class Copied(NamedTuple):
@@ -199,6 +212,8 @@ class Copied(NamedTuple):
 
 def why_not_copied(tensor: Tensor) -> str | None:
     """Why a tensor's values cannot be had, or None."""
+    if _is_wrapped(tensor):
+        return "it stands for many within torch.vmap or torch.func, and has no values of its own"
     if tensor.dtype in _WRITTEN and type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
         return None  # the common case, quickly
     if tensor.is_meta:
@@ -267,3 +282,33 @@ def to_tensor(array: Array) -> Tensor:
         return torch.from_numpy(plain)
     bits = plain.reshape(-1).view(np.dtype(f"int{8 * plain.itemsize}") if plain.itemsize > 1 else np.uint8)
     return torch.from_numpy(bits).view(dtype).reshape(plain.shape)
+
+
+def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """A copy with the strides of another tensor of this shape, because kernels may add up in another order with others.
+
+    Where elements of the other share memory and ours differ there, the copy is contiguous.
+    """
+    shared = [axis for axis, stride in enumerate(strides) if stride == 0]
+    narrow = values
+    for axis in shared:
+        narrow = narrow.narrow(axis, 0, min(1, values.shape[axis]))
+    if _overlap(narrow.shape, strides) or (shared and not _same_bits(narrow.expand(values.shape), values)):
+        return values.clone(memory_format=torch.contiguous_format)
+    held = torch.empty_strided(narrow.shape, strides, dtype=values.dtype, device=values.device)
+    return held.copy_(narrow).expand(values.shape)
+
+
+def _overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements may lie in the same place."""
+    end = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride < end:
+            return True
+        end += (size - 1) * stride
+    return False
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    ours, theirs = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return bool(torch.equal(ours, theirs))

@@ -1,13 +1,18 @@
-"""Writing while the model runs: tensors are copied into memory that is used again, and a thread writes them.
+"""Writing while the model runs: tensors are gathered in memory that is used again, and written many at a time.
 
 What waits is bounded in bytes: a model that is quicker than the disk is held up, memory does not grow. A tensor of
-any size goes through, in pieces. The thread takes many tensors at a time, so that nearly all it does is done by the
-system while the model's Python goes on. What goes wrong in the thread is raised where the next tensor is handed over,
-or at the end.
+any size goes through, in pieces.
+
+Who writes depends on the cores. Where one is left over, a thread writes beside the model. Where the model computes
+with all of them, a thread beside it would take away what it gives, and more: all of a model's threads wait for the one
+that was held up. Then whoever hands over a tensor writes, and one that is large is written from where it lies, without
+a copy. The thread sees in both cases that nothing waits for long. What goes wrong in it is raised where the next tensor
+is handed over, or at the end.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -15,6 +20,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tensordiff.capture.children.ring import Ring
@@ -27,10 +33,10 @@ from tensordiff.dump.writer import DumpWriter, Place
 WAITING = 64 << 20
 """Bytes that may wait to be written."""
 
-_ENOUGH = 4 << 20  # bytes that are worth waking the thread for
-_MOST = 8 << 20  # bytes, or a little more, that it writes before it gives their memory back
-_LOOK_S = 0.01  # how long fewer bytes wait to be written, and no longer: a run may be killed
-_LOG_S = 0.1  # and how long what is written waits to be told of
+_ENOUGH = 4 << 20  # bytes that are worth a call of the system
+_MOST = 8 << 20  # bytes, or a little more, that are written before their memory is given back
+_LARGE = 1 << 19  # bytes of a tensor that are worth a call of their own, where the copy is saved by it
+_LOOK_S = 0.1  # how long fewer bytes wait to be written and told of, and no longer: a run may be killed
 
 
 class Label(NamedTuple):
@@ -52,17 +58,17 @@ class _Piece(NamedTuple):
 
 
 class BackgroundWriter:
-    """A dump writer in a thread of its own. The ``DumpWriter`` must be open, and is not closed here."""
+    """A dump writer with a thread of its own. The ``DumpWriter`` must be open, and is not closed here."""
 
-    def __init__(self, writer: DumpWriter, waiting: int = WAITING) -> None:
+    def __init__(self, writer: DumpWriter, waiting: int = WAITING, *, beside: bool | None = None) -> None:
+        """``beside`` is whether the thread writes beside the model; by default where a core is left over."""
         self._writer, self._ring = writer, Ring(waiting)
+        self._beside = has_spare_core() if beside is None else beside
         self._enough, self._largest = min(_ENOUGH, self._ring.nbytes // 2), min(PIECE, self._ring.nbytes)
         self._waiting: deque[_Piece] = deque()
-        self._batch: list[_Piece] = []
         self._bytes_put = self._bytes_done = 0
-        self._log_s = time.monotonic() + _LOG_S
-        self._putting, self._changed = threading.Lock(), threading.Condition()
-        self._asleep = self._awaited = self._draining = self._closing = self._untold = False
+        self._putting, self._writing, self._due = threading.Lock(), threading.Lock(), threading.Event()
+        self._is_closing, self._log_s = False, time.monotonic() + _LOOK_S
         self._error: BaseException | None = None
         self.most_bytes = 0
         """The most that ever waited."""
@@ -83,41 +89,41 @@ class BackgroundWriter:
 
     def close(self) -> None:
         """Say that nothing more will come: what waits is written at once, while the caller does other things."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._is_closing = True
+        self._due.set()
 
     def put(self, place: Place, origin: Origin, tensor: Tensor) -> int:
-        """Copy a tensor as it is now, and have it written; gives its bytes. Waits while too much waits already."""
+        """Have a tensor written as it is now; gives its bytes. Waits while too much waits already."""
         plain = resolved(tensor)
         if not plain.is_cpu:
             return self.put_copied(place, origin, copy(plain))
+        seen = as_array(plain)
         with self._putting:
-            return self._put_here(place, origin, as_array(plain))
+            label = Label(place, Spec(seen.shape, seen.dtype), origin)
+            if not self._beside and seen.nbytes >= _LARGE and seen.flags.c_contiguous:
+                self._write_all((label, raw(seen)))
+            else:
+                self._put_by_copy(label, seen)
+        return seen.nbytes
 
     def put_copied(self, place: Place, origin: Origin, copied: Copied) -> int:
         """Have a copy written that lies, or will lie, in memory of its own."""
         nbytes = copied.nbytes
         with self._putting:
-            with self._changed:
-                while not self._is_idle() and self._bytes_put - self._bytes_done + nbytes > self._ring.nbytes:
-                    self._wait()
+            self._beside = True  # a device computes, and leaves the cores to others
+            if self._bytes_put - self._bytes_done + nbytes > self._ring.nbytes:
+                self._write_all()
             self._append(_Piece(copied, nbytes, Label(place, copied.spec, origin)))
         return nbytes
 
     def drain(self) -> None:
-        """Wait until all is written; then the writer may be used from this thread, until something is put again."""
-        with self._changed:
-            self._draining = True
-            while not self._is_idle() or self._untold:
-                self._wait()
-            self._draining = False
-            self._raise()
+        """Write all that waits; then the writer may be used from this thread, until something is put again."""
+        self._write_all(log=True)
 
-    # --- in the model's thread, which should not be kept: no lock is taken where none must be
+    # --- where the model is, which should not be kept: no lock is taken where none must be
 
-    def _put_here(self, place: Place, origin: Origin, seen: Array) -> int:
-        begins: Label | None = Label(place, Spec(seen.shape, seen.dtype), origin)
+    def _put_by_copy(self, label: Label, seen: Array) -> None:
+        begins: Label | None = label
         for part in pieces(seen, self._largest) if seen.nbytes > self._largest else (seen,):
             nbytes = part.nbytes
             if (found := self._ring.take(nbytes)) is None:
@@ -126,96 +132,92 @@ class BackgroundWriter:
             np.copyto(np.ndarray(part.shape, part.dtype, self._ring.memory, self._ring.at(found)), part)
             self._append(_Piece(found, nbytes, begins))
             begins = None
-        return seen.nbytes
 
     def _room(self, nbytes: int) -> int:
-        """A place in the ring, as soon as there is one."""
-        with self._changed:
-            while (found := self._ring.take(nbytes)) is None:
-                self._raise()
-                if self._is_idle():
-                    self._ring.clear()  # something was taken and, being interrupted, never put
-                else:
-                    self._wait()
-            return found
+        """A place in the ring, made by writing all that is in it."""
+        while (found := self._ring.take(nbytes)) is None:
+            self._write_all()
+            self._ring.clear()  # something may have been taken and, being interrupted, never put
+        return found
 
     def _append(self, piece: _Piece) -> None:
         self._raise()
         self._waiting.append(piece)
         self._bytes_put += piece.nbytes
         waiting = self._bytes_put - self._bytes_done
-        self.most_bytes = max(self.most_bytes, waiting)
-        if waiting >= self._enough and self._asleep:
-            with self._changed:
-                self._changed.notify_all()
-
-    def _wait(self) -> None:
-        """Until the thread has written something."""
-        self._raise()
-        self._awaited = True
-        self._changed.notify_all()
-        self._changed.wait()
+        if waiting > self.most_bytes:
+            self.most_bytes = waiting
+        if waiting >= self._enough:
+            if not self._beside:
+                self._write_all()
+            elif not self._due.is_set():
+                self._due.set()
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _is_idle(self) -> bool:
-        return not self._waiting and not self._batch
-
-    # --- in the thread that writes, which uses the writer only while something waits or is untold
+    # --- wherever it is written; the writer is used only by who holds the lock
 
     def _work(self) -> None:
+        """Look now and then. Two threads that wake each other for every tensor do little else."""
+        is_over = False
         try:
-            while (batch := self._next()) or self._untold or not self._closing:
-                if batch:
-                    self._write(batch)
-                if self._untold and (self._closing or self._draining or time.monotonic() >= self._log_s):
+            while not is_over:
+                self._due.wait(_LOOK_S)
+                self._due.clear()
+                is_over = self._is_closing  # before all is written, so that nothing is left behind
+                self._write_all(log=is_over)
+        except BaseException as error:
+            self._error = error  # raised where the model is
+
+    def _write_all(self, last: tuple[Label, memoryview] | None = None, *, log: bool = False) -> None:
+        """Write what waits, and behind it what lies elsewhere and may change as soon as this returns."""
+        with self._writing:
+            self._raise()
+            try:
+                while self._waiting or last:
+                    batch = self._batch()
+                    self._write(batch, None if self._waiting else last)
+                    last = last if self._waiting else None
                     self._log()
-                self._finish(batch)
-        except BaseException as error:  # raised again where the model's thread is
-            with self._changed:
-                self._error, self._batch, self._untold = error, [], False
+                self._log(now=log)
+            except BaseException as error:
+                # Be it Ctrl-C: half of what was to be noted may be. Nothing more is written, what is whole can be read.
+                self._error = error
                 self._waiting.clear()
-                self._changed.notify_all()
+                self._writer.forget()
+                raise
 
-    def _next(self) -> list[_Piece]:
-        """What is to be written now, soon enough or when there is enough; it may be nothing.
+    def _log(self, *, now: bool = False) -> None:
+        """Tell of what is written, a few times a second: Python that spells is Python that does not run the model."""
+        if now or time.monotonic() >= self._log_s:
+            self._writer.log()
+            self._log_s = time.monotonic() + _LOOK_S
 
-        The thread looks now and then rather than be woken by every tensor: two threads that wake each other all the
-        time do little else.
-        """
-        with self._changed:
-            self._asleep = True  # before it looks: what is put from now on wakes it
-            if not self._is_due():
-                self._changed.wait(_LOOK_S)
-            self._asleep = self._awaited = False
-            nbytes = 0
-            while self._waiting and nbytes < _MOST:
-                self._batch.append(self._waiting.popleft())
-                nbytes += self._batch[-1].nbytes
-            return self._batch
+    def _batch(self) -> list[_Piece]:
+        batch, nbytes = [], 0
+        while self._waiting and nbytes < _MOST:
+            batch.append(self._waiting.popleft())
+            nbytes += batch[-1].nbytes
+        return batch
 
-    def _is_due(self) -> bool:
-        return self._closing or self._awaited or self._bytes_put - self._bytes_done >= self._enough
-
-    def _write(self, batch: list[_Piece]) -> None:
-        self._untold = True
+    def _write(self, batch: list[_Piece], last: tuple[Label, memoryview] | None) -> None:
         for held, nbytes, begins in batch:
             if begins is not None:
                 self._writer.begin(*begins)
             self._writer.extend(self._ring.bytes_of(held, nbytes) if isinstance(held, int) else raw(held.array()))
+        if last is not None:
+            self._writer.begin(*last[0])
+            self._writer.extend(last[1])
         self._writer.flush()
+        for held, nbytes, _ in batch:
+            self._bytes_done += nbytes
+            if isinstance(held, int):
+                self._ring.give_back(held, nbytes)
 
-    def _log(self) -> None:
-        self._writer.log()
-        self._untold, self._log_s = False, time.monotonic() + _LOG_S
 
-    def _finish(self, batch: list[_Piece]) -> None:
-        with self._changed:
-            for held, nbytes, _ in batch:
-                self._bytes_done += nbytes
-                if isinstance(held, int):
-                    self._ring.give_back(held, nbytes)
-            self._batch = []
-            self._changed.notify_all()
+def has_spare_core() -> bool:
+    """Whether torch computes with fewer threads than there are cores for."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(torch.get_num_threads()) < cores

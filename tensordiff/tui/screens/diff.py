@@ -49,6 +49,10 @@ class DiffScreen(Viewing):
         self.reruns = Reruns(self)
         self._panel: RulesPanel | None = None
 
+    def on_unmount(self) -> None:
+        """Leave no child behind, beside what every comparison does at its end."""
+        self.reruns.close()
+
     def restore(self) -> None:
         """As it was left, with its search."""
         super().restore()

@@ -20,6 +20,7 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import Source, parse_source
+from tensordiff.capture.standby import Standby
 from tensordiff.dump import open_dump
 from tensordiff.errors import TensordiffError
 from tensordiff.live import Action, Live
@@ -52,6 +53,7 @@ class Reruns:
     def __init__(self, screen: DiffScreen) -> None:
         self.screen = screen
         self._live: Live | None = None
+        self._standby = Standby()
         self._ops_reference: Path | None = None
         self._waiting: Request | None = None
         """What is to be opened when a source has run."""
@@ -62,8 +64,13 @@ class Reruns:
         if session is None:
             return None
         if self._live is None or self._live.session is not session:
-            self._live = Live(session) if self._live is None else replace(self._live, session=session)
+            again = Live(session, standby=self._standby) if self._live is None else self._live
+            self._live = replace(again, session=session)
         return self._live
+
+    def close(self) -> None:
+        """Leave no child behind that waits for another run."""
+        self._standby.close()
 
     def why_not(self, action: Action) -> str | None:
         """Why something cannot be run now, with a way out."""
@@ -165,8 +172,9 @@ class Reruns:
     def _start_source(self, request: Request, side: str, source: Source) -> None:
         """The candidate is given what the reference was given, where that is known."""
         made = how_made(open_dump(request.reference)) if side == "candidate" else None
-        settings = _asked_alike(request.settings, made.settings) if made else request.settings
-        run = Run(Job(source, settings, str(Path(tempfile.mkdtemp(prefix="tensordiff-")) / side)))
+        is_asked = source.kind != "py"  # a function asks its own model
+        settings = _asked_alike(request.settings, made.settings) if made and is_asked else request.settings
+        run = Run(Job(source, settings, str(Path(tempfile.mkdtemp(prefix="tensordiff-")) / side)), self._standby)
         line = self.screen.query_one(JobLine)
         self.screen.app.call_from_thread(line.start, run, f"capture {source}", f"source:{side}")
 

@@ -53,7 +53,8 @@ def write_steps(
     count = nbytes = left_out = 0
     for step, noted in enumerate(steps):
         for place, array in selection.of_noted(noted):
-            if selection.max_bytes is not None and nbytes + array.nbytes > selection.max_bytes:
+            nbytes += array.nbytes  # of what is left out too: nothing comes after the first that does not fit
+            if selection.max_bytes is not None and nbytes > selection.max_bytes:
                 left_out += 1
                 continue
             written = place.written
@@ -61,7 +62,7 @@ def write_steps(
                 place.name, array, step=step, module_class=written.module_class, source_file=written.source_file,
                 source_line=written.source_line, injected=injected.names(step, place) if injected else None,
             )  # fmt: skip
-            count, nbytes = count + 1, nbytes + array.nbytes
+            count += 1
     if left_out:
         tell(Note(f"{left_out} tensors were left out: --max-bytes {selection.max_bytes} was reached"))
     return count

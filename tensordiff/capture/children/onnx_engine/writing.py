@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensordiff.align.rules import check_regex
 from tensordiff.capture.children.onnx_engine.failures import Stopped
 from tensordiff.capture.children.onnx_engine.graph import Wires
 from tensordiff.capture.children.onnx_engine.ports import Port
@@ -34,7 +33,6 @@ class Selection:
     @classmethod
     def of(cls, settings: Settings) -> Selection:
         """What the settings ask for."""
-        check_regex("--layers", settings.layers or "")
         return cls(settings.layers, settings.leaves, not settings.no_inputs)
 
     def takes(self, port: Port) -> bool:
@@ -72,12 +70,15 @@ class Sink:
     entries: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     """How many tensors were not written, by reason."""
+    nbytes_wanted: int = 0
+    """With those that did not fit: nothing is written after the first of them."""
 
     def add(self, port: Port, found: Array | str, injected: tuple[str, ...] | None = None) -> None:
         """Write a tensor, or say why not."""
         if isinstance(found, str):
             self.leave_out(found)
         elif not self.has_room(found.nbytes):
+            self.nbytes_wanted += found.nbytes
             self.leave_out(f"--max-bytes {self.max_bytes} was reached")
         else:
             call = port.call
@@ -86,11 +87,12 @@ class Sink:
                 port.name, found, call=call.number, module_class=kind, source_file=file, source_line=line,
                 injected=injected,
             )  # fmt: skip
+            self.nbytes_wanted += found.nbytes
             self.nbytes, self.entries = self.nbytes + found.nbytes, self.entries + 1
 
     def has_room(self, nbytes: int) -> bool:
         """Whether the budget allows for so many bytes more."""
-        return self.max_bytes is None or self.nbytes + nbytes <= self.max_bytes
+        return self.max_bytes is None or self.nbytes_wanted + nbytes <= self.max_bytes
 
     def leave_out(self, why: str) -> None:
         """Count a tensor that is not written."""
@@ -135,13 +137,12 @@ class Writing:
 
     def _affordable(self, ports: Iterable[Port]) -> Iterator[Port]:
         """Without those of which it is known that they go beyond the budget: they need not be computed."""
-        planned = self.sink.nbytes
+        planned = self.sink.nbytes_wanted
         for port in ports:
-            nbytes = self.reading.nbytes(port) or 0
-            if self.sink.max_bytes is not None and planned + nbytes > self.sink.max_bytes:
+            planned += self.reading.nbytes(port) or 0
+            if self.sink.max_bytes is not None and planned > self.sink.max_bytes:
                 self.sink.leave_out(f"--max-bytes {self.sink.max_bytes} was reached")
                 continue
-            planned += nbytes
             yield port
 
     def _rescue(self, part: Sequence[Port], stopped: Stopped) -> None:

@@ -1,0 +1,121 @@
+"""What is seen of a model before it is captured again: everything that could change a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from tensordiff.capture.children.program import Step, Steps  # noqa: E402
+from tensordiff.capture.children.same import Same, state_of  # noqa: E402
+from tensordiff.capture.children.staying import Changed  # noqa: E402
+
+
+def made() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net.register_buffer("unsaved", torch.zeros(2, dtype=torch.bfloat16), persistent=False)
+    net.register_buffer("empty", torch.zeros(0))
+    net.register_buffer("turned", torch.arange(6.0).reshape(2, 3).t())
+    net.register_buffer("one", torch.tensor(True))
+    net.plain, net.listed, net.aside = 1.5, [1, {"a": 2}], torch.ones(1, dtype=torch.complex64).conj()
+    return net.eval()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "model.0.weight": lambda net: net[0].weight.data.mul_(2),
+    "model.1.running_mean": lambda net: net[1].running_mean.numpy().fill(1),  # torch does not know of it
+    "model.unsaved": lambda net: net.unsaved.add_(1),
+    "model.turned": lambda net: net.turned.copy_(net.turned.flip(0)),
+    "model.plain": lambda net: setattr(net, "plain", 1.25),
+    "model.listed": lambda net: net.listed[1].update(a=3),
+    "model.aside": lambda net: setattr(net, "aside", net.aside * 2),
+    "model.new": lambda net: setattr(net, "new", None),
+    "model.0._forward_hooks": lambda net: net[0].register_forward_hook(lambda *_: None),
+    "model.0.forward": lambda net: setattr(net[0], "forward", net[0].forward),
+    "model.1.training": lambda net: net[1].train(),
+    "model.1.class": lambda net: net.__setitem__(1, nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_change_is_seen_and_named(name: str) -> None:
+    net, same = made(), Same(with_inputs=False)
+    same.look(Step(net, (), {}))
+    same.look(Step(net, (), {}))
+    same.look(Step(made(), (torch.ones(1),), {}))
+    CHANGES[name](net)
+    with pytest.raises(Changed, match="is not what it was when the process was new") as refused:
+        same.look(Step(net, (), {}))
+    assert str(refused.value).startswith(f"{name}: ")
+
+
+def test_a_flag_of_torch_is_seen() -> None:
+    same = Same(with_inputs=False)
+    same.look(Step(made(), (), {}))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(Changed, match="torch's default dtype"):
+            same.look(Step(made(), (), {}))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_inputs_are_seen_where_a_function_makes_them() -> None:
+    same = Same(with_inputs=True)
+    same.look(Step(made(), (torch.ones(2),), {"k": 1}))
+    same.look(Step(made(), (torch.ones(2),), {"k": 1}))
+    with pytest.raises(Changed, match="input_0"):
+        same.look(Step(made(), (torch.zeros(2),), {"k": 1}))
+    with pytest.raises(Changed, match="inputs"):
+        same.look(Step(made(), (torch.ones(2),), {"k": 2}))
+
+
+def test_what_cannot_be_told_is_never_the_same() -> None:
+    net, same = made(), Same(with_inputs=False)
+    net.register_buffer("sparse", torch.eye(2).to_sparse())
+    same.look(Step(net, (), {}))
+    with pytest.raises(Changed, match=r"model\.sparse"):
+        same.look(Step(net, (), {}))
+
+
+def test_weights_that_are_not_there_have_no_values() -> None:
+    with torch.device("meta"):
+        net = nn.Linear(2, 2)
+    assert state_of(Step(net, (), {}), with_inputs=False) == state_of(Step(net, (), {}), with_inputs=False)
+
+
+class Counting:
+    """Two steps, the second of which is sent what the first gave."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.sent: list[Any] = []
+
+    def steps(self) -> Steps:
+        for _ in range(2):
+            self.sent.append((yield Step(self.model, (), {})))
+
+    def facts(self) -> dict[str, Any]:
+        return {"prompt": "why"}
+
+
+def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
+    net, same = made(), Same(with_inputs=False)
+    own = Counting(net)
+    program = same.of(own)
+    steps = program.steps()
+    assert next(steps).model is net
+    assert steps.send("first").model is net
+    with pytest.raises(StopIteration):
+        steps.send("second")
+    assert own.sent == ["first", "second"]
+    assert program.facts() == {"prompt": "why"}
+    net.plain = 2.0
+    assert next(program.steps()).model is net  # a later pass of the same capture
+    with pytest.raises(Changed):
+        next(same.of(own).steps())

@@ -1,0 +1,362 @@
+"""Children that stay: the same bytes as a new one gives, a new one where that is not certain, and none left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tensordiff.capture.child import Child
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.source import parse_source
+from tensordiff.capture.standby import Standby
+from tensordiff.dump import open_dump
+from tests.capture.making import Make, run_here, script
+from tests.capture.test_runner import gone, members
+
+pytest.importorskip("torch")
+
+FILE = """
+import os, random, signal, time
+from pathlib import Path
+import numpy as np
+import torch
+from torch import nn
+import helper_under_test
+
+np.random.seed(3)
+random.seed(4)
+HERE = Path(__file__).parent
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        return x + float(np.random.randn()) + random.random()
+
+def lively():
+    "All that changes while it runs: statistics, random numbers of three kinds, the folder, the environment."
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), Noisy(), nn.Linear(4, 2))
+    scale = 1.0 + float(os.environ.get("SCALE", "0")) + float(Path.cwd() == HERE)
+    os.environ["SCALE"] = "1"
+    os.chdir(HERE)
+    return net, (scale * helper_under_test.FACTOR * torch.arange(12.0).reshape(3, 4),)
+
+KEPT = nn.Sequential(nn.BatchNorm1d(4))
+
+def keeps():
+    return KEPT, (torch.arange(12.0).reshape(3, 4),)
+
+class Fragile(nn.Module):
+    def forward(self, x):
+        if (HERE / "raise").exists():
+            raise ValueError("as asked")
+        if (HERE / "die").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (HERE / "sleep").exists():
+            os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+            time.sleep(600)
+        return x
+
+def fragile():
+    print("called", flush=True)
+    return nn.Sequential(nn.Linear(4, 4), Fragile()), (torch.ones(2, 4),)
+"""
+
+
+@pytest.fixture
+def standby() -> Iterator[Standby]:
+    with Standby() as found:
+        yield found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A user's file; add a function's name to it."""
+    script(tmp_path, "FACTOR = 1.0\n", "helper_under_test.py")
+    return f"py:{script(tmp_path, FILE, 'staying_under_test.py')}:"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+class Heard:
+    """One run that was listened to."""
+
+    def __init__(self, source: str, output: Path, standby: Standby | None, settings: Settings) -> None:
+        parsed = parse_source(source)
+        assert parsed is not None
+        self.path, self.run = output, Run(Job(parsed, settings, str(output)), standby)
+        self.events: list[Event] = list(self.run)
+        self.last, self.pid = self.events[-1], self.run.pid
+
+    @property
+    def bytes(self) -> dict[str, bytes]:
+        """All that it wrote: the manifest says no time and not where it lies."""
+        assert isinstance(self.last, Done), self.last
+        return files(self.path)
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(event.text for event in self.events if isinstance(event, Note))
+
+
+def heard(source: str, output: Path, standby: Standby | None = None, settings: Settings | None = None) -> Heard:
+    return Heard(source, output, standby, settings or Settings())
+
+
+def assert_the_same(source: str, folder: Path, standby: Standby, asked: list[Settings]) -> None:
+    """One process answers all of it, each as a new process does, entry by entry and byte by byte."""
+    pids: set[int] = set()
+    for number, settings in enumerate(asked):
+        here = heard(source, folder / f"here-{number}", standby, settings)
+        new = folder / f"new-{asked.index(settings)}"
+        written = Heard(source, new, None, settings).bytes if not new.exists() else files(new)
+        assert "a new process" not in here.notes, here.notes
+        pids.add(here.pid)
+        ours, theirs = open_dump(here.path).entries, open_dump(new).entries
+        assert [entry.name for entry in ours] == [entry.name for entry in theirs]
+        assert [entry.read().tobytes() for entry in ours] == [entry.read().tobytes() for entry in theirs]
+        assert here.bytes == written
+    assert len(pids) == 1
+
+
+# --- the same bytes
+
+
+def test_a_function_is_called_anew_and_all_around_it_put_back(source: str, tmp_path: Path, standby: Standby) -> None:
+    injected = Settings(inject=Injection(str(tmp_path / "here-0")))
+    asked = [Settings(), Settings(), injected, Settings(ops="model.1"), injected, Settings()]
+    assert_the_same(source + "lively", tmp_path, standby, asked)
+
+
+def test_a_model_stays_loaded_and_is_asked_anew(tiny: Make, tmp_path: Path, standby: Standby) -> None:
+    pytest.importorskip("transformers")
+    first, other = Settings(input_ids=(5, 6, 7), steps=3), Settings(input_ids=(9, 8, 7, 6))
+    injected = replace(first, inject=Injection(str(tmp_path / "here-0")))
+    assert_the_same(f"hf:{tiny('llama')}", tmp_path, standby, [first, other, injected, first])
+
+
+def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: Standby) -> None:
+    pytest.importorskip("onnxruntime")
+    from tests.capture.onnx_making import exported_function
+
+    path = exported_function(small + "good", tmp_path / "net.onnx", dynamo=False, input_names=["x"])
+    run_here(small + "good", tmp_path / "good")
+    plain = Settings(inputs=str(tmp_path / "good"))
+    injected = replace(plain, inject=Injection(str(tmp_path / "good")))
+    assert_the_same(f"onnx:{path}", tmp_path, standby, [plain, injected, plain])
+
+
+def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Standby) -> None:
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
+    packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
+    packages.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    assert_the_same(source + "lively", tmp_path, standby, [Settings(python=str(other / "bin" / "python"))] * 2)
+
+
+# --- where that is not certain
+
+
+def test_what_a_function_keeps_of_its_own_makes_a_new_process(source: str, tmp_path: Path, standby: Standby) -> None:
+    first, second = (heard(source + "keeps", tmp_path / name, standby) for name in ("first", "second"))
+    assert first.bytes == second.bytes
+    assert "model.0.running_mean: is not what it was when the process was new; a new process is started" in second.notes
+    assert first.pid != second.pid
+    assert gone(first.pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("staying_under_test.py", "scale * ", "2.5 * scale * "), ("helper_under_test.py", "1.0", "2.50")],
+)
+def test_a_file_that_was_edited_is_loaded_anew(
+    name: str, old: str, new: str, source: str, tmp_path: Path, standby: Standby
+) -> None:
+    first = heard(source + "lively", tmp_path / "first", standby)
+    file = tmp_path / name
+    told = file.stat()
+    file.write_text(file.read_text().replace(old, new))
+    os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))  # as an unpacked archive would have it
+    second = heard(source + "lively", tmp_path / "second", standby)
+    assert f"{file}: was written since it was loaded; a new process is started" in second.notes
+    given = [open_dump(one.path).entries[0].read() for one in (first, second)]
+    assert (2.5 * given[0] == given[1]).all()
+    assert gone(first.pid)
+
+
+def test_weights_that_were_written_since_are_loaded(tiny: Make, tmp_path: Path, standby: Standby) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModel.from_pretrained(tiny("bert"))
+    model.save_pretrained(tmp_path / "model")
+    first = heard(f"hf:{tmp_path / 'model'}", tmp_path / "first", standby)
+    model.pooler.dense.weight.data += 1
+    model.save_pretrained(tmp_path / "model")
+    second = heard(f"hf:{tmp_path / 'model'}", tmp_path / "second", standby)
+    assert "model.safetensors: was written since it was loaded; a new process is started" in second.notes
+    given = [open_dump(one.path).entries[-1].read() for one in (first, second)]
+    assert abs(given[0] - given[1]).max() > 0.01
+
+
+def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
+    source: str, tmp_path: Path, standby: Standby
+) -> None:
+    asked = [Settings(), Settings(layers="0"), Settings(deterministic=True), Settings(seed=1)]
+    pids = [heard(source + "lively", tmp_path / str(k), standby, one).pid for k, one in enumerate(asked)]
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == 3
+    assert all(gone(pid) for pid in pids[:3])
+
+
+def test_options_that_a_function_cannot_honour_are_refused_later_too(
+    source: str, tmp_path: Path, standby: Standby
+) -> None:
+    assert isinstance(heard(source + "lively", tmp_path / "first", standby).last, Done)
+    last = heard(source + "lively", tmp_path / "second", standby, Settings(prompt="why")).last
+    assert isinstance(last, Failed)
+    assert "--prompt is not for py: sources" in last.sentence
+
+
+# --- how it ends
+
+
+def test_the_log_of_a_run_is_its_own(source: str, tmp_path: Path, standby: Standby) -> None:
+    runs = [heard(source + "fragile", tmp_path / str(k), standby).run for k in range(2)]
+    assert [run.log().count("called") for run in runs] == [1, 1]
+    assert runs[0].pid == runs[1].pid
+
+
+def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Path) -> None:
+    with Standby() as standby:
+        first = heard(source + "fragile", tmp_path / "first", standby)
+        assert members(first.pid)
+    assert gone(first.pid)
+    second = heard(source + "fragile", tmp_path / "second", standby)
+    assert isinstance(second.last, Done)
+    assert gone(second.pid)
+
+
+def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(source: str, tmp_path: Path, standby: Standby) -> None:
+    first = heard(source + "fragile", tmp_path / "first", standby)
+    with first.run:
+        first.run.cancel()
+    assert not first.run.is_cancelled
+    assert heard(source + "fragile", tmp_path / "second", standby).pid == first.pid
+
+
+def test_a_model_that_raises_ends_the_child_and_the_next_is_new(source: str, tmp_path: Path, standby: Standby) -> None:
+    first = heard(source + "fragile", tmp_path / "first", standby)
+    (tmp_path / "raise").touch()
+    second = heard(source + "fragile", tmp_path / "second", standby)
+    assert isinstance(second.last, Failed)
+    assert "the model raised ValueError within model.1: as asked" in second.last.sentence
+    assert second.pid == first.pid
+    assert gone(first.pid)
+    (tmp_path / "raise").unlink()
+    third = heard(source + "fragile", tmp_path / "third", standby)
+    assert third.bytes == first.bytes
+    assert third.pid != first.pid
+
+
+def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, standby: Standby) -> None:
+    heard(source + "fragile", tmp_path / "first", standby)
+    (tmp_path / "die").touch()
+    second = heard(source + "fragile", tmp_path / "second", standby)
+    assert isinstance(second.last, Failed)
+    assert (
+        "the process was ended by SIGKILL while running; the system may have run out of memory" in second.last.sentence
+    )
+    assert open_dump(tmp_path / "second").interrupted
+
+
+def test_a_child_that_dies_while_it_waits_is_not_missed(source: str, tmp_path: Path, standby: Standby) -> None:
+    first = heard(source + "fragile", tmp_path / "first", standby)
+    os.killpg(first.pid, signal.SIGKILL)
+    assert gone(first.pid)
+    second = heard(source + "fragile", tmp_path / "second", standby)
+    assert second.bytes == first.bytes
+    assert second.pid != first.pid
+
+
+def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(source: str, tmp_path: Path, standby: Standby) -> None:
+    first = heard(source + "fragile", tmp_path / "first", standby)
+    os.killpg(first.pid, signal.SIGSTOP)
+    parsed = parse_source(source + "fragile")
+    assert parsed is not None
+    run = Run(Job(parsed, Settings(), str(tmp_path / "second")), standby)
+    assert run.pid == first.pid
+    os.killpg(first.pid, signal.SIGKILL)
+    events = list(run)
+    assert events[0] == Note("the process that waited had ended; a new process is started")
+    assert isinstance(events[-1], Done)
+    assert files(tmp_path / "second") == first.bytes
+
+
+def test_cancelling_a_later_run_ends_the_child_and_what_it_started(
+    source: str, tmp_path: Path, standby: Standby
+) -> None:
+    heard(source + "fragile", tmp_path / "first", standby)
+    (tmp_path / "sleep").touch()
+    parsed = parse_source(source + "fragile")
+    assert parsed is not None
+    run = Run(Job(parsed, Settings(), str(tmp_path / "second")), standby)
+    events = iter(run)
+    while not isinstance(event := next(events), Phase) or event.name != "running":
+        pass
+    while "sleep" not in members(run.pid):
+        pass
+    run.cancel()
+    last = list(events)[-1]
+    assert isinstance(last, Failed)
+    assert "cancelled while running" in last.sentence
+    assert gone(run.pid)
+
+
+def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) -> None:
+    parsed = parse_source(source + "fragile")
+    assert parsed is not None
+    code = (
+        "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
+        "from tensordiff.capture.standby import Standby\nstandby = Standby()\n"
+        "run = Run(Job.decode(sys.argv[1]), standby)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
+    )
+    job = Job(parsed, Settings(), str(tmp_path / "dump"))
+    parent = subprocess.Popen([sys.executable, "-c", code, job.encode()], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    group = int(parent.stdout.readline())
+    assert members(group)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert gone(group)
+
+
+def test_a_child_that_nobody_wants_ends_by_itself() -> None:
+    told, tell = os.pipe()
+    code = "import sys\nfrom tensordiff.capture.children.start import start\n"
+    code += f"sys.exit(start('py', {tell}, stays=True, idle_s=0.1))"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
+        os.close(tell)
+        assert os.read(told, 1) == b""
+        assert child.wait() == 0
+    os.close(told)
+
+
+def test_a_kind_that_cannot_stay_is_ended(source: str) -> None:
+    parsed = parse_source(source + "fragile")
+    assert parsed is not None
+    child = Child(Job(parsed, Settings(), ""))
+    with Standby() as standby:
+        assert not standby.leave(child)
+    child.end(grace_s=0)
+    child.close()
