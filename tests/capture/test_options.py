@@ -38,6 +38,14 @@ def test_an_expression_that_matches_nothing_is_an_error(call: Call, small: str, 
     assert not dump.entries
 
 
+def test_it_is_one_where_inputs_are_injected_too(call: Call, small: str, tmp_path: Path) -> None:
+    call("capture", small + "good", "-o", tmp_path / "ref")
+    more = "--layers", "nosuchlayer", "--inject", tmp_path / "ref"
+    said = call("capture", small + "good", "-o", tmp_path / "d", *more)
+    assert said.status == 2
+    assert "nothing was written: 'nosuchlayer' matches no layer" in said.err
+
+
 def test_the_library_says_that_it_matches_nothing(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     with tensordiff.capture(model, tmp_path / "d", layers="nosuchlayer") as capturing:

@@ -83,6 +83,14 @@ def test_what_cannot_be_told_is_never_the_same() -> None:
         same.look(Step(net, (), {}))
 
 
+def test_a_weight_that_is_made_when_it_runs_is_seen_to_be_made() -> None:
+    net = nn.Sequential(nn.LazyLinear(2)).eval()
+    before = state_of(Step(net, (), {}), with_inputs=False)
+    assert before == state_of(Step(net, (), {}), with_inputs=False)
+    net(torch.ones(1, 3))
+    assert before != state_of(Step(net, (), {}), with_inputs=False)
+
+
 def test_weights_that_are_not_there_have_no_values() -> None:
     with torch.device("meta"):
         net = nn.Linear(2, 2)

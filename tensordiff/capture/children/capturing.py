@@ -6,7 +6,7 @@ made, in its facts, so that it can be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,10 +73,15 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         notes = [*sink.notes(), *why_silent(recorder)]
         writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes or None}
-        if not sink.entries:
-            raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
+        refuse_nothing(job, sink, recorder, notes)
         tell(Phase("writing"))
     return done(job, sink, writing.facts, tell)
+
+
+def refuse_nothing(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
+    """Fail where nothing was written: an empty dump is hardly what was asked for."""
+    if not sink.entries:
+        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
 
 
 def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1) -> None:

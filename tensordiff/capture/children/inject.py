@@ -21,6 +21,7 @@ from tensordiff.capture.children.capturing import (
     begin,
     open_writer,
     play,
+    refuse_nothing,
     selection_of,
     tell_size,
 )  # fmt: skip
@@ -64,6 +65,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         notes = [report.sentence(), *sink.notes(), *why_silent(recorder)]
         found = report.as_json(injection, len(planned), training=step.model.training)
         writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes, "injection": found}
+        refuse_nothing(job, sink, recorder, sink.notes())
         tell(Phase("writing"))
     tell(Note(f"{len(planned)} pass{'es' if len(planned) > 1 else ''}"))
     return done(job, sink, writing.facts, tell)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.program import Program, Step, Steps
@@ -107,6 +108,8 @@ def _spelled(value: Any, depth: int = 0) -> Any:
 
 def _values(tensor: Tensor) -> Any:
     """What a tensor holds, in short."""
+    if is_lazy(tensor):
+        return "nothing yet"
     about = str(tensor.dtype), tuple(tensor.shape), str(tensor.device)
     if tensor.device.type == "meta":
         return about
