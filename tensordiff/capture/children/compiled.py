@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 
 import torch
 from torch import nn
@@ -35,12 +36,15 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _has_compiled_method(kind: type) -> bool:
-    return any(_is_compiled_function(value) for base in kind.__mro__ for value in vars(base).values())
+    bases = (base for base in kind.__mro__ if base not in nn.Module.__mro__)
+    return any(_is_compiled_function(value) for base in bases for value in vars(base).values())
 
 
 def _is_compiled_function(value: object) -> bool:
     """What torch keeps from being compiled is wrapped too, and marked so."""
-    about = getattr(value, "__dict__", {})
+    if not isinstance(value, FunctionType):
+        return False
+    about = vars(value)
     return "_torchdynamo_orig_callable" in about and not about.get("_torchdynamo_disable")
 
 

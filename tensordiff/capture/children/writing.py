@@ -33,7 +33,7 @@ from tensordiff.dump.writer import DumpWriter, Place
 WAITING = 64 << 20
 """Bytes that may wait to be written."""
 
-_ENOUGH = 4 << 20  # bytes that are worth a call of the system
+_ENOUGH = 1 << 20  # bytes that are worth a call of the system
 _MOST = 8 << 20  # bytes, or a little more, that are written before their memory is given back
 _LARGE = 1 << 19  # bytes of a tensor that are worth a call of their own, where the copy is saved by it
 _LOOK_S = 0.1  # how long fewer bytes wait to be written and told of, and no longer: a run may be killed
