@@ -48,6 +48,7 @@ def pairs_a_second(reference: Path, candidate: Path, rounds: int = 5) -> tuple[f
         end = time.perf_counter()
         count = sum(row.diff is not None for row in outcome.rows)
         best, measuring = max(best, count / (end - start)), max(measuring, count / (end - opened))
+        del session, outcome  # lest the next round's time is that of letting these go, which a command never does
     return best, measuring
 
 
