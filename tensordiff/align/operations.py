@@ -2,7 +2,8 @@
 
 Where one side runs an operation more, every number after it is another's. So the two sequences are laid side by
 side at the least cost: the same operation giving the same shape costs nothing, the more so where the values are
-alike; another operation, another shape, and an operation that only one side runs cost more and more.
+alike; another operation, another shape, and an operation that only one side runs cost more and more. An operation in
+the place of another (gelu for silu) is paired with it where both were given the same: there the two sides part.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from tensordiff.errors import DumpError
 
 _NAME = re.compile(r"(.*)/(op|fn)_(\d+)_([^/]*)", re.DOTALL)
 _ALONE = 1.0
-_OTHER_OP, _OTHER_SHAPE, _OTHER_VALUES = 1.3, 0.9, 0.4
+_OTHER_OP, _INSTEAD, _OTHER_SHAPE, _OTHER_VALUES = 1.3, 1.7, 0.9, 0.4
 _MOST_CELLS = 1 << 22
 _READ = 1 << 16  # elements of an output that are looked at
 
+Sketch = tuple[float, float]
+"""Mean and root mean square of some values."""
 Group = tuple[str, str, int, int]
 """Canonical layer, kind, step, call."""
 
@@ -52,14 +55,23 @@ class Operation:
             return ()
 
     @cached_property
-    def sketch(self) -> tuple[float, float]:
-        """Mean and root mean square of what it gave."""
-        try:
-            some: Array = self.outputs[0].read().reshape(-1)[:_READ].astype(np.float64)
-        except (DumpError, ValueError, TypeError):
-            return (0.0, 0.0)
-        some = some[np.isfinite(some)]
-        return (float(some.mean()), float(np.sqrt((some**2).mean()))) if some.size else (0.0, 0.0)
+    def sketch(self) -> Sketch:
+        """Of what it gave."""
+        return _sketch(self.outputs[0])
+
+    @cached_property
+    def given(self) -> tuple[Sketch, ...]:
+        """Of all that it was given, as far as that was written."""
+        return tuple(_sketch(entry) for entry in self.entries if entry.is_input)
+
+
+def _sketch(entry: Entry) -> Sketch:
+    try:
+        some: Array = entry.read().reshape(-1)[:_READ].astype(np.float64)
+    except (DumpError, ValueError, TypeError):
+        return (0.0, 0.0)
+    some = some[np.isfinite(some)]
+    return (float(some.mean()), float(np.sqrt((some**2).mean()))) if some.size else (0.0, 0.0)
 
 
 def is_operation(layer: str) -> bool:
@@ -131,15 +143,24 @@ def cost(ours: Operation, theirs: Operation) -> float:
     """What it costs to hold two operations to be the same; from 2 up they rather stand alone."""
     shapes = 0.0 if ours.shapes == theirs.shapes else _OTHER_SHAPE
     if ours.name != theirs.name:
-        # Another name for the same thing is believed only where shape and values say so.
-        return _OTHER_OP if not shapes and _alike(ours, theirs) else 3.0
+        # Another name for the same thing is believed only where shape and values say so; another operation in the
+        # place of one only where both were given the same.
+        if shapes:
+            return 3.0
+        return _OTHER_OP if _alike(ours.sketch, theirs.sketch) else _INSTEAD if _were_given_alike(ours, theirs) else 3.0
     if shapes:
         return shapes
-    return 0.0 if _alike(ours, theirs) else _OTHER_VALUES
+    return 0.0 if _alike(ours.sketch, theirs.sketch) else _OTHER_VALUES
 
 
-def _alike(ours: Operation, theirs: Operation) -> bool:
-    """Whether what two operations gave could be the same, roughly."""
-    (mean_a, rms_a), (mean_b, rms_b) = ours.sketch, theirs.sketch
+def _were_given_alike(ours: Operation, theirs: Operation) -> bool:
+    """Whether two operations were given as many values, and those alike."""
+    mine, others = ours.given, theirs.given
+    return bool(mine) and len(mine) == len(others) and all(map(_alike, mine, others))
+
+
+def _alike(ours: Sketch, theirs: Sketch) -> bool:
+    """Whether two values could be the same, roughly."""
+    (mean_a, rms_a), (mean_b, rms_b) = ours, theirs
     size = max(rms_a, rms_b, 1e-30)
     return abs(rms_a - rms_b) <= 0.05 * size and abs(mean_a - mean_b) <= 0.05 * size

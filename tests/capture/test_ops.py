@@ -52,6 +52,15 @@ def bad():
 def more():
     return made(More())
 
+class Instead(Inner):
+    def forward(self, x):
+        y = scaled(self.part(x), self.by)
+        y += 1
+        return torch.log_softmax(y, -1)
+
+def instead():
+    return made(Instead())
+
 def shifted():
     model, args = made(Inner())
     return model, (args[0] + 1,)
@@ -190,3 +199,13 @@ def test_a_layer_that_does_not_run_leaves_a_dump_that_says_so(file: str, tmp_pat
     dump = open_dump(tmp_path / "d")
     assert dump.interrupted
     assert "did not run" in str(dump.facts["error"])
+
+
+def test_an_operation_in_the_place_of_another_is_where_they_part(file: str, tmp_path: Path) -> None:
+    run_here(file + "good", tmp_path / "good", ops="1")
+    run_here(file + "instead", tmp_path / "instead", ops="1")
+    session = compared(tmp_path / "good", tmp_path / "instead")
+    outcome = session.outcome(session.rows())
+    assert outcome.culprit is not None
+    names = outcome.culprit.pair.reference.layer, outcome.culprit.pair.candidate.layer
+    assert [name.rpartition(".")[2] for name in names] == ["_softmax", "_log_softmax"]
