@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import shlex
 import socket
 import sys
@@ -14,6 +16,7 @@ from tensordiff.cli.streams import echo, say
 from tensordiff.errors import TensordiffError, printable
 
 _LOOPBACK = ("localhost", "127.", "::1")
+_LOOK_S, _PATIENCE = 0.02, 150
 
 
 def serve(reference: Path, candidate: Path, host: str, port: int, options: Mapping[str, Any]) -> int:
@@ -62,6 +65,27 @@ def _server(command: str, host: str, port: int) -> Any:
             logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
 
         async def on_startup(self, app: Any) -> None:
-            """Say nothing."""
+            """Say nothing; and at the end, see all visitors off."""
+            app.on_cleanup.append(_see_off)
 
     return Quiet(command, host=host, port=port, title="tensordiff")
+
+
+async def _see_off(_: object) -> None:
+    """Wait until every visitor's process has ended and was heard of: asyncio complains where its loop is gone."""
+    for _ in range(_PATIENCE):
+        if not _has_children():
+            break
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(_LOOK_S)
+
+
+def _has_children() -> bool:
+    """Whether a process of ours still runs, or ended without being heard of."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
