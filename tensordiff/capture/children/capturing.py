@@ -17,6 +17,7 @@ from torch import nn
 from tensordiff.capture import taps
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.children.devices import first_device
 from tensordiff.capture.children.estimate import estimate
@@ -65,7 +66,7 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
     steps, step = begin(program, settings)
     tell_size(job, step, tell)
     with open_writer(job) as writing:
-        sink = WritingSink(writing.background, settings.max_bytes)
+        sink = WritingSink(writing.background, Budget(settings.max_bytes))
         recorder = Recorder(sink, selection_of(settings))
         try:
             play(recorder, steps, step, job, tell)

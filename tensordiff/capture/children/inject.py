@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.capturing import (
     Tell,
     all_facts,
@@ -28,7 +29,7 @@ from tensordiff.capture.children.capturing import (
 from tensordiff.capture.children.compiled import why_silent
 from tensordiff.capture.children.donors import Donors, find_donors, value_or_why
 from tensordiff.capture.children.hooks import NOTHING, Arguments, Call, Put, Recorder, Seen, Sink
-from tensordiff.capture.children.program import Program
+from tensordiff.capture.children.program import Program, Step
 from tensordiff.capture.children.sinks import ListingSink, WritingSink
 from tensordiff.capture.children.tensors import find, find_arguments, laid_out, swap, swap_arguments, to_tensor
 from tensordiff.capture.children.where import Layers, Pass, passes
@@ -47,12 +48,10 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         raise CaptureError("nothing was said of what to inject")
     steps, step = begin(program, job.settings)
     tell_size(job, step, tell)
-    seen = ListingSink()
-    play(Recorder(seen), steps, step, job, tell, "looking")
-    donors = find_donors(injection, seen.entries, seen.same)
+    seen, donors = look(injection, steps, step, job, tell)
     planned = passes(injection.at, Layers.of(seen.entries, donors.canonical))
     with open_writer(job) as writing:
-        sink = WritingSink(writing.background, job.settings.max_bytes)
+        sink = WritingSink(writing.background, Budget(job.settings.max_bytes))
         report = Report()
         for number, one in enumerate(planned):
             steps, step = begin(program, job.settings)
@@ -69,6 +68,13 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         tell(Phase("writing"))
     tell(Note(f"{len(planned)} pass{'es' if len(planned) > 1 else ''}"))
     return done(job, sink, writing.facts, tell)
+
+
+def look(injection: Injection, steps: Any, step: Step, job: Job, tell: Tell) -> tuple[ListingSink, Donors]:
+    """A first pass, of which nothing is written: what there is, and what of the reference answers it."""
+    seen = ListingSink()
+    play(Recorder(seen), steps, step, job, tell, "looking")
+    return seen, find_donors(injection, seen.entries, seen.same)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from torch import nn
 
 from tensordiff.capture import taps
 from tensordiff.capture.children import facts as told
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.children.devices import first_device
 from tensordiff.capture.children.hooks import Recorder, Selection
@@ -48,7 +49,7 @@ class Capturing:
         self.notes: list[str] = []
         self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, lasting=False)
         self._background = BackgroundWriter(self._writer)
-        self._sink = WritingSink(self._background, max_bytes)
+        self._sink = WritingSink(self._background, Budget(max_bytes))
         self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
         self._facts: dict[str, Any] = {}
         self._stack = ExitStack()

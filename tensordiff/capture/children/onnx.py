@@ -17,6 +17,7 @@ from typing import Any
 import onnxruntime
 
 from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.onnx_engine import facts as told
 from tensordiff.capture.children.onnx_engine.devices import placement
 from tensordiff.capture.children.onnx_engine.failures import Stopped
@@ -133,7 +134,7 @@ def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
     ports = _wanted(job, subject, tell)
     _tell_size(job, subject, size_of(ports, Reading(subject.engine)), tell)
     with open_writer(job) as written, _reading(job, subject) as reading:
-        sink = Sink(written.writer, job.settings.max_bytes)
+        sink = Sink(written.writer, Budget(job.settings.max_bytes))
         tell(Phase("running", f"{len(subject.engine.graph.nodes)} nodes"))
         there = left(ports, subject.engine.graph, reading)
         fused = [f"{len(ports) - len(there)} tensors are not there in the optimized graph"] if there != ports else []
@@ -163,7 +164,7 @@ def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Te
     report, chosen = injecting.report, [port for port in ports if selection.takes(port)]
     _tell_size(job, subject, size_of(chosen, Reading(subject.engine)), tell)
     with open_writer(job) as written:
-        sink = Sink(written.writer, job.settings.max_bytes)
+        sink = Sink(written.writer, Budget(job.settings.max_bytes))
         try:
             for number, (reading, found) in enumerate(injecting.readings()):
                 tell(Phase(f"injecting, pass {number + 1} of {report.passes}"))

@@ -22,13 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensordiff.capture.children import facts as told
 from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.capturing import Tell, all_facts, begin, open_writer, play, tell_size
-from tensordiff.capture.children.donors import find_donors
 from tensordiff.capture.children.frames import Stacks, is_of_model, user_frame
 from tensordiff.capture.children.hooks import ROOT, Call, Recorder, Seen, Selection
-from tensordiff.capture.children.inject import Injector, Report
+from tensordiff.capture.children.inject import Injector, Report, look
 from tensordiff.capture.children.program import Program, Step
-from tensordiff.capture.children.sinks import ListingSink, WritingSink
+from tensordiff.capture.children.sinks import WritingSink
 from tensordiff.capture.children.tensors import find, find_arguments
 from tensordiff.capture.children.where import Pass
 from tensordiff.capture.events import Done, Note, Phase
@@ -49,7 +49,7 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     if patch is not None:
         steps, step = begin(program, settings)
     with open_writer(job) as writing:
-        sink = WritingSink(writing.background, settings.max_bytes)
+        sink = WritingSink(writing.background, Budget(settings.max_bytes))
         recorder = Recorder(sink, Selection(_NONE), patch)
         watch = Watch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
         with watch.on(step.model):
@@ -74,9 +74,8 @@ def _injector(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> Injec
     injection = job.settings.inject
     if injection is None:
         return None
-    seen = ListingSink()
-    play(Recorder(seen), steps, step, job, tell, "looking")
-    return Injector(find_donors(injection, seen.entries, seen.same), Pass(frozenset([layer])), Report())
+    _, donors = look(injection, steps, step, job, tell)
+    return Injector(donors, Pass(frozenset([layer])), Report())
 
 
 def _injected(patch: Injector | None, job: Job, step: Step) -> dict[str, Any]:

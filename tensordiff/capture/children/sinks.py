@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.facts import place_of
 from tensordiff.capture.children.hooks import Seen
 from tensordiff.capture.children.tensors import dtype_name, why_not_copied
@@ -27,34 +28,24 @@ class WritingSink:
     """Copies every tensor and hands it to the writer, until the budget is spent."""
 
     writer: BackgroundWriter
-    max_bytes: int | None = None
+    budget: Budget
     nbytes: int = 0
     entries: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    """How many tensors were not written, by reason."""
-    nbytes_wanted: int = 0
-    """Where there is a budget, with what did not fit: nothing is written after the first that did not."""
 
     def see(self, seen: Seen) -> None:
         """Copy a tensor and have it written."""
-        if (why := self._why_not(seen.tensor)) is not None:
-            self.left_out[why] = self.left_out.get(why, 0) + 1
+        if (why := why_not_copied(seen.tensor)) is not None:
+            self.budget.leave_out(why)
+            return
+        if not self.budget.allows(seen.tensor.nbytes):
             return
         call = seen.call
         self.nbytes += self.writer.put(Place(seen.name, call.step, call.call), _origin(seen), seen.tensor)
         self.entries += 1
 
-    def _why_not(self, tensor: Tensor) -> str | None:
-        why = why_not_copied(tensor)
-        if why is None and self.max_bytes is not None:
-            self.nbytes_wanted += tensor.numel() * tensor.element_size()
-            if self.nbytes_wanted > self.max_bytes:
-                return f"--max-bytes {self.max_bytes} was reached"
-        return why
-
     def notes(self) -> list[str]:
         """What was left out, as sentences."""
-        return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
+        return self.budget.notes()
 
 
 def _origin(seen: Seen) -> Origin:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.max_engine.engine import Tell
 from tensordiff.capture.children.max_engine.graph import Place
 from tensordiff.capture.children.max_engine.inject import Injected, Noted
@@ -50,12 +51,10 @@ def write_steps(
     writer: DumpWriter, steps: Iterable[Noted], selection: Selection, injected: Injected | None, tell: Tell
 ) -> int:
     """Write all steps; gives how many tensors that were."""
-    count = nbytes = left_out = 0
+    count, budget = 0, Budget(selection.max_bytes)
     for step, noted in enumerate(steps):
         for place, array in selection.of_noted(noted):
-            nbytes += array.nbytes  # of what is left out too: nothing comes after the first that does not fit
-            if selection.max_bytes is not None and nbytes > selection.max_bytes:
-                left_out += 1
+            if not budget.allows(array.nbytes):
                 continue
             written = place.written
             writer.add(
@@ -63,6 +62,6 @@ def write_steps(
                 source_line=written.source_line, injected=injected.names(step, place) if injected else None,
             )  # fmt: skip
             count += 1
-    if left_out:
-        tell(Note(f"{left_out} tensors were left out: --max-bytes {selection.max_bytes} was reached"))
+    for note in budget.notes():
+        tell(Note(note))
     return count

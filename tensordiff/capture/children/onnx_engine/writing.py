@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.onnx_engine.failures import Stopped
 from tensordiff.capture.children.onnx_engine.graph import Wires
 from tensordiff.capture.children.onnx_engine.ports import Port
@@ -65,42 +66,26 @@ class Sink:
     """Writes tensors until the budget is spent."""
 
     writer: DumpWriter
-    max_bytes: int | None = None
+    budget: Budget
     nbytes: int = 0
     entries: int = 0
-    left_out: dict[str, int] = field(default_factory=dict)
-    """How many tensors were not written, by reason."""
-    nbytes_wanted: int = 0
-    """With those that did not fit: nothing is written after the first of them."""
 
     def add(self, port: Port, found: Array | str, injected: tuple[str, ...] | None = None) -> None:
         """Write a tensor, or say why not."""
         if isinstance(found, str):
-            self.leave_out(found)
-        elif not self.has_room(found.nbytes):
-            self.nbytes_wanted += found.nbytes
-            self.leave_out(f"--max-bytes {self.max_bytes} was reached")
-        else:
+            self.budget.leave_out(found)
+        elif self.budget.allows(found.nbytes):
             call = port.call
             kind, file, line, _ = call.origin
             self.writer.add(
                 port.name, found, call=call.number, module_class=kind, source_file=file, source_line=line,
                 injected=injected,
             )  # fmt: skip
-            self.nbytes_wanted += found.nbytes
             self.nbytes, self.entries = self.nbytes + found.nbytes, self.entries + 1
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether the budget allows for so many bytes more."""
-        return self.max_bytes is None or self.nbytes_wanted + nbytes <= self.max_bytes
-
-    def leave_out(self, why: str) -> None:
-        """Count a tensor that is not written."""
-        self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def notes(self) -> list[str]:
         """What was left out, as sentences."""
-        return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
+        return self.budget.notes()
 
 
 @dataclass
@@ -137,13 +122,8 @@ class Writing:
 
     def _affordable(self, ports: Iterable[Port]) -> Iterator[Port]:
         """Without those of which it is known that they go beyond the budget: they need not be computed."""
-        planned = self.sink.nbytes_wanted
-        for port in ports:
-            planned += self.reading.nbytes(port) or 0
-            if self.sink.max_bytes is not None and planned > self.sink.max_bytes:
-                self.sink.leave_out(f"--max-bytes {self.sink.max_bytes} was reached")
-                continue
-            yield port
+        ahead = replace(self.sink.budget)  # it counts what is left out in the same place, and wants for itself
+        return (port for port in ports if ahead.allows(self.reading.nbytes(port) or 0))
 
     def _rescue(self, part: Sequence[Port], stopped: Stopped) -> None:
         """What was made before the node that could not be computed."""
