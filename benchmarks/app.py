@@ -40,7 +40,7 @@ from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.session import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.listing import Batch, Gain, Listing, Order, Pattern
+from tensordiff.tui.listing import Batch, Listing, Order, Pattern
 from tensordiff.tui.wanted import Wanted
 from tensordiff.tui.widgets.job_line import JobLine
 from tensordiff.tui.widgets.layer_table import LayerTable
@@ -97,7 +97,7 @@ class OurTable(App[None]):
 
     def on_mount(self) -> None:
         listing = Listing.of([row.pair for row in self.rows])
-        listing.put(Batch.of(0, self.rows, Gain()))
+        listing.put(Batch.of(0, self.rows))
         self.query_one(LayerTable).show_listing(listing)
 
     def sort(self) -> None:

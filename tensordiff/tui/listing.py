@@ -51,9 +51,9 @@ METRICS: dict[str, Callable[[Row], float | None]] = {
     "injected": _injected,
     "golden": lambda row: row.golden_ratio,
     "elements": lambda row: None if row.shape is None else float(math.prod(row.shape)),
+    "gain": lambda row: row.amplification,
 }
-GAIN = "gain"
-NUMBERS = (*METRICS, GAIN)
+NUMBERS = tuple(METRICS)
 
 
 class Order(NamedTuple):
@@ -87,26 +87,6 @@ class Pattern(NamedTuple):
         return bool(self.search(name)) != self.inverted
 
 
-class Gain:
-    """How much a layer multiplies the error that came in, from rows in execution order."""
-
-    def __init__(self) -> None:
-        self.came_in: dict[tuple[str, int, int], float] = {}
-
-    def of(self, row: Row) -> float | None:
-        """None where nothing is known of what came in, or it was exact."""
-        if row.diff is None or row.is_exact:
-            return None
-        entry = row.pair.reference
-        place, error = (entry.layer, entry.step, entry.call), row.diff.rel_l2
-        if row.is_input:
-            worst = self.came_in.get(place, 0.0)
-            self.came_in[place] = error if math.isnan(error) else max(worst, error)
-            return None
-        carried = self.came_in.get(place)
-        return error / carried if carried else None
-
-
 class Batch(NamedTuple):
     """Rows that were measured since the last, and their numbers; made outside the event loop."""
 
@@ -116,10 +96,9 @@ class Batch(NamedTuple):
     verdicts: NDArray[np.int8]
 
     @classmethod
-    def of(cls, start: int, rows: list[Row], gain: Gain) -> Batch:
+    def of(cls, start: int, rows: list[Row]) -> Batch:
         """One column a number, in the order of ``NUMBERS``."""
         values = [[_or_absent(metric(row)) for row in rows] for metric in METRICS.values()]
-        values.append([_or_absent(gain.of(row)) for row in rows])
         codes = [_CODES[row.verdict.name] for row in rows]
         return cls(start, rows, np.array(values, np.float64).reshape(len(NUMBERS), -1), np.array(codes, np.int8))
 

@@ -19,7 +19,7 @@ from tensordiff.search.culprit import culprits
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import Session
 from tensordiff.tui.collecting import keep, kept
-from tensordiff.tui.listing import Batch, Gain, Listing
+from tensordiff.tui.listing import Batch, Listing
 
 Post = Callable[[Message], object]
 IsCancelled = Callable[[], bool]
@@ -83,14 +83,14 @@ def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
 
 def _batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
     """Rows as they are measured, some at a time; all of them are put into ``rows``."""
-    gain, sent, looked = Gain(), 0, time.monotonic()
+    sent, looked = 0, time.monotonic()
     for row in session.rows():
         rows.append(row)
         now = time.monotonic()
         if now - looked >= BATCH_S or len(rows) - sent >= _MOST:
-            yield Batch.of(sent, rows[sent:], gain)
+            yield Batch.of(sent, rows[sent:])
             sent, looked = len(rows), now
-    yield Batch.of(sent, rows[sent:], gain)
+    yield Batch.of(sent, rows[sent:])
 
 
 def finished(session: Session, rows: list[Row]) -> Finished:

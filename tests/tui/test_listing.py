@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.compare.engine import Engine
-from tensordiff.tui.listing import ABSENT, Batch, Gain, Listing, Order, Pattern, ranked
+from tensordiff.report.compare_json import row_json
+from tensordiff.session import Request, Session
+from tensordiff.tui.listing import ABSENT, Batch, Listing, Order, Pattern, ranked
 from tensordiff.tui.tree import NOWHERE, Tree
-from tests.making import nudged, numbers, pairs
+from tests.making import SAMPLES, nudged, numbers, pairs
 
 ERRORS = st.lists(st.one_of(st.floats(min_value=0), st.just(math.nan), st.just(ABSENT)), max_size=30)
 
@@ -42,7 +44,7 @@ def listing() -> Listing:
     candidate = {"a-input_0": a, "a": a, "c": nudged(a, 0.5), "b": nan, "d": None}
     found = pairs(reference, candidate)
     made = Listing.of(found)
-    made.put(Batch.of(0, list(Engine().rows(found)), Gain()))
+    made.put(Batch.of(0, list(Engine().rows(found))))
     return made
 
 
@@ -89,15 +91,14 @@ def test_patterns() -> None:
         Pattern.parse("[")
 
 
-def test_gain_is_error_out_over_error_in() -> None:
-    a = numbers(64)
-    reference = {"l-input_0": a, "l": a, "m": a}
-    found = pairs(reference, {"l-input_0": nudged(a, 1e-3), "l": nudged(a, 1e-2), "m": a})
-    gain = Gain()
-    some = [gain.of(row) for row in Engine().rows(found)]
-    assert some[0] is None
-    assert some[1] == pytest.approx(10, rel=1e-3)
-    assert some[2] is None
+def test_the_column_shows_the_amplification_that_json_and_reports_give() -> None:
+    """Also where a layer's inputs were not dumped, and what ran before it counts as what came in."""
+    session = Session.open(Request(SAMPLES / "reference", SAMPLES / "candidate"))
+    rows, shown = list(session.rows()), Listing.of(session.pairs)
+    shown.put(Batch.of(0, rows))
+    said = [row_json(row)["amplification"] for row in rows]
+    assert any(one is not None for one in said)
+    assert [None if one == ABSENT else one for one in shown.column("gain")] == pytest.approx(said, nan_ok=True)
 
 
 def test_numbers_are_carried_over_to_another_alignment() -> None:

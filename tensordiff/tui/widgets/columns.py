@@ -31,7 +31,7 @@ COLUMNS = (
     Column("rel_l2", "rel_l2", 8, 0, "Norm of the error over norm of the reference: what decides", True),
     Column("injected", "injected", 8, 0, "rel_l2 when given the reference's inputs: the layer's own error", True),
     Column("cosine", "cosine", 8, 144, "Cosine distance", True),
-    Column("gain", "gain", 8, 152, "Amplification: error that came out over error that came in", True),
+    Column("gain", "in→out×", 8, 152, "Amplification: the error over that of what came in", True),
     Column("golden", "golden×", 8, 160, "Candidate's error over reference's, each against the golden run", True),
     Column("verdict", "verdict", 8, 130, "agrees, drifts, diverges or unknown"),
     Column("profile", "profile", 8, 0, "Error along the tensor, one log scale for all rows"),
