@@ -82,7 +82,7 @@ class Sides:
     @cached_property
     def candidate(self) -> Path:
         """MAX, on the reference's tokens."""
-        return self.on_max("max")
+        return self.on_max("max", force=True)
 
     @cached_property
     def injected(self) -> Path:

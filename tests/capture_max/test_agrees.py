@@ -72,6 +72,7 @@ def test_dump_says_how_it_was_made(sides: Both) -> None:
     dump = compare(both.reference, both.candidate).session.candidate
     assert dump.ordered
     assert dump.facts["framework"] == "max"
+    assert "force" not in dump.facts["settings"]  # type: ignore[operator]
     assert list(dump.facts["token_ids"]) == both.token_ids  # type: ignore[call-overload]
     entry = next(entry for entry in dump.entries if entry.layer == "model.layers.layers.0.mlp")
     assert entry.origin is not None

@@ -1,8 +1,9 @@
-"""What is said back of a capture that is over, whatever was captured."""
+"""What a capture says of itself, whatever the engine: the facts its dump begins with, and the answer at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tensordiff.capture.events import Done, Event, Note
@@ -21,6 +22,13 @@ class Counted(Protocol):
     @property
     def nbytes(self) -> int:
         """How large they are."""
+
+
+def first_facts(job: Job, framework: str) -> dict[str, Any]:
+    """What is known of a dump before anything runs."""
+    # Whether an older dump was overwritten is no part of how this one was made.
+    settings = replace(job.settings, force=False).to_json()
+    return {"source": str(job.source), "framework": framework, "settings": settings}
 
 
 def done(job: Job, sink: Counted, facts: Mapping[str, Any], tell: Callable[[Event], None]) -> Done:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 
 from tensordiff.capture import taps
 from tensordiff.capture.children import facts as told
-from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.answer import done, first_facts
 from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.children.devices import first_device
@@ -33,18 +33,12 @@ from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
 Tell = Callable[[Event], None]
+FRAMEWORK = "torch"
 
 
 def selection_of(settings: Settings) -> Selection:
     """Which layers the settings ask for."""
     return Selection(settings.layers, settings.leaves, not settings.no_inputs)
-
-
-def first_facts(job: Job) -> dict[str, Any]:
-    """What is known before anything runs."""
-    # Where it was to be written, and by whom it was forced, is no part of how it was made.
-    kept = replace(job.settings, force=False).to_json()
-    return {"source": str(job.source), "framework": "torch", "settings": kept}
 
 
 def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
@@ -163,7 +157,7 @@ class Writing:
 @contextmanager
 def open_writer(job: Job) -> Iterator[Writing]:
     """A dump being written by a thread; what the block says of it is added at the end, good or bad."""
-    with DumpWriter(job.output, first_facts(job), overwrite=job.settings.force, lasting=False) as writer:
+    with DumpWriter(job.output, first_facts(job, FRAMEWORK), overwrite=job.settings.force, lasting=False) as writer:
         writing = Writing(writer, BackgroundWriter(writer))
         try:
             with writing.background:

@@ -8,7 +8,7 @@ recorded output will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -106,6 +106,18 @@ def find_donors(injection: Injection, seen: list[Entry], same: Mapping[Place, Pl
             donors[place] = donor._replace(place=source)
     names = {plan.rules.canonical(e.layer, "candidate", e.origin and e.origin.module_class): e.layer for e in seen}
     return Donors(donors, names)
+
+
+def isolates(float_inputs: Mapping[str, int], injected: Collection[str]) -> bool:
+    """Whether a call's output depends only on injected values: its largest floating point input was injected.
+
+    ``float_inputs`` has the number of elements of each floating point input of the call, ``injected`` the ports that
+    were given the reference's values. Masks, angles and scales are smaller than the activations: a call that was given
+    only those still carries the error of the layers before it, and says nothing about itself.
+    """
+    if not float_inputs:
+        return bool(injected)
+    return max(float_inputs, key=lambda port: float_inputs[port]) in injected
 
 
 def _donors(pair: Pair) -> Iterator[Donor]:

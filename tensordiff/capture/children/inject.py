@@ -27,7 +27,7 @@ from tensordiff.capture.children.capturing import (
     tell_size,
 )  # fmt: skip
 from tensordiff.capture.children.compiled import why_silent
-from tensordiff.capture.children.donors import Donors, find_donors, value_or_why
+from tensordiff.capture.children.donors import Donors, find_donors, isolates, value_or_why
 from tensordiff.capture.children.hooks import NOTHING, Arguments, Call, Put, Recorder, Seen, Sink
 from tensordiff.capture.children.program import Program, Step
 from tensordiff.capture.children.sinks import ListingSink, WritingSink
@@ -146,10 +146,10 @@ class Injector:
         found = find_arguments(args, kwargs, cache_layer=call.cache_layer)
         values, put, kept = self._values(call, found.tensors)
         kept |= {port: f"a {kind}, which is no tensor" for port, kind in _objects(found.shape)}
-        isolates = _isolates(found.tensors, put)
-        self.report.note(call, put, kept, isolates=isolates)
+        is_isolated = isolates(_float_inputs(found.tensors), put)
+        self.report.note(call, put, kept, isolates=is_isolated)
         swapped = swap_arguments(args, kwargs, values, cache_layer=call.cache_layer) if values else (args, kwargs)
-        return swapped, Put(put, isolates)
+        return swapped, Put(put, is_isolated)
 
     def output(self, call: Call, output: Any) -> tuple[Any, Put]:
         """What a layer is to give."""
@@ -200,13 +200,8 @@ class _Values:
         self._made.append((value, own, self.tensors[port]))
 
 
-def _isolates(own: Mapping[str, Tensor], put: Mapping[str, str]) -> bool:
-    """Whether the largest of what flows through the layer was put in; masks and angles are smaller."""
-    floats = {port: tensor.numel() for port, tensor in own.items() if tensor.is_floating_point()}
-    if not floats:
-        return bool(put)
-    main = max(floats, key=lambda port: floats[port])
-    return main in put
+def _float_inputs(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    return {port: tensor.numel() for port, tensor in tensors.items() if tensor.is_floating_point()}
 
 
 def _objects(shape: Any, port: str = "input") -> list[tuple[str, str]]:

@@ -15,14 +15,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tensordiff.capture.children.answer import first_facts
 from tensordiff.capture.children.max_engine import patches
 from tensordiff.capture.children.max_engine.checkpoint import Checkpoint, checkpoint, overrides_of
 from tensordiff.capture.children.max_engine.devices import devices
 from tensordiff.capture.children.max_engine.engine import Engine, Tell, encoding, task
-from tensordiff.capture.children.max_engine.graph import Given
 from tensordiff.capture.children.max_engine.inject import Injected, Noted, injected_run
 from tensordiff.capture.children.max_engine.ops import OpsListener
 from tensordiff.capture.children.max_engine.pipeline import Wish
+from tensordiff.capture.children.max_engine.places import Given
 from tensordiff.capture.children.max_engine.tokens import Tokens, tokens
 from tensordiff.capture.children.max_engine.unit import UnitListener, alone
 from tensordiff.capture.children.max_engine.writing import Selection, write_steps
@@ -105,7 +106,7 @@ def _injected(engine: Engine, settings: Settings, asked: Tokens, plain: Sequence
     def again(given: Mapping[int, Given]) -> Iterator[Noted]:
         return engine.steps(asked.ids, settings.steps, following, given)
 
-    injected = injected_run(settings.inject, plain, list(engine.listener.books.values()), again)
+    injected = injected_run(settings.inject, plain, engine.listener.inlets(), again)
     tell(Note(injected.sentence()))
     return injected
 
@@ -118,8 +119,7 @@ def _wish(found: Checkpoint, settings: Settings, asked: Tokens) -> Wish:
 
 
 def _writer(job: Job) -> DumpWriter:
-    facts = {"source": str(job.source), "framework": "max", "settings": job.settings.to_json()}
-    return DumpWriter(job.output, facts, overwrite=job.settings.force)
+    return DumpWriter(job.output, first_facts(job, "max"), overwrite=job.settings.force)
 
 
 def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: Engine, injected: Injected | None) -> dict[str, Any]:

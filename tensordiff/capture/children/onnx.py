@@ -16,7 +16,7 @@ from typing import Any
 
 import onnxruntime
 
-from tensordiff.capture.children.answer import done
+from tensordiff.capture.children.answer import done, first_facts
 from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.onnx_engine import facts as told
 from tensordiff.capture.children.onnx_engine.devices import placement
@@ -222,8 +222,7 @@ class Written:
 @contextmanager
 def open_writer(job: Job) -> Iterator[Written]:
     """A dump; what the block says of it is added at the end, good or bad."""
-    kept = replace(job.settings, force=False).to_json()
-    first = {"source": str(job.source), "framework": "onnxruntime", "settings": kept}
+    first = first_facts(job, "onnxruntime")
     with DumpWriter(job.output, first, overwrite=job.settings.force, lasting=False) as writer:
         written = Written(writer)
         try:

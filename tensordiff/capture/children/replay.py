@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tensordiff.align.rules import RuleSet
+from tensordiff.capture.children.answer import first_facts
 from tensordiff.capture.children.bundle import Plain, write_bundle
-from tensordiff.capture.children.capturing import Tell, all_facts, begin, first_facts
+from tensordiff.capture.children.capturing import FRAMEWORK, Tell, all_facts, begin
 from tensordiff.capture.children.facts import place_of
 from tensordiff.capture.children.hooks import ROOT, Call
 from tensordiff.capture.children.ops import find_layer
@@ -40,7 +41,7 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     tell(Phase("replaying", layer))
     rebuilt, given = _run(dump, recorded, step.model, layer)
     notes = rebuilt.notes
-    facts = first_facts(job) | all_facts(program, step.model, job.settings) | {"notes": notes or None}
+    facts = first_facts(job, FRAMEWORK) | all_facts(program, step.model, job.settings) | {"notes": notes or None}
     _write(job, facts, recorded, module, given)
     for note in notes:
         tell(Note(note))

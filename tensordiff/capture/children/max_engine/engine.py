@@ -19,9 +19,10 @@ from max.pipelines.modeling.types import PipelineTask
 
 from tensordiff.capture.children.max_engine import patches
 from tensordiff.capture.children.max_engine.checkpoint import Checkpoint
-from tensordiff.capture.children.max_engine.graph import Given, Place, Ran, Wired
+from tensordiff.capture.children.max_engine.graph import Ran, Wired
 from tensordiff.capture.children.max_engine.layers import Listener
 from tensordiff.capture.children.max_engine.pipeline import Pipeline, Wish
+from tensordiff.capture.children.max_engine.places import Given, Place
 from tensordiff.capture.events import Event, Phase, Progress
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable

@@ -10,7 +10,7 @@ reached from outside and are not noted.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,31 +22,8 @@ from max.graph import BufferValue, Graph, StaticDim, SymbolicDim, TensorType, Te
 
 from tensordiff.capture.children.max_engine import patches
 from tensordiff.capture.children.max_engine.buffers import from_buffer, to_buffer
+from tensordiff.capture.children.max_engine.places import Given, Place, Refused, Slot
 from tensordiff.dump.dtypes import Array
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where a layer's code is."""
-
-    module_class: str | None = None
-    source_file: str | None = None
-    source_line: int | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in the model a value stands."""
-
-    layer: str
-    port: str
-    call: int
-    written: Written = field(default=Written(), compare=False)
-
-    @property
-    def name(self) -> str:
-        """The entry's name: ``layer(2)-output``."""
-        return f"{self.layer}{f'({self.call})' if self.call > 1 else ''}-{self.port}"
 
 
 @dataclass(frozen=True)
@@ -57,28 +34,6 @@ class Tap:
     output: int
     is_number: bool = False
     """Whether it is one constant number, as the number of a layer is."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """An input of a layer that can be given from outside."""
-
-    place: Place
-    dtype: DType
-    shape: tuple[int | str, ...]
-    device: Any
-    origin: Place | None = None
-    """Where the value that the model itself would take stood first: another layer's output, mostly."""
-    has_flag: bool = True
-    """Whether the graph has a value of its own beside the given one."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """An input of a layer that cannot be given from outside, and why."""
-
-    place: Place
-    why: str
 
 
 @dataclass
@@ -128,7 +83,7 @@ class Book:
     def switch(self, place: Place, value: TensorValue) -> TensorValue:
         """The value, or what is given in its place when the graph is run."""
         if why := self._obstacle(value):
-            self.refused.append(Refused(place, why))
+            self.refused.append(Refused(place, why, is_constant=not self.follows_from_inputs(value)))
             return value
         given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
         flag = patches.add_input(self.graph, TensorType(DType.bool, (), value.device))
@@ -187,9 +142,6 @@ def value_of(found: Any) -> TensorValue | None:
         (behind,) = found.graph_values
         return behind if isinstance(behind, TensorValue) else None
     return None
-
-
-Given = Mapping[Place, Array]
 
 
 @dataclass

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
-from tensordiff.capture.children.donors import Donors, find_donors, value_or_why
-from tensordiff.capture.children.max_engine.graph import Book, Given, Place, Slot
+from tensordiff.capture.children.donors import Donors, find_donors, isolates, value_or_why
+from tensordiff.capture.children.max_engine.places import Given, Inlets, Place, Slot
 from tensordiff.capture.children.where import Layers, Pass, passes
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Held, Origin
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.writer import Place as EntryPlace
@@ -28,69 +29,93 @@ Runs = Callable[[Steps], Iterable[Noted]]
 """Run all steps, given this; what was noted in each."""
 
 
+class Call(NamedTuple):
+    """One call of a layer."""
+
+    step: int
+    layer: str
+    number: int
+    """Which of the layer's calls in that step."""
+
+    def __str__(self) -> str:
+        """For a person: the number and the step only where there are several."""
+        name = f"{self.layer}({self.number})" if self.number > 1 else self.layer
+        return f"{name} step {self.step}" if self.step else name
+
+
+Ports = dict[Call, dict[str, str]]
+"""A sentence or a name for some of the ports of every call."""
+
+
 @dataclass
 class Injected:
     """An injected run: what was noted, and what every layer was given or kept."""
 
-    steps: list[Noted] = field(default_factory=list)
-    put: dict[tuple[int, Place], str] = field(default_factory=dict)
-    kept: dict[tuple[int, Place], str] = field(default_factory=dict)
+    steps: list[Noted]
+    put: Ports = field(default_factory=dict)
+    """The reference's entries that stood in for the run's own inputs."""
+    kept: Ports = field(default_factory=dict)
+    """Why other inputs were the run's own."""
+    float_inputs: dict[Call, dict[str, int]] = field(default_factory=dict)
+    """The number of elements of every floating point input that an error could come in by."""
     passes: int = 0
+
+    def is_isolated(self, call: Call) -> bool:
+        """Whether what a call gave depends on nothing that the run itself computed before."""
+        return isolates(self.float_inputs.get(call, {}), self.put.get(call, {}))
 
     def names(self, step: int, place: Place) -> tuple[str, ...] | None:
         """The reference's entries that a tensor holds, or its layer was given."""
+        call = call_of(step, place)
+        put = self.put.get(call, {})
         if place.port.startswith("input"):
-            return (self.put[step, place],) if (step, place) in self.put else None
-        found = [name for (when, where), name in self.put.items() if when == step and _is_one_call(where, place)]
-        return tuple(found) or None
+            return (put[place.port],) if place.port in put else None
+        return tuple(put.values()) if self.is_isolated(call) else None
 
     def answered(self, layer: str) -> str:
         """What the reference calls a layer: the one whose recorded input it was given."""
-        names = (name for (_, place), name in self.put.items() if place.layer == layer)
+        names = (name for call, put in self.put.items() if call.layer == layer for name in put.values())
         return parse_name(next(names, layer)).layer
 
     def sentence(self) -> str:
         """All of it in short."""
-        return f"{len(self.put)} inputs were the reference's, {len(self.kept)} the run's own; passes: {self.passes}"
+        put, kept = (sum(map(len, table.values())) for table in (self.put, self.kept))
+        return f"{put} inputs were the reference's, {kept} the run's own; passes: {self.passes}"
 
     def as_json(self, injection: Injection) -> dict[str, Any]:
         """All of it, for the manifest."""
-        layers: dict[str, Any] = {}
-        for what, table in (("injected", self.put), ("kept", self.kept)):
-            for (step, place), text in table.items():
-                found = layers.setdefault(_called(step, place), {"injected": {}, "kept": {}, "isolated": False})
-                found[what][place.port] = text
-        for found in layers.values():
-            found["isolated"] = bool(found["injected"])
+        layers = {
+            str(call): {
+                "injected": self.put.get(call, {}), "kept": self.kept.get(call, {}),
+                "isolated": self.is_isolated(call),
+            }
+            for call in {**self.put, **self.kept}
+        }  # fmt: skip
         about = {"reference": injection.dump, "at": injection.at, "rules": injection.rules, "passes": self.passes}
         return {**about, "beside": {"weights": "the candidate's own"}, "layers": layers}
 
 
-def _is_one_call(one: Place, other: Place) -> bool:
-    return (one.layer, one.call) == (other.layer, other.call)
+def call_of(step: int, place: Place) -> Call:
+    """The call that a tensor was taken or given by."""
+    return Call(step, place.layer, place.call)
 
 
-def _called(step: int, place: Place) -> str:
-    name = f"{place.layer}({place.call})" if place.call > 1 else place.layer
-    return f"{name} step {step}" if step else name
-
-
-def injected_run(injection: Injection, plain: Sequence[Noted], books: Sequence[Book], run: Runs) -> Injected:
+def injected_run(injection: Injection, plain: Sequence[Noted], inlets: Inlets, run: Runs) -> Injected:
     """Run a model again, on the reference's inputs. ``plain`` is what it did on its own."""
     entries = [entry for step, noted in enumerate(plain) for entry in _entries(step, noted)]
-    slots = {slot.place: slot for book in books for slot in book.slots}
+    slots = {slot.place: slot for slot in inlets.slots}
     steps = range(len(plain))
     answers = find_donors(injection, entries, _same(slots.values(), steps))
     layers = Layers.of(entries, answers.canonical)
     planned = [_inputs_only(one, layers) for one in passes(injection.at, layers)]
-    result = Injected(steps=list(plain), passes=len(planned))
-    for book in books:
-        result.kept |= {(step, each.place): each.why for each in book.refused for step in steps}
+    result = Injected(list(plain), float_inputs=_float_inputs(plain, inlets), passes=len(planned))
+    for step, refused in product(steps, inlets.refused):
+        result.kept.setdefault(call_of(step, refused.place), {})[refused.place.port] = refused.why
     for one in planned:
         given = _given(result, one, slots, answers, plain)
         for step, noted in enumerate(run(given)):
             result.steps[step] = _merged(result.steps[step], noted, one.written)
-    if not result.put:
+    if not any(result.put.values()):
         raise CaptureError(
             f"{printable(injection.dump)}: nothing of it goes into this model at {printable(injection.at)}; "
             "see what is paired with: tensordiff align"
@@ -116,16 +141,28 @@ def _given(
         for place, own in noted:
             if place.layer not in one.inputs or place not in slots:
                 continue
+            put, kept = (table.setdefault(call_of(step, place), {}) for table in (result.put, result.kept))
             donor = answers.get(EntryPlace(place.name, step, place.call))
             value = value_or_why(donor)
             if donor is None or isinstance(value, str):
-                result.kept[step, place] = str(value)
+                kept[place.port] = str(value)
             elif value.shape != own.shape:
-                result.kept[step, place] = f"{donor.name} is of shape {list(value.shape)}, not {list(own.shape)}"
+                kept[place.port] = f"{donor.name} is of shape {list(value.shape)}, not {list(own.shape)}"
             else:
                 given.setdefault(step, {})[place] = value
-                result.put[step, place] = donor.name
+                put[place.port] = donor.name
     return given
+
+
+def _float_inputs(plain: Sequence[Noted], inlets: Inlets) -> dict[Call, dict[str, int]]:
+    """The sizes of what may carry an error into a call; a constant, such as a table of frequencies, carries none."""
+    constants = {each.place for each in inlets.refused if each.is_constant}
+    sizes: dict[Call, dict[str, int]] = {}
+    for step, noted in enumerate(plain):
+        for place, array in noted:
+            if place.port.startswith("input") and is_float(array.dtype) and place not in constants:
+                sizes.setdefault(call_of(step, place), {})[place.port] = array.size
+    return sizes
 
 
 def _merged(before: Noted, now: Noted, layers: frozenset[str]) -> Noted:

@@ -21,8 +21,9 @@ from max.graph import Graph
 from max.nn.layer import Module
 
 from tensordiff.capture.children.max_engine import patches
-from tensordiff.capture.children.max_engine.graph import Book, Place, Wired, Written, tensors_in, value_of
+from tensordiff.capture.children.max_engine.graph import Book, Wired, tensors_in, value_of
 from tensordiff.capture.children.max_engine.naming import Names
+from tensordiff.capture.children.max_engine.places import Inlets, Place, Written
 
 
 class Listener:
@@ -97,6 +98,13 @@ class Listener:
             self.active.pop()
         at.gave(result)
         return result
+
+    def inlets(self) -> Inlets:
+        """The inputs of all layers that can be given from outside, and those that cannot."""
+        books = self.books.values()
+        return Inlets(
+            [slot for book in books for slot in book.slots], [each for book in books for each in book.refused]
+        )
 
     def before_compiling(self, graph: Any) -> None:
         """A graph was built, and is about to be compiled."""

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensordiff.capture.children.max_engine import patches
-from tensordiff.capture.children.max_engine.graph import Book, Place
+from tensordiff.capture.children.max_engine.graph import Book
 from tensordiff.capture.children.max_engine.layers import At, Listener, written
 from tensordiff.capture.children.max_engine.naming import find_layer
+from tensordiff.capture.children.max_engine.places import Place
 
 
 class OpsListener(Listener):

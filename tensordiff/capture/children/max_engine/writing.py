@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tensordiff.capture.children.budget import Budget
 from tensordiff.capture.children.max_engine.engine import Tell
-from tensordiff.capture.children.max_engine.graph import Place
 from tensordiff.capture.children.max_engine.inject import Injected, Noted
+from tensordiff.capture.children.max_engine.places import Place
 from tensordiff.capture.events import Note
 from tensordiff.capture.settings import Settings
 from tensordiff.dump.writer import DumpWriter

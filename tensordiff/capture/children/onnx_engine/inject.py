@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from tensordiff.capture.children.donors import Donors, find_donors, value_or_why
+from tensordiff.capture.children.donors import Donors, find_donors, isolates, value_or_why
 from tensordiff.capture.children.onnx_engine.graph import Graph
 from tensordiff.capture.children.onnx_engine.layers import Call
 from tensordiff.capture.children.onnx_engine.ports import Port
@@ -138,7 +138,7 @@ class Injecting:
         return np.asarray(found, own.dtype, order="C")
 
     def _note_whole(self, calls: Sequence[Call]) -> None:
-        """Whether the largest of what flows through a layer was put in; masks and angles are smaller."""
+        """Note the calls that were isolated."""
         wanted = set(calls)
         sizes: dict[Call, dict[str, int]] = {}
         for port in self._ports:
@@ -146,11 +146,7 @@ class Injecting:
             if port.is_input and port.call in wanted and spec is not None and is_float(spec.dtype):
                 sizes.setdefault(port.call, {})[port.port] = spec.size
         for call in calls:
-            found = sizes.get(call, {})
-            ports = (
-                [max(found, key=lambda port: found[port])] if found else [p for c, p in self.report.put if c is call]
-            )
-            if any((call, port) in self.report.put for port in ports):
+            if isolates(sizes.get(call, {}), [port for other, port in self.report.put if other is call]):
                 self.report.whole.add(call)
 
 
