@@ -28,14 +28,14 @@ class Made:
 
 def same_input(dump: Dump) -> Settings:
     """The question and nothing else that a dump's run was asked: how another side computes is its own."""
-    if (made := how_made(dump)) is not None:
-        asked = {name: getattr(made.settings, name) for name in ASKED}
-        if any(value is not None for name, value in asked.items() if name != "steps"):
-            return Settings(**asked)
+    made = how_made(dump)
+    asked = {name: getattr(made.settings, name) for name in ASKED} if made is not None else {}
+    if any(value is not None for name, value in asked.items() if name != "steps"):
+        return Settings(**asked)
     ids = dump.facts.get("token_ids")
     if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
-        return Settings(input_ids=tuple(ids))
-    return Settings()
+        asked["input_ids"] = tuple(ids)
+    return Settings(**asked)
 
 
 def how_made(dump: Dump) -> Made | None:

@@ -1,11 +1,7 @@
-"""Sources where a command takes a dump: they are run first, into a folder of their own, and it is said where.
-
-The candidate is asked what the reference was asked, unless the user says what both are asked.
-"""
+"""Sources where a command takes a dump: they are run first, into a folder of their own, and it is said where."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +9,11 @@ from typing import TYPE_CHECKING
 
 from tensordiff.cli.streams import say
 from tensordiff.errors import printable
+from tensordiff.sources import settings_for, source_in
 
 if TYPE_CHECKING:
     from tensordiff.capture.settings import Settings
-    from tensordiff.capture.source import Source
     from tensordiff.session import Request
-
-
-def source_in(path: Path) -> Source | None:
-    """The source that stands where a dump could; None where it is a dump."""
-    from tensordiff.capture.source import parse_source
-
-    return None if os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
 
 
 def captured(request: Request) -> Request:
@@ -37,38 +26,6 @@ def captured(request: Request) -> Request:
         settings = settings_for(theirs, ours, request.settings, request.reference)
         request = replace(request, candidate=dump_of(request.candidate, settings, "candidate"))
     return request
-
-
-def settings_for(source: Source, other: Source | None, said: Settings, reference: Path | None = None) -> Settings:
-    """How to run a side; a candidate is asked what the reference's dump was asked."""
-    if _is_only(source, other):
-        return _of_function(said)
-    return said if reference is None else _asked_alike(said, source, reference)
-
-
-def _is_only(source: Source, other: Source | None) -> bool:
-    """Whether a function asks its own model, while what the user says is for the other side."""
-    return source.kind == "py" and other is not None and other.kind != "py"
-
-
-def _of_function(said: Settings) -> Settings:
-    """What is for a function too."""
-    from tensordiff.capture.settings import Settings
-
-    return Settings(seed=said.seed, deterministic=said.deterministic, python=said.python)
-
-
-def _asked_alike(said: Settings, source: Source, reference: Path) -> Settings:
-    """What the reference was asked, where the user did not say."""
-    from tensordiff.capture.again import ASKED, same_input
-    from tensordiff.capture.settings import Settings
-    from tensordiff.dump import open_dump
-
-    usual = Settings()
-    if source.kind == "py" or any(getattr(said, name) != getattr(usual, name) for name in ASKED):
-        return said
-    alike = same_input(open_dump(reference))
-    return replace(said, **{name: getattr(alike, name) for name in ASKED})
 
 
 def dump_of(path: Path, settings: Settings | None = None, label: str = "") -> Path:

@@ -21,7 +21,6 @@ from tensordiff.capture.source import Source
 from tensordiff.cli.capturing import follow
 from tensordiff.cli.opening import opened
 from tensordiff.cli.reporting import measured
-from tensordiff.cli.sources import settings_for, source_in
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import why_unknown
 from tensordiff.dump import open_dump
@@ -34,6 +33,7 @@ from tensordiff.report.scenario import CANDIDATE_LAYERS, REFERENCE_LAYERS, WITH,
 from tensordiff.report.story import Story, tell
 from tensordiff.report.verify_summary import Verified, verify_summary
 from tensordiff.session import Request, Session
+from tensordiff.sources import settings_for, source_in
 
 SCHEMA = "tensordiff.verify/1"
 

@@ -16,6 +16,7 @@ from tensordiff.capture.source import parse_source
 from tensordiff.session import Request
 from tensordiff.tui.screens.dialogs import Choose
 from tensordiff.tui.widgets.job_line import JobLine
+from tests.making import numbers, write
 from tests.tui.running import Running, running
 
 pytest.importorskip("torch")
@@ -198,3 +199,16 @@ async def test_a_source_that_does_not_run_ends_with_its_sentence(dumps: Request)
             await asyncio.sleep(0.05)
     assert run.app.return_value == 2
     assert "nothing" in run.app.sentence
+
+
+async def test_a_source_is_asked_in_the_app_what_the_command_line_would_ask_it(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", {"a": numbers(2)}, token_ids=[5, 7])
+    request = Request(reference, Path("hf:no/such-model"), settings=Settings(steps=3))
+    async with running(request) as run:
+        for _ in range(1200):
+            if (job := run.screen.query_one(JobLine).run) is not None:
+                break
+            await asyncio.sleep(0.01)
+        assert job is not None
+        assert job.job.settings == Settings(input_ids=(5, 7), steps=3)
+        job.cancel()

@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensordiff.capture.again import how_made
+from tensordiff.align.rules import Side
 from tensordiff.capture.events import Done, Failed
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import Source, parse_source
+from tensordiff.capture.source import Source
 from tensordiff.capture.standby import Standby
-from tensordiff.dump import open_dump
 from tensordiff.errors import TensordiffError
 from tensordiff.live import Action, Live
 from tensordiff.session import Request
+from tensordiff.sources import settings_for, source_in
 from tensordiff.tui.keeping import injected_beside
 from tensordiff.tui.screens.capturing import CaptureForm
 from tensordiff.tui.screens.dialogs import Ask, Choose
@@ -57,6 +57,8 @@ class Reruns:
         self._ops_reference: Path | None = None
         self._waiting: Request | None = None
         """What is to be opened when a source has run."""
+        self._captured: dict[Path, Source] = {}
+        """The dumps that were made of sources given in their place."""
 
     def live(self) -> Live | None:
         """The session that can be run, made anew where another is shown."""
@@ -161,20 +163,23 @@ class Reruns:
 
     def run_source(self, request: Request) -> bool:
         """Where a side is a source, run it first; whether one is."""
-        for side in ("reference", "candidate"):
-            path: Path = getattr(request, side)
-            if not path.exists() and (source := parse_source(str(path))) is not None:
-                self._waiting = request
-                self.screen.in_thread("open", partial(self._start_source, request, side, source.absolute()))
-                return True
-        return False
+        ours, theirs = source_in(request.reference), source_in(request.candidate)
+        if ours is not None:
+            self._run_source(request, "reference", ours, theirs)
+        elif theirs is not None:
+            self._run_source(request, "candidate", theirs, self._captured.get(request.reference))
+        return ours is not None or theirs is not None
 
-    def _start_source(self, request: Request, side: str, source: Source) -> None:
-        """The candidate is given what the reference was given, where that is known."""
-        made = how_made(open_dump(request.reference)) if side == "candidate" else None
-        is_asked = source.kind != "py"  # a function asks its own model
-        settings = _asked_alike(request.settings, made.settings) if made and is_asked else request.settings
-        run = Run(Job(source, settings, str(Path(tempfile.mkdtemp(prefix="tensordiff-")) / side)), self._standby)
+    def _run_source(self, request: Request, side: Side, source: Source, other: Source | None) -> None:
+        self._waiting = request
+        self.screen.in_thread("open", partial(self._start_source, request, side, source, other))
+
+    def _start_source(self, request: Request, side: Side, source: Source, other: Source | None) -> None:
+        """In a thread: what the candidate is asked is read from the reference's dump."""
+        settings = settings_for(source, other, request.settings, request.reference if side == "candidate" else None)
+        folder = Path(tempfile.mkdtemp(prefix="tensordiff-")) / side
+        self._captured[folder] = source
+        run = Run(Job(source.absolute(), settings, str(folder)), self._standby)
         line = self.screen.query_one(JobLine)
         self.screen.app.call_from_thread(line.start, run, f"capture {source}", f"source:{side}")
 
@@ -215,13 +220,3 @@ class Reruns:
         if live is not None and pair is not None:
             layer = pair.candidate.layer
             self._begin(lambda: live.ops(layer, "candidate"), f"operations of {layer}, candidate", "ops:candidate")
-
-
-def _asked_alike(said: Settings, reference: Settings) -> Settings:
-    """What was said, with the reference's prompt where none was: how a side computes is its own."""
-    if said.prompt or said.prompt_file or said.input_ids or said.inputs:
-        return said
-    return replace(
-        said, prompt=reference.prompt, prompt_file=reference.prompt_file, input_ids=reference.input_ids,
-        inputs=reference.inputs, image=reference.image, steps=reference.steps,
-    )  # fmt: skip
