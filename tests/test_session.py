@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tensordiff.compare.ahead import FIRST
 from tensordiff.dump.numpy_files import NpyFile
 from tensordiff.errors import AlignError, NotADump, TensordiffError
 from tensordiff.session import Request, Session
-from tests.making import SAMPLES, numbers, save, save_npy, truncate
+from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
 
@@ -70,3 +71,42 @@ def test_files_that_could_not_be_read_are_in_the_outcome(tmp_path: Path) -> None
     assert len(outcome.unread) == 2
     assert outcome.unread[0].startswith(str(tmp_path / "c" / "b.safetensors"))
     assert outcome.verdict == "unknown"
+
+
+def verdict_of(dump: Path) -> str:
+    """What a dump compared with itself comes to."""
+    session = Session.open(Request(dump, dump))
+    return session.outcome(session.rows()).verdict
+
+
+def test_a_file_of_a_step_that_could_not_be_read_is_not_said_to_agree(tmp_path: Path) -> None:
+    for step in ("0", "1"):
+        save(tmp_path / step / "a.safetensors", {"a": numbers(64)})
+    assert verdict_of(tmp_path) == "agrees"
+    truncate(save(tmp_path / "1" / "b.safetensors", {"b": numbers(64)}))
+    assert verdict_of(tmp_path) == "unknown"
+
+
+def test_a_tensor_that_two_files_have_is_compared_once_and_said_to_be_left_out(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        save(tmp_path / f"rank{rank}.safetensors", {"a": numbers(64, seed=rank)})
+    assert verdict_of(tmp_path) == "unknown"
+
+
+@pytest.mark.parametrize(("link", "verdict"), [("b.safetensors", "unknown"), ("notes.txt", "agrees")])
+def test_a_link_that_leads_nowhere(tmp_path: Path, link: str, verdict: str) -> None:
+    save(tmp_path / "a.safetensors", {"a": numbers(64)})
+    (tmp_path / link).symlink_to("gone")
+    assert verdict_of(tmp_path) == verdict
+
+
+def test_a_journal_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d", {"a": numbers(64), "b": numbers(64)})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    first, second = map(json.dumps, manifest.pop("entries"))
+    (folder / "manifest.json").unlink()
+    journal = folder / "entries.jsonl"
+    journal.write_text("\n".join((json.dumps({"schema": manifest["schema"], "facts": {}}), first, second, "")))
+    assert verdict_of(folder) == "agrees"
+    journal.write_text(journal.read_text().replace(second, second[:-5]))
+    assert verdict_of(folder) == "unknown"

@@ -103,6 +103,8 @@ def _steps(found: Found) -> Dump | None:
     if not parts:
         return None
     first = next(iter(parts.values()))
+    nothing = "holds no tensors we know, though the other steps do; capture it again, or remove it"
+    unknown = tuple(Problem(name, nothing, is_unread=True) for step, name in steps.items() if step not in parts)
     return replace(
         first,
         path=found.path,
@@ -111,7 +113,8 @@ def _steps(found: Found) -> Dump | None:
         interrupted=any(dump.interrupted for dump in parts.values()),
         problems=found.problems
         + twins
-        + tuple(Problem(f"{step}/{p.file}", p.sentence) for step, dump in parts.items() for p in dump.problems),
+        + unknown
+        + tuple(p._replace(file=f"{steps[step]}/{p.file}") for step, dump in parts.items() for p in dump.problems),
     )
 
 
@@ -123,7 +126,8 @@ def _step_folders(found: Found) -> tuple[dict[int, str], tuple[Problem, ...]]:
     for name in sorted(names, key=lambda name: (natural_key(name), name)):
         steps.setdefault(int(name), name)
     twins = sorted(set(names) - set(steps.values()))
-    return steps, tuple(Problem(name, f"is left out: {steps[int(name)]} is step {int(name)} too") for name in twins)
+    why = "is left out: {} is step {} too"
+    return steps, tuple(Problem(name, why.format(steps[int(name)], int(name)), is_unread=True) for name in twins)
 
 
 def _why_not(found: Found) -> str:

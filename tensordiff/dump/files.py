@@ -135,13 +135,18 @@ def list_files(folder: Path) -> tuple[list[str], list[Problem]]:
         with os.scandir(folder) as found:
             for item in found:
                 if item.is_symlink() and (why := _bad_link(folder, item.name)):
-                    problems.append(Problem(item.name, why))
+                    problems.append(Problem(item.name, why, is_unread=_holds_tensors(item.name)))
                 elif item.is_file():
                     names.append(item.name)
     except OSError as error:
         raise NotADump(f"{printable(folder)}: cannot be listed ({_reason(error)})") from error
     names.sort(key=natural_key)
     return names, problems
+
+
+def _holds_tensors(name: str) -> bool:
+    """Whether a name is one of a tensor file or of a step's folder."""
+    return name.isdecimal() or name.lower().endswith((".safetensors", ".pt", ".pth", ".max", ".npy", ".npz"))
 
 
 def _bad_link(folder: Path, name: str) -> str | None:

@@ -108,7 +108,7 @@ class Problem(NamedTuple):
     file: str
     sentence: str
     is_unread: bool = False
-    """Whether it should hold tensors, and nobody knows which."""
+    """Whether tensors of the dump were left out with it: then nobody can say that the whole dump agrees."""
 
 
 @dataclass(frozen=True)

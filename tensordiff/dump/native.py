@@ -107,7 +107,8 @@ def _read_journal(path: Path, text: bytes) -> _Read:
         try:
             _take(path, read, shards, where, parse_json(line, path, where))
         except BadFile as error:
-            read.problems.append(Problem(JOURNAL, f"{error.problem}; it and what follows were left out"))
+            why = f"{error.problem}; it and what follows were left out"
+            read.problems.append(Problem(JOURNAL, why, is_unread=True))
             break
     return read._replace(problems=[*read.problems, *shards.problems()])
 

@@ -36,7 +36,8 @@ def open_parts(found: Found, format_: str, names: list[str], open_part: Callable
             errors.append(error)
     if not parts:
         raise errors[0]
-    return join(found, format_, parts, [Problem(Path(error.path).name, error.problem, True) for error in errors])
+    unread = [Problem(Path(error.path).name, error.problem, is_unread=True) for error in errors]
+    return join(found, format_, parts, unread)
 
 
 def join(found: Found, format_: str, parts: list[Part], problems: list[Problem]) -> Dump:
@@ -60,7 +61,7 @@ def join(found: Found, format_: str, parts: list[Part], problems: list[Problem])
 def _without_twins(parts: list[Part]) -> tuple[tuple[Entry, ...], list[Problem]]:
     kept: dict[str, Entry] = {}
     twins = [
-        Problem(part.file, f"has tensor {item.name!r:.120}, which another file had first")
+        Problem(part.file, f"has tensor {item.name!r:.120}, which another file had first", is_unread=True)
         for part in parts
         for item in part.entries
         if kept.setdefault(item.name, item) is not item

@@ -161,7 +161,8 @@ def _open_file(path: Path) -> Dump:
     twins: list[Problem] = []
     for name, leaf in _name_tensors(archive, _stem(path.name)):
         if name in kept:
-            twins.append(Problem(path.name, f"has two tensors named {shorten(name)!r}; the first is kept"))
+            why = f"has two tensors named {shorten(name)!r}; the first is kept"
+            twins.append(Problem(path.name, why, is_unread=True))
         else:
             kept[name] = entry(name, _InArchive(archive, name, leaf))
     return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(twins))

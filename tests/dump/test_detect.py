@@ -104,6 +104,14 @@ def test_problems_of_steps_say_which(tmp_path: Path) -> None:
     assert [problem.file for problem in open_dump(tmp_path).problems] == ["0/b.safetensors"]
 
 
+def test_a_step_without_tensors_is_unread(tmp_path: Path) -> None:
+    save_npy(tmp_path / "0", {"a": A})
+    (tmp_path / "01").mkdir()
+    (tmp_path / "01" / "a.tmp").write_text("cut off")
+    [problem] = open_dump(tmp_path).problems
+    assert (problem.file, problem.is_unread) == ("01", True)
+
+
 def test_other_folders_beside_steps_are_left_alone(tmp_path: Path) -> None:
     for name in ("0", "logs", "²"):
         save_npy(tmp_path / name, {"a": A})
@@ -117,7 +125,7 @@ def test_two_folders_of_one_step(tmp_path: Path) -> None:
         save_npy(tmp_path / name, {"a": A})
     dump = open_dump(tmp_path)
     assert [entry.step for entry in dump.entries] == [0, 1]
-    assert dump.problems == (("00", "is left out: 0 is step 0 too", False),)
+    assert dump.problems == (("00", "is left out: 0 is step 0 too", True),)
 
 
 def test_a_step_that_links_out_of_the_dump_is_not_followed(tmp_path: Path) -> None:
@@ -126,7 +134,7 @@ def test_a_step_that_links_out_of_the_dump_is_not_followed(tmp_path: Path) -> No
     (tmp_path / "dump" / "1").symlink_to(tmp_path / "secret")
     dump = open_dump(tmp_path / "dump")
     assert [entry.name for entry in dump.entries] == ["a"]
-    assert [problem.file for problem in dump.problems] == ["1"]
+    assert [(problem.file, problem.is_unread) for problem in dump.problems] == [("1", True)]
 
 
 def test_a_step_that_cannot_be_read_is_said(tmp_path: Path) -> None:
