@@ -29,7 +29,7 @@ from tensordiff.compare.sums import Diff
 from tensordiff.compare.verdict import Golden
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
-from tensordiff.errors import DumpError
+from tensordiff.errors import AlignError, DumpError
 
 MANY = 5_000
 """Pairs of a run for which the compiled pass is worth loading, however small they are."""
@@ -95,7 +95,7 @@ class Engine:
         try:
             injected = self._injected_sides(pair, ref, limits) if self.injected else []
             golden = self._golden_sides(pair, ref, cand) if self.golden else []
-        except DumpError as error:
+        except (DumpError, AlignError) as error:
             return unknown(pair, str(error))
         return _Asked(opened, limits, wants_kl_div, sides + injected + golden, bool(injected), bool(golden))
 

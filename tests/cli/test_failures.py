@@ -147,6 +147,21 @@ def test_an_unreadable_injected_run(call: Call, tmp_path: Path) -> None:
     assert_one_sentence(said, str(tmp_path / "i" / "a.npy"))
 
 
+@pytest.mark.parametrize("option", ["--injected", "--golden"])
+def test_an_expression_that_fails_on_a_third_dump_concerns_its_pair_alone(
+    call: Call, tmp_path: Path, option: str
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[map]]\nreference = 'c'\ncandidate = 'cat(a, b)'\n")
+    a, b, d = numbers(4, 3), numbers(4, 2), numbers(4)
+    reference = save(tmp_path / "r.safetensors", {"c": np.concatenate([a, b], 1), "d": d})
+    candidate = save(tmp_path / "c.safetensors", {"a": a, "b": b, "d": d})
+    third = save(tmp_path / "t.safetensors", {"a": a, "b": numbers(5, 2), "d": d})
+    said = call("compare", reference, candidate, "--rules", rules, option, third)
+    assert_one_sentence(said, "1 of 2 pairs could not be compared, first c: cat: [5, 2] and [4, 3]")
+    assert "✓ 1 agrees" in said.out
+
+
 def test_a_source_is_not_taken_for_a_path(call: Call) -> None:
     assert_one_sentence(call("py:model.py:build", CANDIDATE), "model.py: is no file; write py:FILE.py:FUNCTION")
 
