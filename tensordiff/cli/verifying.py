@@ -106,7 +106,7 @@ def verified(request: Request, sides: Sides, wish: Wish, title: str | None = Non
 
 def _called(side: Path) -> str:
     """A source as it was given, a dump by the last part of its path."""
-    return str(side) if source_in(side) else side.name
+    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
 
 
 def _scenario(session: Session, folder: Path, title: str) -> Story:
@@ -173,10 +173,9 @@ def _given_injected(request: Request) -> tuple[Path | None, str]:
     """The dump made with injection: as told, or beside the candidate."""
     if request.injected is not None:
         return request.injected, ""
-    path = request.candidate
-    beside = path.with_name(
-        f"{path.stem if path.is_file() else path.name}_injected{path.suffix if path.is_file() else ''}"
-    )
+    path = Path(os.path.abspath(request.candidate))  # noqa: PTH100 - "." and ".." have no name of their own
+    stem, suffix = (path.stem, path.suffix) if path.is_file() else (path.name, "")
+    beside = path.parent / f"{stem}_injected{suffix}"
     if beside.exists():
         return beside, ""
     return None, (

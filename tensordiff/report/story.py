@@ -18,6 +18,7 @@ from tensordiff.compare.lint import Finding, lint_pair
 from tensordiff.compare.lint_rows import lint_rows
 from tensordiff.compare.logits import Logits
 from tensordiff.compare.verdict import VerdictName
+from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.close import Close, close_up
 from tensordiff.report.compare_json import summary
@@ -88,7 +89,7 @@ class Story:
         """Of the whole."""
         return self.outcome.verdict
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Row, ...]:
         """What layers gave; where only inputs are shown, those."""
         return tuple(row for row in self.rows if not row.is_input) or self.rows
@@ -136,7 +137,7 @@ def tell(
     shown = outcome.rows if rows is None else tuple(rows)
     alignment = session.alignment
     return Story(
-        printable(title or f"{session.candidate.path.name} against {session.reference.path.name}"),
+        printable(title or f"{_called(session.candidate)} against {_called(session.reference)}"),
         sentence(outcome),
         scope_sentence(len(shown), len(outcome.rows)) if rows is not None else "",
         stamp and printable(stamp),
@@ -154,6 +155,11 @@ def tell(
         session.engine.injected is not None,
         session.engine.golden is not None,
     )
+
+
+def _called(dump: Dump) -> str:
+    """The last part of its path; of ``.`` that of the folder it means."""
+    return dump.path.name or dump.path.resolve().name
 
 
 def _closely(outcome: Outcome, rows: Sequence[Row] | None) -> Sequence[Row]:

@@ -210,3 +210,23 @@ def test_suites_that_are_wrong(call: Call, tmp_path: Path, text: str, part: str)
 def test_a_suite_and_two_sides(call: Call, suite: Path, tmp_path: Path) -> None:
     said = call("verify", REFERENCE, CANDIDATE, "--suite", suite, "-o", tmp_path / "v")
     assert_one_sentence(said, "give a suite or two sides")
+
+
+@pytest.mark.parametrize("here", [".", ".."])
+def test_the_folder_one_stands_in(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str) -> None:
+    for name in ("run", "run_injected"):
+        shutil.copytree(SAMPLES / name.replace("run", "candidate"), tmp_path / name)
+    (tmp_path / "run/notes").mkdir()
+    monkeypatch.chdir(tmp_path / "run" / ("notes" if here == ".." else "."))
+    said = call("verify", REFERENCE, here, "-o", tmp_path / "v")
+    assert said.status == 1, said.err
+    assert names(tmp_path / "v") == {"without_injection", "with_injection", "summary.md"}
+    assert (tmp_path / "v/summary.md").read_text().startswith("# ✗ diverges: run against reference\n")
+
+
+def test_a_report_is_titled_by_the_folder_one_stands_in(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(MAX, tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run")
+    assert "run against reference" in call("report", REFERENCE, ".").out

@@ -8,6 +8,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,8 +17,10 @@ import numpy as np
 import pytest
 
 from tensordiff.compare import measure
+from tensordiff.compare.engine import Row
 from tensordiff.errors import WriteError
 from tensordiff.report import write_report
+from tensordiff.report.html_data import data_of
 from tensordiff.report.story import tell
 from tests.making import SAMPLES, numbers
 from tests.report.ground import FORMATS, HOSTILE, compared, report, samples, written
@@ -262,6 +266,7 @@ import sys
 from pathlib import Path
 from tensordiff.session import Request, Session
 from tensordiff.report import write_report
+from tensordiff.report.html_data import data_of
 session = Session.open(Request(Path({str(SAMPLES / "reference")!r}), Path({str(SAMPLES / "candidate")!r})))
 outcome = session.outcome(session.rows())
 for suffix in {FORMATS!r}:
@@ -270,3 +275,26 @@ for suffix in {FORMATS!r}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [word for s in FORMATS for word in (s, str(s == ".png"))]
+
+
+class Counted(tuple[Row, ...]):
+    """Rows that count how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def _passes(count: int) -> int:
+    """How often the page's data go through so many rows."""
+    tensors = {f"layer{k}-{port}": A for k in range(count) for port in ("input_0", "output")}
+    session, outcome = compared(tensors, tensors)
+    rows = Counted(outcome.rows)
+    data_of(replace(tell(session, outcome), rows=rows))
+    return rows.passes
+
+
+def test_the_data_of_the_page_grow_with_the_rows_and_not_with_their_square() -> None:
+    assert _passes(2) == _passes(40)
