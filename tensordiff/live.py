@@ -15,7 +15,7 @@ from tensordiff.align.rules import Side
 from tensordiff.capture.again import Made, how_made
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
-from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.settings import Settings
 from tensordiff.capture.standby import Standby
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
@@ -59,10 +59,9 @@ class Live:
 
     def inject(self, where: str = "all") -> Run:
         """Run the candidate with the reference's inputs; ``where`` as ``--inject-at`` takes it."""
-        made, request = self._made("candidate"), self.session.request
-        rules = str(request.rules) if request.rules else None
-        injection = Injection(str(self.session.reference.path), where, rules)
-        return self._run(replace(made, settings=replace(made.settings, inject=injection)), "candidate-injected")
+        made = self._made("candidate")
+        settings = replace(made.settings, inject=self.session.injection(where))
+        return self._run(replace(made, settings=settings), "candidate-injected")
 
     def ops(self, layer: str, side: Side = "candidate") -> Run:
         """Run a side and write every operation within one of its layers."""

@@ -19,13 +19,12 @@ from tensordiff.capture.again import Made, how_made
 from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
-from tensordiff.capture.settings import Injection
 from tensordiff.capture.standby import Standby
 from tensordiff.compare.engine import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import VerdictOracle
-from tensordiff.session import Request, Session
+from tensordiff.session import Session
 
 Follow = Callable[[Run], Done]
 
@@ -84,8 +83,7 @@ class RerunOracle:
         layer, folder = pair.candidate.layer, Path(tempfile.mkdtemp(prefix="tensordiff-"))
         try:
             self.follow(Run(self._job(layer, folder / "dump"), self.standby))
-            request = self.session.request
-            seen = Session.open(Request(self.session.reference.path, folder / "dump", rules=request.rules))
+            seen = self.session.with_candidate(folder / "dump")
             if not _is_wrong(seen.engine.rows(_outputs(seen.pairs, self.whole))):
                 self.healed.add(pair.index)
                 return "bad"
@@ -95,11 +93,8 @@ class RerunOracle:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _job(self, layer: str, folder: Path) -> Job:
-        rules = self.session.request.rules
-        injection = Injection(
-            str(self.session.reference.path.absolute()), f"..{layer}", None if rules is None else str(rules.absolute())
-        )
         wanted = "|".join(re.escape(name) for name in (layer, self.whole))
+        injection = self.session.injection(f"..{layer}")
         settings = replace(self.made.settings, inject=injection, layers=f"^({wanted})$", no_inputs=True, ops=None)
         return Job(self.made.source, settings, str(folder))
 

@@ -19,11 +19,11 @@ from tensordiff.align.hits import Hits, hits
 from tensordiff.align.index import Computed, Index, port_of
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rules import Rule, Side
-from tensordiff.align.rules_file import RulesFile, read_rules_file
+from tensordiff.align.rules_file import RulesFile, read_rules_file, rules_text
 from tensordiff.align.rules_tables import MapRule, ToleranceRule
 from tensordiff.align.suggest import Suggester, Suggestion, label
 from tensordiff.align.sync import Gap
-from tensordiff.capture.settings import Settings
+from tensordiff.capture.settings import Injection, Settings
 from tensordiff.capture.source import parse_source
 from tensordiff.collector import collector_held
 from tensordiff.compare.closer import hint
@@ -124,6 +124,20 @@ class Session:
         golden = _third(self.reference, self.request.golden, said) or self.engine.golden
         limits = replace(self.engine.limits, rules=(*_tolerances(self.request.tolerances), *said.tolerances))
         return replace(self, plan=plan, alignment=alignment, engine=Engine(limits, injected, golden), said=said)
+
+    def with_candidate(self, path: Path) -> Session:
+        """The same comparison of another run of the candidate: by the same rules, tolerances and golden run."""
+        candidate = open_dump(path)
+        plan = replace(Plan.for_dumps(self.reference, candidate, self.said), proven_maps=self.plan.proven_maps)
+        alignment = align(self.reference, candidate, plan)
+        request = replace(self.request, candidate=path, injected=None)
+        engine = replace(self.engine, injected=None)
+        return replace(self, request=request, candidate=candidate, plan=plan, alignment=alignment, engine=engine)
+
+    def injection(self, at: str) -> Injection:
+        """The reference's inputs for a rerun of the candidate; layers are paired by the rules in force here."""
+        rules = None if self.request.rules is None else str(self.request.rules.absolute())
+        return Injection(str(self.reference.path.absolute()), at, rules, rules_text(self.said))
 
     @property
     def preset_rules(self) -> tuple[Rule, ...]:

@@ -28,6 +28,8 @@ class Injection:
     """``all``, ``once``, ``leaves``, a layer's name, ``FROM..TO``, or an expression that layers must match."""
     rules: str | None = None
     """A rules file (TOML), as ``compare`` takes it."""
+    rules_text: str | None = None
+    """What a rules file would say, for rules that are in none, or not yet. It counts instead of ``rules``."""
 
 
 @dataclass(frozen=True)

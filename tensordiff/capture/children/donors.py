@@ -18,7 +18,7 @@ import numpy as np
 from tensordiff.align import Pair, Plan, align
 from tensordiff.align.expression import evaluate
 from tensordiff.align.index import Computed, parts_of
-from tensordiff.align.rules_file import RulesFile, read_rules_file
+from tensordiff.align.rules_file import RulesFile, read_rules_file, read_text
 from tensordiff.align.views import reconcile
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Dump, Entry, open_dump
@@ -92,9 +92,8 @@ class Donors:
 def find_donors(injection: Injection, seen: list[Entry], same: Mapping[Place, Place]) -> Donors:
     """Align what was seen of the candidate with the reference. ``same`` says which inputs are another's tensor."""
     reference = _open(injection)
-    said = read_rules_file(Path(injection.rules)) if injection.rules else RulesFile()
     candidate = Dump(Path("candidate"), "seen", tuple(seen), ordered=True)
-    plan = Plan.for_dumps(reference, candidate, said)
+    plan = Plan.for_dumps(reference, candidate, _rules(injection))
     alignment = align(reference, candidate, plan)
     if not alignment.pairs:
         raise CaptureError(
@@ -130,6 +129,12 @@ def _open(injection: Injection) -> Dump:
     if not reference.entries:
         raise CaptureError(f"{printable(injection.dump)}: holds no tensor that could be injected")
     return reference
+
+
+def _rules(injection: Injection) -> RulesFile:
+    if injection.rules_text is not None:
+        return read_text(injection.rules_text, injection.rules or "rules")
+    return read_rules_file(Path(injection.rules)) if injection.rules else RulesFile()
 
 
 def value_or_why(donor: Donor | None) -> Array | str:

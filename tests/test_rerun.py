@@ -1,0 +1,95 @@
+"""Reruns are paired and judged as the session is: by its rules, from a file or not, and by its tolerances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensordiff.align.rules import Rule
+from tensordiff.align.rules_file import RulesFile
+from tensordiff.compare.limits import Limits
+from tensordiff.live import Live
+from tensordiff.rerun import RerunOracle
+from tensordiff.search.oracle import search
+from tensordiff.session import Request, Session
+from tensordiff.state import State
+from tests.capture.making import SMALL, run_here, script
+
+pytest.importorskip("torch")
+OTHERS = """
+def slight():
+    net, args, kwargs = good()
+    net.blocks[2].scale = 1 + 1e-6
+    return net, args, kwargs
+
+class Renamed(Net):
+    def __init__(self):
+        super().__init__()
+        self.stack = self.blocks
+        del self.blocks
+
+    def forward(self, x):
+        h = self.first(x)
+        for block in self.stack:
+            h = block(x=h)
+        return {"logits": self.last(h), "pair": (h, h.sum())}
+
+def renamed():
+    torch.manual_seed(0)
+    net = Renamed().eval()
+    net.stack[2].act = nn.GELU()
+    return net, *good()[1:]
+"""
+RULES = RulesFile(rules=(Rule("candidate", r"\bstack\.", "blocks."),))
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of a right model, and of some that are not."""
+    folder = tmp_path_factory.mktemp("reruns")
+    file = script(folder, SMALL + OTHERS)
+    for name in ("good", "bad", "slight", "renamed"):
+        run_here(f"py:{file}:{name}", folder / name)
+    return folder
+
+
+def found(session: Session) -> str:
+    """What a search by rerun names."""
+    oracle = RerunOracle.over(session, lambda run: run.result())
+    last = list(search(oracle.places().start(), oracle))[-1]
+    assert last.first_bad is not None
+    return last.places[last.first_bad].name
+
+
+def test_a_probe_is_judged_by_the_threshold_of_the_request(dumps: Path) -> None:
+    limits = Limits(threshold=1e-9)
+    request = Request(dumps / "good", dumps / "slight", limits=limits, only=r"blocks\.\d$|^model$")
+    assert found(Session.open(request)).endswith("blocks.2")
+
+
+def test_a_probe_is_judged_by_the_tolerances_of_the_request(dumps: Path, tmp_path: Path) -> None:
+    (tmp_path / "tolerances.toml").write_text("[[tolerance]]\nmatch = 'act$'\nrel_l2 = 100\n")
+    request = Request(dumps / "good", dumps / "bad", tolerances=tmp_path / "tolerances.toml")
+    session = Session.open(request)
+    pair = next(one for one in session.pairs if one.name.endswith("blocks.2.act") and not one.reference.is_input)
+    assert RerunOracle.over(session, lambda run: run.result()).mark(pair) == "good"
+
+
+def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path) -> None:
+    request = Request(dumps / "good", dumps / "renamed", only=r"blocks\.\d(\.act)?$|^model$")
+    assert found(Session.open(request, State(said=RULES))).endswith("blocks.2.act")
+
+
+def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Path) -> None:
+    session = Session.open(Request(dumps / "good", dumps / "renamed"), State(said=RULES))
+    injected = Path(Live(session, tmp_path).inject("blocks.2.act").result().path)
+    request = Request(dumps / "good", dumps / "renamed", injected=injected)
+    rows = Session.open(request, State(said=RULES)).rows()
+    assert [row.pair.name for row in rows if row.injected is not None and row.injected.max_abs > 0]
+
+
+def test_rules_as_they_are_now_count_not_as_their_file_has_them(dumps: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text("[[rule]]\nside = 'candidate'\nmatch = 'stack'\nreplace = 'nothing'\n")
+    session = Session.open(Request(dumps / "good", dumps / "renamed", tmp_path / "rules.toml")).realigned(RULES)
+    assert Live(session, tmp_path).inject("blocks.2.act").result().entries
