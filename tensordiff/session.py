@@ -78,16 +78,31 @@ class Session:
     @classmethod
     def open(cls, request: Request, kept: State | None = None) -> Session:
         """Open both dumps, and those beside them, and align; as a session left it. Touches headers at most."""
+        with collector_held():
+            reference, candidate = _open_source(request.reference), _open_source(request.candidate)
+            injected, golden = map(_open_beside, (request.injected, request.golden))
+            return cls.of_dumps(request, reference, candidate, injected=injected, golden=golden, kept=kept)
+
+    @classmethod
+    def of_dumps(
+        cls,
+        request: Request,
+        reference: Dump,
+        candidate: Dump,
+        *,
+        injected: Dump | None = None,
+        golden: Dump | None = None,
+        kept: State | None = None,
+    ) -> Session:
+        """Align dumps that are open, or that never lay on disk; all else is as the request says."""
         written = read_rules_file(request.rules) if request.rules else None
         kept = kept or (read_state(request.session) if request.session else State())
         said = rules_of_state(kept, written)
         limits = replace(request.limits, rules=(*_tolerances(request.tolerances), *said.tolerances))
         with collector_held():
-            reference, candidate = _open_source(request.reference), _open_source(request.candidate)
-            injected, golden = (_third(reference, path, said) for path in (request.injected, request.golden))
+            engine = Engine(limits, _third(reference, injected, said), _third(reference, golden, said))
             plan = Plan.for_dumps(reference, candidate, said)
             alignment = align(reference, candidate, plan)
-        engine = Engine(limits, injected, golden)
         return cls(request, reference, candidate, plan, alignment, engine, said, written or RulesFile())
 
     @cached_property
@@ -120,8 +135,9 @@ class Session:
     def realigned(self, said: RulesFile) -> Session:
         """This session with something else said. A dump beside these is aligned anew where it was asked for."""
         plan, alignment = self.aligned_with(said)
-        injected = _third(self.reference, self.request.injected, said) or self.engine.injected
-        golden = _third(self.reference, self.request.golden, said) or self.engine.golden
+        beside = map(_open_beside, (self.request.injected, self.request.golden))
+        injected, golden = (_third(self.reference, dump, said) for dump in beside)
+        injected, golden = injected or self.engine.injected, golden or self.engine.golden
         limits = replace(self.engine.limits, rules=(*_tolerances(self.request.tolerances), *said.tolerances))
         return replace(self, plan=plan, alignment=alignment, engine=Engine(limits, injected, golden), said=said)
 
@@ -253,14 +269,17 @@ def _open_source(path: Path) -> Dump:
     return open_dump(path)
 
 
-def _third(reference: Dump, path: Path | None, said: RulesFile) -> Third | None:
-    if path is None:
+def _open_beside(path: Path | None) -> Dump | None:
+    return None if path is None else open_dump(path)
+
+
+def _third(reference: Dump, other: Dump | None, said: RulesFile) -> Third | None:
+    if other is None:
         return None
-    other = open_dump(path)
     alignment = align(reference, other, Plan.for_dumps(reference, other, said))
     if not alignment.pairs:
         raise AlignError(
-            f"{printable(path)}: nothing in it answers an entry of the reference; is it of the same model?"
+            f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"
         )
     return Third.of(alignment)
 

@@ -14,23 +14,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tensordiff.align import Plan, align
-from tensordiff.align.rules_file import RulesFile, read_rules_file
-from tensordiff.compare.engine import Engine, Row, Third
+from tensordiff.compare.engine import Row
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.plan import Tolerance
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Held, entry
-from tensordiff.errors import AlignError, TensordiffError
+from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.report.kept import Disagreement, place_for_report
 from tensordiff.report.sentence import sentence
@@ -66,35 +62,21 @@ def assert_agrees(
     is as on the command line. Where it fails, ``report`` is written (by suffix: ``.html .md .txt .json .csv .png``).
     """
     __tracebackhide__ = True
-    tolerance = None if atol is None and rtol is None else Tolerance(atol or 0.0, rtol or 0.0)
     request = Request(
         _path(reference, "reference"), _path(candidate, "candidate"), _given(rules), _given(golden), _given(injected),
-        _given(tolerances), Limits(tolerance, threshold), step, only,
+        _given(tolerances), Limits(Tolerance.of(atol, rtol), threshold), step, only,
     )  # fmt: skip
-    session = _session(request, _dump(reference, "reference"), _dump(candidate, "candidate"), injected, golden)
+    session = Session.of_dumps(
+        request,
+        _dump(reference, "reference"),
+        _dump(candidate, "candidate"),
+        injected=None if injected is None else _dump(injected, "injected"),
+        golden=None if golden is None else _dump(golden, "golden"),
+    )
     outcome = session.outcome(session.rows())
     if outcome.exit_status == 0:
         return outcome
     raise Disagreement(sentence(outcome), _detail(session, outcome), _report(session, outcome, report))
-
-
-def _session(request: Request, reference: Dump, candidate: Dump, injected: Any, golden: Any) -> Session:
-    """As ``Session.open`` makes one, of dumps that may be in memory."""
-    said = read_rules_file(request.rules) if request.rules else RulesFile()
-    law = read_rules_file(request.tolerances).tolerances if request.tolerances else ()
-    if request.tolerances and not law:
-        raise AlignError(f"{request.tolerances}: holds no [[tolerance]], and would let anything pass")
-    third = partial(_third, reference, said)
-    engine = Engine(replace(request.limits, rules=(*law, *said.tolerances)), third(injected), third(golden))
-    plan = Plan.for_dumps(reference, candidate, said)
-    return Session(request, reference, candidate, plan, align(reference, candidate, plan), engine, said)
-
-
-def _third(reference: Dump, said: RulesFile, given: PathLike | Arrays | None) -> Third | None:
-    if given is None:
-        return None
-    other = _dump(given, "third")
-    return Third.of(align(reference, other, Plan.for_dumps(reference, other, said)))
 
 
 def _path(given: PathLike | Arrays, side: str) -> Path:

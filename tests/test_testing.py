@@ -63,6 +63,27 @@ def test_a_tolerance_of_one_s_own(how: dict[str, float]) -> None:
     assert_agrees({"a": A}, {"a": 1.1 * A}, **how)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["atol", "rtol", "threshold"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "1", True])
+def test_a_tolerance_that_lets_anything_pass_is_refused(name: str, value: object) -> None:
+    with pytest.raises(TensordiffError, match=f"^{name} is .*; it is a number, 0 or more and finite$"):
+        assert_agrees({"a": [1.0]}, {"a": [100.0]}, **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_tolerance_may_be_a_number_of_numpy() -> None:
+    assert_agrees({"a": A}, {"a": 1.1 * A}, rtol=np.float32(0.2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["golden", "injected"])
+def test_a_third_run_that_answers_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    other = {"z": numbers(5)}
+    with pytest.raises(TensordiffError, match=f"^{name}: nothing in it answers an entry of the reference"):
+        assert_agrees({"a": A}, {"a": A}, **{name: other})  # type: ignore[arg-type]
+    path = write(tmp_path / "other", other)
+    with pytest.raises(TensordiffError, match="other: nothing in it answers an entry of the reference"):
+        assert_agrees({"a": A}, {"a": A}, **{name: path})  # type: ignore[arg-type]
+
+
 def test_a_golden_of_arrays() -> None:
     wide = {"a": A.astype("f8")}
     outcome = assert_agrees({"a": nudged(A, 1e-7)}, {"a": nudged(A, 1e-7, seed=2)}, golden=wide)

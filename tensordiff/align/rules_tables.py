@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import PurePath
 from typing import NamedTuple, cast, get_args
 
@@ -51,6 +52,27 @@ class ToleranceRule:
     max_abs: float | None = None
     cos_dist: float | None = None
     kl_div: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in AMOUNTS:
+            check_amount(name, getattr(self, name))
+
+
+AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
+"""What a tolerance may be given as."""
+
+
+def check_amount(name: str, value: object) -> None:
+    """Refuse a tolerance that is no number, or that lets anything pass (NaN, infinity) or nothing (below 0)."""
+    if value is None:
+        return
+    try:
+        amount = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer that no float holds
+        amount = math.inf
+    if not 0 <= amount < math.inf:
+        shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
+        raise AlignError(f"{name} is {shown}; it is a number, 0 or more and finite")
 
 
 def check_expression(text: str, *, is_view: bool = False) -> None:
@@ -109,13 +131,13 @@ class Table(NamedTuple):
         return value
 
     def amount(self, key: str) -> float | None:
-        """A number that is not negative, if it is there."""
+        """A number that may be a tolerance, if it is there."""
         value = self.values.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise self.wrong(f": {key} is {value!r}; it is a number, 0 or more", key)
-        return float(value)
+        try:
+            check_amount(key, value)
+        except AlignError as error:
+            raise self.wrong(f": {error}", key) from error
+        return None if value is None else float(cast(float, value))
 
     def check(self, key: str, check: Callable[[str], None]) -> None:
         """Refuse a text that does not pass, pointing at the character where that is known."""
@@ -191,11 +213,10 @@ def view_rule(table: Table) -> ViewRule:
 
 def tolerance_rule(table: Table) -> ToleranceRule:
     """Read a ``[[tolerance]]``."""
-    limits = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
-    table.known("match", *limits)
+    table.known("match", *AMOUNTS)
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))
-    found = ToleranceRule(match, *map(table.amount, limits))
+    found = ToleranceRule(match, *map(table.amount, AMOUNTS))
     if found == ToleranceRule(match):
-        raise table.wrong(f" says nothing; give it one of {', '.join(limits)}")
+        raise table.wrong(f" says nothing; give it one of {', '.join(AMOUNTS)}")
     return found

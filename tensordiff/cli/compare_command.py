@@ -45,6 +45,5 @@ def request(reference: Path, candidate: Path, **options: Any) -> Any:
     from tensordiff.session import Request
 
     atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
-    tolerance = None if atol is None and rtol is None else Tolerance(atol or 0.0, rtol or 0.0)
     asked = asked_settings(options)
-    return Request(reference, candidate, limits=Limits(tolerance, threshold), settings=asked, **options)
+    return Request(reference, candidate, limits=Limits(Tolerance.of(atol, rtol), threshold), settings=asked, **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,23 @@ def _with(function: Command, options: tuple[Callable[[Command], Command], ...]) 
     return function
 
 
-class Size(click.FloatRange):
-    """A number from 0 up. NaN is none: nothing lies outside of it, and everything would agree."""
+class _Amount(click.types.FloatParamType):
+    """A tolerance, refused before anything is opened."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """What was typed, as a number."""
-        size = super().convert(value, param, ctx)
-        return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
+        from tensordiff.align.rules_tables import check_amount
+        from tensordiff.errors import AlignError
+
+        amount = super().convert(value, param, ctx)
+        try:
+            check_amount(param.name or "it" if param else "it", amount)
+        except AlignError as error:
+            self.fail(str(error), param, ctx)
+        return amount
 
 
-_SIZE = Size(min=0)
+_AMOUNT = _Amount()
 _SIDES = (click.argument("reference", type=DUMP), click.argument("candidate", type=DUMP))
 _COMPARISON = (
     click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike."),
@@ -47,9 +53,9 @@ _COMPARISON = (
     click.option("--tolerances", type=DUMP, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
     click.option("--golden", type=DUMP, metavar="DUMP", help="The run in higher precision: each side's own error."),
     click.option("--injected", type=DUMP, metavar="DUMP", help="The candidate given the reference's inputs."),
-    click.option("--atol", type=_SIZE, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),
-    click.option("--rtol", type=_SIZE, metavar="X", help="Tolerance relative to |reference|."),
-    click.option("--threshold", type=_SIZE, metavar="X", help="Largest rel_l2 that still agrees."),
+    click.option("--atol", type=_AMOUNT, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),
+    click.option("--rtol", type=_AMOUNT, metavar="X", help="Tolerance relative to |reference|."),
+    click.option("--threshold", type=_AMOUNT, metavar="X", help="Largest rel_l2 that still agrees."),
     click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run."),
     click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
 )  # fmt: skip

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tensordiff.cli.options import DUMP, Size, json_option
+from tensordiff.cli.options import DUMP, json_option
+
+
+class Size(click.FloatRange):
+    """A number within bounds. NaN is none, and lies within all of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was typed, as a number."""
+        size = super().convert(value, param, ctx)
+        return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
 
 
 @click.command("tolerances", short_help="Say what tolerances would pass; write them for compare to enforce.")

@@ -165,7 +165,7 @@ def _as_json(
 
 
 def _front(need: Need) -> list[dict[str, float]]:
-    return [point._asdict() for point in front(need.atols)]
+    return [asdict(point) for point in front(need.atols)]
 
 
 def _measured(need: Need) -> dict[str, float | None]:

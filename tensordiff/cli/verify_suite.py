@@ -32,7 +32,7 @@ from tensordiff.capture.source import parse_source
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.verifying import Sides, Wish, verified
 from tensordiff.compare.plan import Tolerance
-from tensordiff.errors import BadFile, TensordiffError, printable
+from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
 from tensordiff.report.compare_json import dumps
 from tensordiff.report.markdown_text import code, prose, table
 from tensordiff.report.saving import encoded, save
@@ -116,7 +116,7 @@ def _done(model: Model, output: Path) -> Result | None:
 
 def _fingerprint(model: Model) -> str:
     request = model.request
-    paths = (request.reference, request.candidate, *(getattr(request, name) for name in _PATHS))
+    paths = (request.reference, request.candidate, request.session, *(getattr(request, name) for name in _PATHS))
     asked = repr((request, [side.to_json() for side in model.sides], [_state(path) for path in paths]))
     return hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -162,6 +162,8 @@ def _model(path: Path, table: Mapping[str, Any], usual: Request, settings: Setti
         request = _request(path, table, usual)
     except (KeyError, TypeError) as error:
         raise BadFile(path, f"model {name}: {error} is missing or is not what it should be") from error
+    except AlignError as error:
+        raise BadFile(path, f"model {name}: {error}") from error
     own = _settings(path, settings, table.get("settings", {}))
     sides = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
     return Model(name, request, Sides(*sides))
@@ -171,12 +173,13 @@ def _request(path: Path, table: Mapping[str, Any], usual: Request) -> Request:
     reference, candidate = (_place(path, table[side]) for side in ("reference", "candidate"))
     paths: dict[str, Any] = {name: _place(path, table[name]) for name in _PATHS if name in table}
     plain: dict[str, Any] = {name: table[name] for name in ("step", "only") if name in table}
+    step, only = plain.get("step", 0), plain.get("only", "")
+    if type(step) is not int or step < 0 or not isinstance(only, str):
+        raise TypeError(f"step = {step!r:.80}, only = {only!r:.80}")
     limits = usual.limits
     atol, rtol, threshold = (table.get(name) for name in _NUMBERS)
-    if any(number is not None and not isinstance(number, int | float) for number in (atol, rtol, threshold)):
-        raise TypeError("a tolerance")
-    if atol is not None or rtol is not None:
-        limits = replace(limits, tolerance=Tolerance(atol or 0.0, rtol or 0.0))
+    if (tolerance := Tolerance.of(atol, rtol)) is not None:
+        limits = replace(limits, tolerance=tolerance)
     if threshold is not None:
         limits = replace(limits, threshold=threshold)
     return replace(usual, reference=reference, candidate=candidate, limits=limits, **paths, **plain)

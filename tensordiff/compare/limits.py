@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tensordiff.align.index import port_of
-from tensordiff.align.rules_tables import ToleranceRule
+from tensordiff.align.rules_tables import ToleranceRule, check_amount
 from tensordiff.compare.plan import Tolerance
 from tensordiff.compare.sums import Diff
 from tensordiff.errors import printable
@@ -36,6 +36,10 @@ class Limits:
     """Tables that speak of some pairs each; the first that matches counts."""
     match: str | None = None
     """The expression of the table that these limits come from."""
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "max_abs", "cos_dist", "kl_div"):
+            check_amount(name, getattr(self, name))
 
     @cached_property
     def are_set(self) -> bool:
@@ -101,7 +105,6 @@ class Limits:
 
 
 def _law(rule: ToleranceRule) -> Limits:
-    """A table as limits; of atol and rtol a missing one is 0, or it would pass everything."""
-    said = rule.atol is not None or rule.rtol is not None
-    tolerance = Tolerance(rule.atol or 0.0, rule.rtol or 0.0) if said else None
+    """A table as limits."""
+    tolerance = Tolerance.of(rule.atol, rule.rtol)
     return Limits(tolerance, rule.rel_l2, rule.max_abs, rule.cos_dist, rule.kl_div, match=rule.match)

@@ -134,7 +134,7 @@ def _collected(pair: _Prepared) -> Cells:
             sums.add(part)
     else:
         for offset, r, c in flat_parts(pair.ref, pair.cand):
-            plain.collect(r, c, offset, sums, *pair.how.tolerance)
+            plain.collect(r, c, offset, sums, pair.how.tolerance.atol, pair.how.tolerance.rtol)
     return sums.cells
 
 

@@ -7,11 +7,13 @@ their differences, from each other and from floats, are only exact in ``plain``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from tensordiff.align.rules_tables import check_amount
 from tensordiff.dump.dtypes import Array, DType, name_of
 
 # bfloat16 and float16 enter under integer types of their own, since the compiler knows neither.
@@ -23,11 +25,21 @@ _IN_PLACE = {
 _INTEGERS_IN_FLOAT32 = {"uint8", "int8", "uint16", "int16"}
 
 
-class Tolerance(NamedTuple):
+@dataclass(frozen=True)
+class Tolerance:
     """An element is outside when |cand - ref| > atol + rtol * |ref|."""
 
     atol: float = 0.0
     rtol: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_amount("atol", self.atol)
+        check_amount("rtol", self.rtol)
+
+    @classmethod
+    def of(cls, atol: float | None, rtol: float | None) -> Tolerance | None:
+        """What the user said: of two the missing one is 0, or it would let everything pass. None for neither."""
+        return None if atol is None and rtol is None else cls(atol or 0.0, rtol or 0.0)
 
 
 # torch.testing's defaults, coarsest type first.

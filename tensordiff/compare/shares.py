@@ -122,4 +122,4 @@ def _bounds(tolerance: Tolerance, wide: bool) -> tuple[Array, Array]:
     real, hair, vanishing = ("f8", 4e-15, 1e-290) if wide else ("f4", 1e-6, 1e-34)
     least = np.finfo(real).smallest_subnormal  # nothing at all would count what is equal as the nearest outside
     under = [max(tolerance.atol * (1 - hair), least), tolerance.rtol * (1 - hair)]
-    return np.array(tolerance, np.float64), np.array([*under, vanishing], real)
+    return np.array([tolerance.atol, tolerance.rtol], np.float64), np.array([*under, vanishing], real)

@@ -101,6 +101,7 @@ WRONG = [
     ("[[tolerance]]\nmatch = 'a'\nrel_l2 = nan", 3, 1, "rel_l2 is nan; it is a number, 0 or more"),
     ("[[tolerance]]\nmatch = 'a'\natol = -1", 3, 1, "atol is -1; it is a number, 0 or more"),
     ("[[tolerance]]\nmatch = 'a'\natol = true", 3, 1, "atol is True; it is a number"),
+    (f"[[tolerance]]\nmatch = 'a'\natol = {10**400}", 3, 1, "it is a number, 0 or more and finite"),
     ("[[tolerance]]\nmatch = 'a'\nmax_abs = inf", 3, 1, "max_abs is inf"),
     ("[[tolerance]]\nmatch = 'a'\nrel_12 = 1", 3, 1, "'rel_12' is not known; .* did you mean 'rel_l2'"),
 ]

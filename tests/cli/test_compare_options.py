@@ -71,7 +71,7 @@ def test_the_injected_run_is_counted_by_the_tolerance_given_too(call: Call, two:
 
 
 @pytest.mark.parametrize("option", ["--atol", "--rtol", "--threshold"])
-@pytest.mark.parametrize("value", ["-1", "nan", "some"])
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "some"])
 def test_what_is_no_size_is_refused(call: Call, option: str, value: str) -> None:
     assert_one_sentence(call("compare", REFERENCE, CANDIDATE, option, value), option, "see tensordiff compare --help")
 

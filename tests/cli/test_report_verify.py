@@ -180,6 +180,19 @@ def test_a_suite_is_resumed(call: Call, suite: Path, tmp_path: Path) -> None:
     assert call("verify", "--suite", suite, "-o", tmp_path / "v", "--fresh").err.count(": verifying") == 3
 
 
+def test_a_suite_is_done_again_when_its_session_file_changed(call: Call, suite: Path, tmp_path: Path) -> None:
+    session = tmp_path / "s.json"
+    session.write_text(json.dumps({"schema": "tensordiff.session/1"}))
+    words = ("verify", "--suite", suite, "-o", tmp_path / "v", "--session", session)
+    assert call(*words).err.count(": verifying") == 3
+    assert call(*words).err.count(": done already") == 3
+    said = "[[tolerance]]\nmatch = ''\nrel_l2 = 0.0\n"
+    session.write_text(json.dumps({"schema": "tensordiff.session/1", "rules": {"said": said, "over": ""}}))
+    again = call(*words)
+    assert again.err.count(": verifying") == 3
+    assert again.out.startswith("✗ healthy")
+
+
 def test_a_model_that_cannot_be_verified_stops_no_other(call: Call, suite: Path, tmp_path: Path) -> None:
     suite.write_text(suite.read_text().replace("dumps/candidate", "dumps/nowhere"))
     said = call("verify", "--suite", suite, "-o", tmp_path / "v", "--json")
@@ -198,7 +211,13 @@ def test_a_model_that_cannot_be_verified_stops_no_other(call: Call, suite: Path,
         ("[[model]]\nname = 'a'\ncandidate = 'b'", "'reference' is missing"),
         ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nodd = 1", "a [[model]] says odd"),
         ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nsettings = {odd = 1}", "settings that nobody knows"),
-        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nthreshold = 'x'", "model a: a tolerance"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nthreshold = 'x'", "model a: threshold is 'x'"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\natol = nan", "model a: atol is nan; it is a number"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nrtol = -1", "model a: rtol is -1; it is a number"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nthreshold = inf", "model a: threshold is inf"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\natol = true", "model a: atol is True"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nstep = -1", "model a: step = -1"),
+        ("[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\nonly = 3", "only = 3"),
         (2 * "[[model]]\nname = 'a'\nreference = 'a'\ncandidate = 'b'\n", "the same name"),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure import measure
 from tensordiff.compare.plan import Tolerance
 from tensordiff.dump.dtypes import Array
+from tensordiff.errors import AlignError
 from tests.making import nudged, numbers, pairs
 
 FIRST, SECOND = ToleranceRule(r"^layers\.0\.", rel_l2=1.0), ToleranceRule(r"mlp", atol=2.0)
@@ -138,3 +140,17 @@ def test_where_kl_div_can_tell_nothing_it_lets_nothing_pass(shape: tuple[int, ..
 def test_the_name_of_a_tolerance_is_printed_safely() -> None:
     found = row(ToleranceRule("mlp|\x1b", rel_l2=0.0), REF, CAND).verdict.why
     assert found.isprintable()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, True, "1"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(ToleranceRule, name) for name in ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")]
+    + [(Limits, name) for name in ("threshold", "max_abs", "cos_dist", "kl_div")]
+    + [(Tolerance, name) for name in ("atol", "rtol")],
+)
+def test_an_amount_that_is_no_tolerance_is_refused_wherever_it_comes_from(kind: Any, name: str, value: object) -> None:
+    match = {"match": "a"} if kind is ToleranceRule else {}
+    assert kind(**match, **{name: 0})
+    with pytest.raises(AlignError, match=f"^{name} is .*; it is a number, 0 or more and finite$"):
+        kind(**match, **{name: value})
