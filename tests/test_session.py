@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,14 @@ def test_a_link_that_leads_nowhere(tmp_path: Path, link: str, verdict: str) -> N
     assert verdict_of(tmp_path) == verdict
 
 
-def test_a_journal_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
+def test_a_file_that_the_dump_itself_names_and_that_is_not_there(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLES / "reference" / "0", tmp_path / "d")
+    assert verdict_of(tmp_path / "d") == "agrees"
+    (tmp_path / "d" / "model.lm_head-output.pt").unlink()
+    assert verdict_of(tmp_path / "d") == "unknown"
+
+
+def test_a_journal_that_is_damaged_or_whose_tensors_are_cut_off(tmp_path: Path) -> None:
     folder = write(tmp_path / "d", {"a": numbers(64), "b": numbers(64)})
     manifest = json.loads((folder / "manifest.json").read_text())
     first, second = map(json.dumps, manifest.pop("entries"))
@@ -108,5 +116,9 @@ def test_a_journal_that_is_damaged_in_the_middle(tmp_path: Path) -> None:
     journal = folder / "entries.jsonl"
     journal.write_text("\n".join((json.dumps({"schema": manifest["schema"], "facts": {}}), first, second, "")))
     assert verdict_of(folder) == "agrees"
-    journal.write_text(journal.read_text().replace(second, second[:-5]))
+    whole = journal.read_text()
+    journal.write_text(whole.replace(second, second[:-5]))
+    assert verdict_of(folder) == "unknown"
+    journal.write_text(whole)
+    truncate(folder / "tensors-00000.safetensors", lambda size: size - 8)
     assert verdict_of(folder) == "unknown"

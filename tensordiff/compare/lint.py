@@ -20,7 +20,7 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.finding import Finding
 from tensordiff.dump.lint import lint_headers
 from tensordiff.dump.model import Dump, Entry
-from tensordiff.errors import DumpError
+from tensordiff.errors import AlignError, DumpError
 
 __all__ = ["Finding", "lint_pair"]
 
@@ -93,7 +93,7 @@ def _tokens(entry: Entry) -> int | None:
     """How many tokens an embedding gave."""
     try:
         shape = entry.spec.shape
-    except DumpError:
+    except (DumpError, AlignError):
         return None
     return math.prod(shape[:-1]) if len(shape) > 1 else None
 
@@ -110,7 +110,7 @@ def _is_token_ids(pair: Pair) -> bool:
     entry = pair.reference
     try:
         return _is_named_as_ids(entry) and entry.spec.dtype.kind in "iu"
-    except DumpError:
+    except (DumpError, AlignError):
         return False
 
 
@@ -156,7 +156,7 @@ def _is_table(entry: Entry, alignment: Alignment) -> bool:
 def _is_whole(entry: Entry) -> bool:
     try:
         return entry.spec.dtype.kind in "iu"
-    except DumpError:
+    except (DumpError, AlignError):
         return False
 
 
@@ -167,7 +167,7 @@ def _last(name: str) -> str:
 def _same_type(pair: Pair) -> bool:
     try:
         return pair.reference.spec.dtype == pair.candidate.spec.dtype
-    except DumpError:
+    except (DumpError, AlignError):
         return False
 
 
@@ -175,7 +175,7 @@ def _equal(pair: Pair) -> bool:
     """Whether the values are equal; what cannot be read is for measuring to report."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
-    except DumpError:
+    except (DumpError, AlignError):
         return True
     if ref.size != cand.size:
         return False

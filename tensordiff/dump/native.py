@@ -110,7 +110,8 @@ def _read_journal(path: Path, text: bytes) -> _Read:
             why = f"{error.problem}; it and what follows were left out"
             read.problems.append(Problem(JOURNAL, why, is_unread=True))
             break
-    return read._replace(problems=[*read.problems, *shards.problems()])
+    lost = (problem._replace(is_unread=True) for problem in shards.problems())  # of a manifest they stay entries
+    return read._replace(problems=[*read.problems, *lost])
 
 
 def _take(path: Path, read: _Read, shards: _Shards, where: str, line: object) -> None:

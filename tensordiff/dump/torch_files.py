@@ -108,7 +108,7 @@ def _pair_names(names: list[str], files: list[str]) -> dict[str, str]:
 def _name_problems(counts: Counter[str], pairs: dict[str, str]) -> Iterator[Problem]:
     for name, count in counts.items():
         if name not in pairs:
-            yield Problem(f"{shorten(name)}.pt", f"is named in {_NAMES} but has no file of its own")
+            yield Problem(f"{shorten(name)}.pt", f"is named in {_NAMES} but has no file of its own", is_unread=True)
         elif count > 1:
             yield Problem(pairs[name], f"is named {count} times in {_NAMES} and can hold only one of them")
 

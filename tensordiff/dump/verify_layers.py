@@ -127,7 +127,7 @@ def _place(
     stems = {file[: -len(suffix)]: file for file in files}
     kept: dict[Place, str] = {}
     problems = [
-        Problem(f"{stem:.120}{suffix}", f"is named in {METADATA} but is not here; was it copied?")
+        Problem(f"{stem:.120}{suffix}", f"is named in {METADATA} but is not here; was it copied?", is_unread=True)
         for stem in metadata.places
         if stem not in stems
     ]

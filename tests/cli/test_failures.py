@@ -162,6 +162,17 @@ def test_an_expression_that_fails_on_a_third_dump_concerns_its_pair_alone(
     assert "✓ 1 agrees" in said.out
 
 
+def test_an_expression_that_fails_at_the_embedding_ends_nothing_else(call: Call, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[map]]\nreference = 'embed_tokens'\ncandidate = 'cat(a, b)'\n")
+    d = numbers(4)
+    reference = save(tmp_path / "r.safetensors", {"embed_tokens": numbers(4, 6), "d": d})
+    candidate = save(tmp_path / "c.safetensors", {"a": numbers(4, 3), "b": numbers(5, 3), "d": d})
+    said = call("compare", reference, candidate, "--rules", rules)
+    assert_one_sentence(said, "1 of 2 pairs could not be compared, first embed_tokens: cat: [5, 3] and [4, 3]")
+    assert "✓ 1 agrees" in said.out
+
+
 def test_a_source_is_not_taken_for_a_path(call: Call) -> None:
     assert_one_sentence(call("py:model.py:build", CANDIDATE), "model.py: is no file; write py:FILE.py:FUNCTION")
 

@@ -146,7 +146,7 @@ def test_a_file_that_is_missing_is_a_problem(tmp_path: Path, torch_folder: Path)
     (torch_folder / "a_input_0.pt").unlink()
     dump = open_dump(torch_folder)
     assert ports(dump) == [("a", "output")]
-    assert [p.file for p in dump.problems] == ["a_input_0.pt"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("a_input_0.pt", True)]
 
 
 def test_a_file_that_is_damaged_says_so_when_asked(tmp_path: Path, torch_folder: Path) -> None:
