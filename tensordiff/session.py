@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tensordiff.align import Alignment, Pair, Plan, align
 from tensordiff.align.accepting import accept, accept_chosen
@@ -140,6 +141,33 @@ class Session:
         injected, golden = injected or self.engine.injected, golden or self.engine.golden
         limits = replace(self.engine.limits, rules=(*_tolerances(self.request.tolerances), *said.tolerances))
         return replace(self, plan=plan, alignment=alignment, engine=Engine(limits, injected, golden), said=said)
+
+    def with_threshold(self, threshold: float | None) -> Session:
+        """The same pairs, judged by another threshold of ``rel_l2``; None is what precision explains."""
+        request = replace(self.request, limits=replace(self.request.limits, threshold=threshold))
+        engine = replace(self.engine, limits=replace(self.engine.limits, threshold=threshold))
+        return self._same_pairs(request=request, engine=engine)
+
+    def with_rules_file(self, path: Path, written: RulesFile) -> Session:
+        """The same pairs; the rules are in a file now. Its name is taken over where these pairs are by those rules."""
+        said = written if written == self.said else self.said
+        return self._same_pairs(request=replace(self.request, rules=path), said=said, written=written)
+
+    def asked_as(self, other: Session) -> Session:
+        """These pairs, with the threshold and the rules file that another session of the same dumps has by now."""
+        session, threshold = self, other.request.limits.threshold
+        if session.request.limits.threshold != threshold:
+            session = session.with_threshold(threshold)
+        if session.request.rules != other.request.rules or session.written != other.written:
+            request = replace(session.request, rules=other.request.rules)
+            session = session._same_pairs(request=request, written=other.written)
+        return session
+
+    def _same_pairs(self, **changes: Any) -> Session:
+        """This session with something changed that pairs and names do not depend on; their indexes stay."""
+        session = replace(self, **changes)
+        session.__dict__.update({name: self.__dict__[name] for name in ("_indexes", "pairs") if name in self.__dict__})
+        return session
 
     def with_candidate(self, path: Path) -> Session:
         """The same comparison of another run of the candidate: by the same rules, tolerances and golden run."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tensordiff.align.rules import Rule
+from tensordiff.align.rules_file import read_text
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
@@ -16,6 +18,7 @@ from tensordiff.capture.source import parse_source
 from tensordiff.session import Request
 from tensordiff.tui.screens.dialogs import Choose
 from tensordiff.tui.widgets.job_line import JobLine
+from tensordiff.tui.widgets.rules_panel import RulesPanel
 from tests.making import numbers, write
 from tests.tui.running import Running, running
 
@@ -106,6 +109,24 @@ async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
         assert errors["last"] < 1e-6
         verdicts = {line.split()[2]: line.split()[0] for line in run.lines() if " scale " in line or " last " in line}
         assert verdicts == {"scale": "►✗", "last": "~"}
+
+
+@pytest.mark.parametrize("is_aligned", [True, False], ids=["aligned", "being aligned"])
+async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request, is_aligned: bool) -> None:
+    rule = Rule("candidate", "nothing like it", "x")
+    async with running(dumps, (140, 40)) as run:
+        await run.press("m")
+        panel = run.screen.query_one(RulesPanel)
+        panel.change(lambda book: book.added(rule))
+        if is_aligned:
+            await run.settle()
+        run.screen.reruns._inject_at("all")
+        job = run.screen.query_one(JobLine).run
+        assert job is not None and job.job.settings.inject is not None
+        assert read_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
+        await ended(run)
+        session = run.screen.session
+        assert session is not None and session.engine.injected is not None and session.said.rules == (rule,)
 
 
 def children() -> list[str]:

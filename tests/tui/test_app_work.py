@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.widgets import Input, RadioButton, RadioSet
 
+from tensordiff.align.rules import Rule
+from tensordiff.align.rules_file import read_rules_file
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.session import Request
 from tensordiff.settings import Settings
@@ -140,6 +143,90 @@ async def test_the_rules_panel_realigns_and_the_cursor_stays() -> None:
         assert len(run.table.listing) == before == run.table.listing.measured
         await run.press("escape")
         assert run.table.has_focus
+
+
+RULE = Rule("candidate", r"\bup_proj$", "renamed")
+"""Leaves layers without a partner, so that it shows whether it is in force."""
+
+
+async def edited(run: Running) -> RulesPanel:
+    """The rules panel, with a rule more than any file has."""
+    if not run.screen.query(RulesPanel):
+        await run.press("m")
+    panel = run.screen.query_one(RulesPanel)
+    panel.change(lambda book: book.added(RULE))
+    return panel
+
+
+@pytest.mark.parametrize("is_panel_open", [False, True])
+async def test_a_tolerance_outlives_an_edit_of_the_rules(is_panel_open: bool) -> None:
+    async with running(samples()) as run:
+        if is_panel_open:
+            await run.press("m")
+        run.screen.judge_by(1e3)
+        await run.settle()
+        assert run.verdict == "agrees"
+        await edited(run)
+        await run.settle()
+        session = run.screen.session
+        assert session is not None and session.said.rules == (RULE,)
+        assert (session.engine.limits.threshold, session.request.limits.threshold) == (1e3, 1e3)
+        assert run.verdict == "agrees"
+
+
+async def test_a_tolerance_given_while_rules_are_being_aligned_counts() -> None:
+    async with running(samples()) as run:
+        await edited(run)
+        run.screen.judge_by(1e3)
+        await run.settle()
+        session = run.screen.session
+        assert session is not None and session.said.rules == (RULE,)
+        assert run.screen.query_one(RulesPanel).session.engine.limits.threshold == 1e3
+        assert run.verdict == "agrees"
+
+
+async def test_a_search_goes_on_by_the_tolerance_that_is_given() -> None:
+    async with running(samples()) as run:
+        await run.press("b")
+        run.screen.judge_by(1e3)
+        await run.settle()
+        oracle = run.screen.query_one(BisectBar).oracle
+        assert oracle is not None and oracle.engine.limits.threshold == 1e3
+        assert {row.verdict.name for row in oracle.rows.values()} <= {"agrees"}
+
+
+@pytest.mark.parametrize("is_aligned", [True, False], ids=["aligned", "being aligned"])
+async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, is_aligned: bool) -> None:
+    async with running(samples()) as run:
+        before = len(run.table.listing)
+        panel = await edited(run)
+        if is_aligned:
+            await run.settle()
+        await run.press("w")
+        run.app.screen.query_one(Input).value = str(tmp_path / "rules.toml")
+        await run.press("enter")
+        for _ in range(2):
+            session = run.screen.session
+            assert session is not None and session.request is run.screen.request
+            assert session.request.rules == tmp_path / "rules.toml"
+            assert session.said == session.written == read_rules_file(tmp_path / "rules.toml") == panel.book.said
+            assert len(run.table.listing) < before and run.verdict == "diverges"
+            await run.press("ctrl+r")
+
+
+async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path) -> None:
+    request = replace(samples(), rules=tmp_path / "rules.toml")
+    (tmp_path / "rules.toml").touch()
+    async with running(request) as run:
+        before = len(run.table.listing)
+        await run.press("m")
+        panel = run.screen.query_one(RulesPanel)
+        panel.change(lambda book: book.added(RULE))
+        panel.rules.action_write()
+        await run.settle()
+        session = run.screen.session
+        assert session is not None and session.said == session.written == panel.book.said
+        assert session.said.rules == (RULE,) and len(run.table.listing) < before
 
 
 async def test_an_injected_dump_beside_the_candidate_is_taken_at_once() -> None:

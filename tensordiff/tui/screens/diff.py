@@ -5,7 +5,7 @@ How it is opened and measured is in ``comparison``, what only changes the view i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,10 @@ from textual import on
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.events import Key as KeyEvent
+from textual.message import Message
+from textual.worker import get_current_worker
 
+from tensordiff.align.rules_file import RulesFile
 from tensordiff.compare.engine import Row
 from tensordiff.compare.verdict import floor_for
 from tensordiff.errors import TensordiffError
@@ -43,6 +46,12 @@ class DiffScreen(Viewing):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("diff")
     BINDING_GROUP_TITLE = "Comparison"
+
+    @dataclass
+    class _Realigned(Message):
+        """The listing of what the rules panel has aligned is made."""
+
+        opened: measuring.Opened
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -135,6 +144,13 @@ class DiffScreen(Viewing):
         if self._panel is not None:
             self._panel.selected = self.pair
 
+    @property
+    def rules(self) -> RulesFile:
+        """The rules as the panel shows them, written or not, also while the dumps are still being aligned by them."""
+        if self._panel is not None:
+            return self._panel.book.said
+        return RulesFile() if self.session is None else self.session.said
+
     def on_rules_panel_aligned(self, message: RulesPanel.Aligned) -> None:
         """In a thread: a listing of many rows takes a moment."""
         session = message.session
@@ -142,9 +158,29 @@ class DiffScreen(Viewing):
         self.in_thread("open", partial(self._realign, session, self.listing))
 
     def _realign(self, session: Session, before: Listing) -> None:
+        worker = get_current_worker()
         with kept():
             opened = measuring.opened(session, before)
-        self.post_message(opened)
+        if not worker.is_cancelled:
+            self.post_message(self._Realigned(opened))
+
+    @on(_Realigned)
+    def _show_realigned(self, message: _Realigned) -> None:
+        """The tolerance may have changed since, and the rules been written: that is the screen's to say."""
+        opened = message.opened
+        session = opened.session if self.session is None else opened.session.asked_as(self.session)
+        self._show_session(measuring.Opened(session, opened.listing, opened.findings))
+
+    def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
+        """The rules are those of a file now; pairs and numbers stay."""
+        written = message.session.written
+        self.keep(said=written, said_over=written)
+        if self.session is not None:
+            self.session = self.session.with_rules_file(message.path, written)
+            self.request = self.session.request
+            self._tell_panel()
+            if self.outcome is None:
+                self.measure()  # what is being measured is of the session before
 
     # --- tolerance -------------------------------------------------------------------------------
 
@@ -174,12 +210,11 @@ class DiffScreen(Viewing):
     def judge_by(self, threshold: float | None) -> None:
         """Judge all rows anew."""
         if self.session is not None:
-            limits = replace(self.session.engine.limits, threshold=threshold)
-            engine = replace(self.session.engine, limits=limits)
-            request = replace(self.request, limits=replace(self.request.limits, threshold=threshold))
-            self.request, self.session = request, replace(self.session, engine=engine, request=request)
+            self.session = self.session.with_threshold(threshold)
+            self.request = self.session.request
             self.outcome, self.table.culprits = None, frozenset()
             self.measure()
+            self._tell_others()
 
     def open(self, request: Request) -> None:
         """Open; what is a source is run first."""
@@ -192,6 +227,9 @@ class DiffScreen(Viewing):
     def show_session(self, session: Session, listing: Listing) -> None:
         """The panel and a search follow, as far as they can."""
         super().show_session(session, listing)
+        self._tell_others()
+
+    def _tell_others(self) -> None:
         self._tell_panel()
         bar = self.query_one(BisectBar)
         if bar.bisect is not None:
@@ -200,7 +238,12 @@ class DiffScreen(Viewing):
     def search_again(self, log: str) -> None:
         """Go on with a search from its log; where that is of other pairs, the bar says so and ends it."""
         if self.session is not None:
-            self.query_one(BisectBar).start(self.session, self.listing.rows, log)
+            self.query_one(BisectBar).start(self.session, self._measured, log)
+
+    @property
+    def _measured(self) -> list[Row | None]:
+        """The rows of this session, without those that are shown of the one before until they are measured anew."""
+        return self.listing.rows[: self.listing.measured]
 
     # --- bisect ----------------------------------------------------------------------------------
 
@@ -208,7 +251,7 @@ class DiffScreen(Viewing):
         """Begin, or back to the bar."""
         bar = self.query_one(BisectBar)
         if bar.bisect is None and not bar.is_busy and self.session is not None:
-            bar.start(self.session, self.listing.rows)
+            bar.start(self.session, self._measured)
         bar.focus()
 
     @on(BisectBar.Changed)

@@ -132,6 +132,7 @@ class Reruns:
             self._inject(live, pair.name if place == "here" else place)
 
     def _inject(self, live: Live, where: str) -> None:
+        live = replace(live, session=replace(live.session, said=self.screen.rules))
         self._begin(lambda: live.inject(where), f"inject at {where}", "inject")
 
     # --- another capture, operations -------------------------------------------------------------

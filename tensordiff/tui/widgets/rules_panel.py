@@ -97,7 +97,14 @@ class RulesPanel(Ruling, Pairing, Vertical):
     # --- the session -----------------------------------------------------------------------------
 
     def show_session(self, session: Session) -> None:
-        """A session that changed elsewhere; edits can be undone as long as it says what the book says."""
+        """A session that changed elsewhere; edits can be undone as long as it says what the book says.
+
+        Where the pairs are the same, so is all that was found out about them, and edits may still be being aligned.
+        """
+        if session.alignment is self.session.alignment:
+            self.session = session
+            self.show_all()
+            return
         if session.said != self.book.said:
             self.book = _book(session)
         self.session, self.hits = session, None
@@ -152,13 +159,13 @@ class RulesPanel(Ruling, Pairing, Vertical):
     @on(_Realigned)
     def _take_aligned(self, event: _Realigned) -> None:
         event.stop()
-        is_new = event.session is not self.session
-        self.session, self.hits = event.session, event.hits
+        is_new = event.session.alignment is not self.session.alignment
+        self.session, self.hits = event.session.asked_as(self.session), event.hits
         if is_new:
             self.forget_suggestions()
         self.show_all()
         if is_new:
-            self.post_message(self.Aligned(event.session))
+            self.post_message(self.Aligned(self.session))
 
     def tell_written(self, path: Path) -> None:
         """Tell whoever mounted the panel."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from textual import on
@@ -146,8 +145,10 @@ class Ruling(PanelPart):
         except TensordiffError as error:
             self.complain(error)
             return
-        request, said = replace(self.session.request, rules=path), self.book.said
-        self.show_session(replace(self.session, request=request, said=said, written=said))
+        is_aligned = self.session.said == self.book.said
+        self.show_session(self.session.with_rules_file(path, self.book.said))
+        if not is_aligned:
+            self.turn_to(self.book)
         self.notify(f"written to {printable(path)}", markup=False)
         self.tell_written(path)
 

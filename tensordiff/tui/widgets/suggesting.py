@@ -107,7 +107,7 @@ class Suggesting(PanelPart):
     @on(_Found)
     def _take_found(self, event: _Found) -> None:
         event.stop()
-        if event.session is self.session and self.looking.how == "looking":
+        if event.session.alignment is self.session.alignment and self.looking.how == "looking":
             self.looking = event.looking
             self.show_suggestions()
 
