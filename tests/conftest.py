@@ -1,14 +1,34 @@
-"""What tests share: watching which files are opened, instead of a clock."""
+"""What tests share: an end for those that hang, and watching which files are opened, instead of a clock."""
 
 from __future__ import annotations
 
 import builtins
 import io
 import os
+import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.processes import PATIENCE_S
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a test that hangs, whatever it waits for: a child's events, a thread, a worker of the app."""
+
+    def give_up(*_: object) -> None:
+        pytest.fail(f"it hung: it was not over after {2 * PATIENCE_S} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(2 * PATIENCE_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_dumps"
@@ -35,7 +36,7 @@ sys.meta_path.insert(0, Refuse())
 
 def python(script: str) -> list[str]:
     """Run a script; the words of its last line on stderr."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = processes.run([sys.executable, "-c", script], check=True, cwd=ROOT)
     return done.stderr.splitlines()[-1].split()
 
 
@@ -90,10 +91,8 @@ def test_the_block_blocks() -> None:
 
 def test_import_linter_s_contracts_hold() -> None:
     code = "from importlinter.cli import lint_imports_command as lint; lint()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--no-cache"], capture_output=True, text=True, check=False, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = processes.run([sys.executable, "-c", code, "--no-cache"], cwd=ROOT, env=env)
     assert done.returncode == 0, done.stdout
     assert " kept, 0 broken" in done.stdout
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,7 +37,7 @@ def test_the_docs_show_commands() -> None:
 @pytest.mark.parametrize(("command", "status"), commands())
 def test_a_command_of_the_docs(command: str, status: int, tmp_path: Path) -> None:
     words = [word.replace("/tmp/", f"{tmp_path}/") for word in shlex.split(command)[1:]]
-    ran = subprocess.run([sys.executable, "-m", "tensordiff", *words], cwd=ROOT, capture_output=True, text=True)
+    ran = processes.run([sys.executable, "-m", "tensordiff", *words], cwd=ROOT)
     assert ran.returncode == status, ran.stderr
     assert "Traceback" not in ran.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tensordiff.errors import TensordiffError
 from tensordiff.report.kept import place_for_report
 from tensordiff.testing import Disagreement, assert_agrees
+from tests import processes
 from tests.making import SAMPLES, nudged, numbers, write
 
 A = numbers(3, 8)
@@ -154,7 +154,7 @@ def pytest_run(folder: Path, *args: str) -> str:
     plugin = [] if is_installed else ["-p", "tensordiff.pytest_plugin"]
     (folder / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider", *args, "test_it.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = processes.run(command, cwd=folder)
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
@@ -181,5 +181,5 @@ def test_without_the_option_the_report_goes_to_a_temporary_folder(tmp_path: Path
 def test_the_plugin_loads_nothing_heavy() -> None:
     heavy = ("numpy", "numba", "click", "matplotlib")
     script = f"import sys, tensordiff.pytest_plugin; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", script], check=True)
     assert done.stdout.strip() == "[]"

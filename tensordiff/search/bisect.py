@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, cast
 from tensordiff.errors import TensordiffError, printable
 
 Mark = Literal["good", "bad", "skip"]
-ASSUMPTION = "everything before the first bad place is good, everything after it bad"
+ASSUMPTION = "everything before the first bad place is good, all after it bad"
 _LINE = re.compile(r"(good|bad|skip) ([0-9]{1,9})(?: (.*))?")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tensordiff.align.expression import (
 )
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import DTYPES, Array, DType, is_float
+from tests import processes
 from tests.align.expression_crafting import ENTRIES, expressions
 from tests.align.expression_doing import (
     all_dtypes,
@@ -143,7 +143,7 @@ except ExpressionError as error:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a process to such a limit")
 def test_want_of_memory_is_a_sentence() -> None:
-    done = subprocess.run([sys.executable, "-c", _SHORT_OF_MEMORY], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", _SHORT_OF_MEMORY], check=True)
     assert done.stdout == f"relu: there is no memory for {1 << 33} bytes more\n"
 
 

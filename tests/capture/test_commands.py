@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from tests.capture.making import SMALL, Make, compared, run_here, script
 from tests.cli.conftest import call as call
 from tests.cli.running import COMMAND, Call, assert_one_sentence, process
 from tests.making import SAMPLES
+from tests.processes import PATIENCE_S, children, is_there, on_terminal, started, until
 
 pytest.importorskip("torch")
 
@@ -95,24 +93,17 @@ def test_ctrl_c_or_an_end_from_outside_leaves_a_readable_dump_and_no_child(
         "  open('sleeping', 'w').close(); time.sleep(600)\n"
         "def slow():\n return nn.Sequential(nn.Linear(2, 2), Slow()), (torch.ones(2),)\n",
     )
-    master, slave = pty.openpty()
-    command = [sys.executable, "-m", "tensordiff", "capture", f"py:{file}:slow", "-o", "d"]
     (own := tmp_path / "own").mkdir()
-    parent = subprocess.Popen(
-        command, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        env={**os.environ, "TMPDIR": str(own)},
-    )  # fmt: skip
-    os.close(slave)
-    while not (tmp_path / "sleeping").exists() or not open_dump(tmp_path / "d").entries:
-        time.sleep(0.05)
-    children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
-    parent.send_signal(number)
-    assert parent.wait(30) == status
+    command = [*COMMAND, "capture", f"py:{file}:slow", "-o", "d"]
+    with on_terminal(command, env={**os.environ, "TMPDIR": str(own)}, cwd=tmp_path) as (terminal, parent):
+        until(lambda: (tmp_path / "sleeping").exists() and open_dump(tmp_path / "d").entries)
+        started_by_it = children(parent.pid)
+        parent.send_signal(number)
+        assert terminal.read_until_ended(parent) == status
     assert list(own.iterdir()) == []
-    shown = os.read(master, 1 << 16).decode()
-    os.close(master)
-    assert "what was captured so far lies in" in shown
-    assert [pid for pid in children.split() if Path(f"/proc/{pid}").exists()] == []
+    assert "what was captured so far lies in" in terminal.text
+    assert len(started_by_it) == 1
+    assert not any(map(is_there, started_by_it))
     dump = open_dump(tmp_path / "d")
     assert dump.interrupted
     assert dump.entries
@@ -173,16 +164,15 @@ def test_a_search_by_rerun_loads_the_candidate_once(searched: tuple[str, ...], t
 
 def test_ctrl_c_in_a_search_by_rerun_leaves_no_child(searched: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
-    parent = subprocess.Popen([*COMMAND, *searched], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while not (tmp_path / "sleeping").exists():
-        time.sleep(0.05)
-    children = subprocess.run(["pgrep", "-P", str(parent.pid)], capture_output=True, text=True, check=True).stdout
-    parent.send_signal(signal.SIGINT)
-    parent.communicate()
+    with started([*COMMAND, *searched], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
+        until((tmp_path / "sleeping").exists)
+        started_by_it = children(parent.pid)
+        parent.send_signal(signal.SIGINT)
+        parent.communicate(timeout=PATIENCE_S)
     assert parent.returncode == 130
     assert (tmp_path / "loaded").read_text() == "loaded\n"
-    assert len(children.split()) == 1
-    assert [pid for pid in children.split() if Path(f"/proc/{pid}").exists()] == []
+    assert len(started_by_it) == 1
+    assert not any(map(is_there, started_by_it))
 
 
 def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import Source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
+from tests import processes
 from tests.capture.making import SMALL, Make, Ran, compared, run_here, script
 from tests.capture.onnx_making import chain, export, exported_function, graph, plant, saved, tensors
 from tests.cli.conftest import call as call
@@ -491,5 +491,5 @@ def test_a_graph_runs_where_there_is_no_torch(tmp_path: Path) -> None:
         "print(run(job, lambda event: None).entries)\n"
     )
     script = BLOCK.format(blocked=("torch", "transformers", "max", "safetensors")) + run
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = processes.run([sys.executable, "-c", script])
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import parse_source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
+from tests import processes
 from tests.capture.making import Make, run_here, script
 from tests.making import SAMPLES
 
@@ -43,7 +43,7 @@ def repro(bundle: Path) -> dict[str, Any]:
         f"sys.meta_path.insert(0, No())\nsys.argv = ['repro.py', '--json']\n"
         f"import runpy\nrunpy.run_path({str(bundle / 'repro.py')!r}, run_name='__main__')"
     )
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", block], capture_output=True, text=True, check=True)
+    ran = processes.run([sys.executable, "-W", "ignore", "-c", block], check=True)
     return dict(json.loads(ran.stdout))
 
 

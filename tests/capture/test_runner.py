@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,9 @@ from tensordiff.capture.settings import Settings
 from tensordiff.capture.source import Source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
+from tests import processes
 from tests.capture.making import script
+from tests.processes import started, until
 
 pytest.importorskip("torch")
 
@@ -89,11 +88,8 @@ def members(group: int) -> list[str]:
 
 
 def gone(group: int) -> bool:
-    for _ in range(200):
-        if not members(group):
-            return True
-        time.sleep(0.05)
-    return False
+    until(lambda: not members(group))
+    return True
 
 
 def test_what_a_framework_prints_is_the_log_and_no_event(tmp_path: Path) -> None:
@@ -141,8 +137,7 @@ def test_cancelling_ends_the_child_and_what_it_started(tmp_path: Path) -> None:
     events = iter(run)
     while not isinstance(event := next(events), Phase) or event.name != "running":
         pass
-    while "sleep" not in members(run.pid) or not open_dump(tmp_path / "dump").entries:
-        time.sleep(0.02)
+    until(lambda: "sleep" in members(run.pid) and open_dump(tmp_path / "dump").entries)
     run.cancel()
     last = list(events)[-1]
     assert isinstance(last, Failed)
@@ -155,20 +150,15 @@ def test_cancelling_ends_the_child_and_what_it_started(tmp_path: Path) -> None:
 
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     made = job(tmp_path, "sleeps")
-    parent = subprocess.Popen(
-        [sys.executable, "-c",
-         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
-         "run = Run(Job.decode(sys.argv[1]))\nprint(run.pid, flush=True)\nfor event in run: print(event, flush=True)",
-         made.encode()],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert parent.stdout is not None
-    group = int(parent.stdout.readline())
-    while "sleep" not in members(group):
-        time.sleep(0.02)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
+    code = (
+        "import sys\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
+        "run = Run(Job.decode(sys.argv[1]))\nprint(run.pid, flush=True)\nfor event in run: print(event, flush=True)"
+    )
+    with started([sys.executable, "-c", code, made.encode()], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        group = int(parent.stdout.readline())
+        until(lambda: "sleep" in members(group))
+        parent.kill()
     assert gone(group)
     assert open_dump(tmp_path / "dump").interrupted
 
@@ -180,7 +170,7 @@ def test_an_interpreter_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_an_interpreter_without_the_framework_says_what_to_install(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    processes.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     last = listen(Run(job(tmp_path, "noisy", Settings(python=str(bare / "bin" / "python")))))[-1]
     assert isinstance(last, Failed)
     assert "has no numpy and no ml_dtypes and no torch; install: " in last.sentence
@@ -199,5 +189,5 @@ def test_a_child_loads_no_compiler_and_no_face() -> None:
         "import sys, tensordiff.capture.children.inject, tensordiff.capture.children.hf\n"
         "print([name for name in ('numba', 'textual', 'tomlkit', 'platformdirs') if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    ran = processes.run([sys.executable, "-W", "ignore", "-c", code], check=True)
     assert ran.stdout.strip() == "[]"

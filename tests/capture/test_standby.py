@@ -20,8 +20,10 @@ from tensordiff.capture.settings import Injection, Settings
 from tensordiff.capture.source import parse_source
 from tensordiff.capture.standby import Standby
 from tensordiff.dump import open_dump
+from tests import processes
 from tests.capture.making import Make, run_here, script
 from tests.capture.test_runner import gone, members
+from tests.processes import ended, started, until
 
 pytest.importorskip("torch")
 
@@ -159,7 +161,7 @@ def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: Standby) -> N
 
 def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Standby) -> None:
     other = tmp_path / "other"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(other)], check=True)
+    processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
     packages.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     assert_the_same(source + "lively", tmp_path, standby, [Settings(python=str(other / "bin" / "python"))] * 2)
@@ -313,8 +315,7 @@ def test_cancelling_a_later_run_ends_the_child_and_what_it_started(
     events = iter(run)
     while not isinstance(event := next(events), Phase) or event.name != "running":
         pass
-    while "sleep" not in members(run.pid):
-        pass
+    until(lambda: "sleep" in members(run.pid))
     run.cancel()
     last = list(events)[-1]
     assert isinstance(last, Failed)
@@ -331,13 +332,11 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
         "run = Run(Job.decode(sys.argv[1]), standby)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
     )
     job = Job(parsed, Settings(), str(tmp_path / "dump"))
-    parent = subprocess.Popen([sys.executable, "-c", code, job.encode()], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    group = int(parent.stdout.readline())
-    assert members(group)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
+    with started([sys.executable, "-c", code, job.encode()], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        group = int(parent.stdout.readline())
+        assert members(group)
+        parent.kill()
     assert gone(group)
 
 
@@ -345,10 +344,10 @@ def test_a_child_that_nobody_wants_ends_by_itself() -> None:
     told, tell = os.pipe()
     code = "import sys\nfrom tensordiff.capture.children.start import start\n"
     code += f"sys.exit(start('py', {tell}, stays=True, idle_s=0.1))"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
+    with started([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
         os.close(tell)
+        assert ended(child) == 0
         assert os.read(told, 1) == b""
-        assert child.wait() == 0
     os.close(told)
 
 

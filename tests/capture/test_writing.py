@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tensordiff.dump.model import Origin
 from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import CaptureError, WriteError
 from tests.capture.making import run_here
+from tests.processes import PATIENCE_S, until
 
 torch = pytest.importorskip("torch")
 from tensordiff.capture.children.room import check_disk  # noqa: E402
@@ -30,7 +30,7 @@ class Slow(DumpWriter):
         self.let = threading.Event()
 
     def flush(self) -> None:
-        self.let.wait()
+        assert self.let.wait(PATIENCE_S)
         super().flush()
 
 
@@ -53,7 +53,7 @@ def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path, beside
         putting.join(0.2)
         assert putting.is_alive()
         writer.let.set()
-        putting.join()
+        putting.join(PATIENCE_S)
     assert background.most_bytes == (3 if beside else 2) * tensor.nbytes
     assert len(open_dump(tmp_path / "d")) == 20
 
@@ -146,9 +146,8 @@ def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path, be
 def test_what_was_put_is_soon_on_the_disk(tmp_path: Path, beside: bool) -> None:
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
         background.put(Place("x", 0, 1), Origin(), torch.ones(3))
-        while not (entries := open_dump(tmp_path / "d").entries):
-            time.sleep(0.01)
-        assert entries[0].read().tolist() == [1, 1, 1]
+        until(lambda: open_dump(tmp_path / "d").entries)
+        assert open_dump(tmp_path / "d").entries[0].read().tolist() == [1, 1, 1]
 
 
 def test_a_put_that_is_interrupted_harms_no_other(

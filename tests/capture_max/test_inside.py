@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from tensordiff.capture.settings import Injection
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import DumpWriter
+from tests import processes
 from tests.capture_max.running import Sides, capture, compare
 
 Both = Callable[[str, str], Sides]
@@ -54,7 +54,7 @@ def test_a_layer_alone(sides: Both) -> None:
 def test_a_layer_alone_from_the_command_line(sides: Both) -> None:
     both = sides("llama", "float32")
     words = ["replay", str(both.reference), "model.model.layers.1.mlp", "--source", f"max:{both.model}", "--json"]
-    ran = subprocess.run([sys.executable, "-m", "tensordiff", *words], capture_output=True, text=True)
+    ran = processes.run([sys.executable, "-m", "tensordiff", *words])
     found = json.loads(ran.stdout)
     assert (ran.returncode, found["verdict"]) == (0, "agrees")
     assert [pair["name"] for pair in found["pairs"]] == ["layers.1.mlp"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tensordiff.cli.main import run
+from tests import processes
 from tests.making import SAMPLES
 
 REFERENCE, CANDIDATE, MAX = (str(SAMPLES / name) for name in ("reference", "candidate", "max"))
@@ -37,19 +37,14 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def process(*args: str, env: Mapping[str, str] | None = None) -> Said:
     """Run the command as a process of its own, its streams being pipes."""
-    done = subprocess.run([*COMMAND, *args], capture_output=True, env=environment(env), check=False, timeout=120)
+    done = processes.run_for_bytes([*COMMAND, *args], env=environment(env))
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def shell(script: str, **env: str) -> Said:
     """Run a line of shell in which ``$tensordiff`` is the command."""
-    done = subprocess.run(
-        ["bash", "-c", script.replace("$tensordiff", " ".join(COMMAND))],
-        capture_output=True,
-        env=environment(env),
-        check=False,
-        timeout=120,
-    )
+    line = script.replace("$tensordiff", " ".join(COMMAND))
+    done = processes.run_for_bytes(["bash", "-c", line], env=environment(env))
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

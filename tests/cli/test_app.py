@@ -2,88 +2,55 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import signal
-import struct
 import subprocess
 import termios
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, environment
+from tests.processes import Terminal, on_terminal
 
 ALTERNATE, BACK = b"\x1b[?1049h", b"\x1b[?1049l"
-_PATIENCE_S = 60
 
 
-class Terminal:
-    """A terminal that is all the command's: input, output and error."""
+class Shown(NamedTuple):
+    """A command on a terminal that is all its own: input, output and error."""
 
-    def __init__(self, *args: str, cwd: Path, **env: str) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.before = termios.tcgetattr(slave)
-        self.slave = slave
-        known = {"TERM": "xterm-256color", "XDG_STATE_HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd)}
-        self.process = subprocess.Popen(
-            [*COMMAND, *args], stdin=slave, stdout=slave, stderr=slave, env=environment(known | env), cwd=cwd,
-            start_new_session=True,
-        )  # fmt: skip
-        os.set_blocking(self.master, False)
-        self.seen = b""
+    terminal: Terminal
+    process: subprocess.Popen[bytes]
+
+    @property
+    def seen(self) -> bytes:
+        return self.terminal.seen
 
     def wait_for(self, text: bytes) -> None:
         """Read until something is on the screen."""
-        end = time.monotonic() + _PATIENCE_S
-        while text not in self.seen:
-            assert time.monotonic() < end, self.seen[-2000:]
-            self._read()
-
-    def _read(self) -> None:
-        time.sleep(0.02)
-        with suppress(OSError):  # nothing there yet, or the other end is closed
-            while got := os.read(self.master, 1 << 16):
-                self.seen += got
+        self.terminal.until(text)
 
     def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
+        self.terminal.type(text)
 
     def end(self) -> int:
-        """Read on until it has ended, or it would wait for somebody to read."""
-        end = time.monotonic() + _PATIENCE_S
-        while self.process.poll() is None:
-            assert time.monotonic() < end, self.seen[-2000:]
-            self._read()
-        self._read()
-        return self.process.returncode
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.slave)
-        os.close(self.master)
+        """Read on until it has ended; its status."""
+        return self.terminal.read_until_ended(self.process)
 
 
 @contextmanager
-def terminal(*args: str, cwd: Path, **env: str) -> Iterator[Terminal]:
-    made = Terminal(*args, cwd=cwd, **env)
-    try:
-        yield made
-    finally:
-        made.close()
+def terminal(*args: str, cwd: Path, **env: str) -> Iterator[Shown]:
+    known = {"TERM": "xterm-256color", "XDG_STATE_HOME": str(cwd), "XDG_CONFIG_HOME": str(cwd)}
+    with on_terminal([*COMMAND, *args], 120, 40, env=environment(known | env), cwd=cwd) as (made, process):
+        yield Shown(made, process)
 
 
-def assert_restored(made: Terminal) -> None:
+def assert_restored(made: Shown) -> None:
     assert ALTERNATE in made.seen
     assert made.seen.rindex(BACK) > made.seen.rindex(ALTERNATE)
-    assert termios.tcgetattr(made.slave) == made.before
+    assert termios.tcgetattr(made.terminal.slave) == made.terminal.before
     assert b"Traceback" not in made.seen
 
 

@@ -14,6 +14,7 @@ from tensordiff.dump.safetensors_files import _Tensor
 from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, Call, assert_one_sentence, process
 from tests.cli.test_hostile_names import HOSTILE, is_harmless, shown
 from tests.making import numbers, save, save_npy, truncate, write
+from tests.processes import run
 
 SAMPLES = ("bisect", REFERENCE, CANDIDATE)
 
@@ -129,7 +130,7 @@ def test_nothing_is_paired(call: Call, tmp_path: Path) -> None:
 
 
 def test_without_a_terminal() -> None:
-    done = subprocess.run([*COMMAND, *SAMPLES], stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True)
+    done = run([*COMMAND, *SAMPLES], stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "tensordiff: bisect asks a person, and there is no terminal to ask on; judge by verdict with --auto\n"

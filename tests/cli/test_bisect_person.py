@@ -2,79 +2,56 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import signal
-import struct
 import subprocess
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tensordiff.cli.text import columns
 from tests.cli.running import COMMAND, environment
 from tests.cli.test_bisect import dumped
+from tests.processes import Terminal, on_terminal
 from tests.search.test_bisect import fresh
 
 PROMPT = "good, bad, skip, undo, log, quit? "
 
 
-class Talk:
+class Talk(NamedTuple):
     """A conversation on a terminal of 80 columns."""
 
-    def __init__(self, master: int, running: subprocess.Popen[bytes]) -> None:
-        self.master, self.running, self.seen = master, running, ""
+    terminal: Terminal
+    running: subprocess.Popen[bytes]
 
     def until(self, text: str) -> str:
         """Read until something is said; what was said since the last time."""
-        start = len(self.seen)
-        while text not in self.seen[start:]:
-            new = self._read()
-            assert new, f"{text!r} was not said in {self.seen[start:]!r}"
-            self.seen += new
-        return self.seen[start:]
+        return self.terminal.until(text)
 
-    def answer(self, *words: str) -> str:
-        """Answer the questions that come; all that was said."""
+    def answer(self, *words: str) -> None:
+        """Answer the questions that come."""
         for word in words:
             self.until(PROMPT)
-            os.write(self.master, f"{word}\n".encode())
-        return self.seen
+            self.say(f"{word}\n")
+
+    def say(self, text: str | bytes) -> None:
+        """Answer a question that was heard already."""
+        self.terminal.type(text)
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; the status, and all that was said."""
-        while new := self._read():
-            self.seen += new
-        return self.running.wait(timeout=60), self.seen
-
-    def _read(self) -> str:
-        try:
-            return os.read(self.master, 1 << 16).decode(errors="replace").replace("\r\n", "\n")
-        except OSError:  # how Linux says that the other end is closed
-            return ""
+        return self.terminal.read_until_ended(self.running), self.terminal.text
 
 
 @contextmanager
-def talking(*args: str, stdout: int | None = None) -> Iterator[Talk]:
+def talking(*args: str, **streams: int) -> Iterator[Talk]:
     """The command, with a person to ask."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = environment({"TERM": "xterm-256color", "NO_COLOR": "1"})
-    running = subprocess.Popen(
-        [*COMMAND, "bisect", *args], stdin=slave, stdout=stdout or slave, stderr=slave, env=env, start_new_session=True
-    )
-    os.close(slave)
-    try:
-        yield Talk(master, running)
-    finally:
-        running.kill()
-        running.wait()
-        os.close(master)
+    with on_terminal([*COMMAND, "bisect", *args], env=env, **streams) as (terminal, running):
+        yield Talk(terminal, running)
 
 
 def test_a_person_judges(tmp_path: Path) -> None:
@@ -83,10 +60,9 @@ def test_a_person_judges(tmp_path: Path) -> None:
         first = talk.until(PROMPT)
         assert "probe 5  layers.5\n  shape [4], float32\n  max|Δ| 0  rel_l2 0\n  ····\n  ✓ agrees: equal\n" in first
         assert "10 suspects, roughly 4 steps left\n" in first
-        talk.seen = ""
-        os.write(talk.master, b"g\n")
+        talk.say("g\n")
         assert "4 suspects, roughly 3 steps left" in talk.until(PROMPT)
-        os.write(talk.master, b"bad\n")
+        talk.say("bad\n")
         talk.answer("b", "b")
         status, seen = talk.end()
     assert status == 1
@@ -108,7 +84,7 @@ def test_words_that_are_no_marks(tmp_path: Path) -> None:
     with talking(*dumped(tmp_path, "....")) as talk:
         talk.answer("u", "maybe", "", "gut", "G", "undo", "l", "s")
         talk.until(PROMPT)
-        os.write(talk.master, b"\xff\xfe\n")
+        talk.say(b"\xff\xfe\n")
         talk.answer("log", "q")
         status, seen = talk.end()
     assert status == 2
@@ -123,7 +99,7 @@ def test_words_that_are_no_marks(tmp_path: Path) -> None:
 def test_the_end_of_the_input_is_a_way_to_quit(tmp_path: Path) -> None:
     with talking(*dumped(tmp_path, "....")) as talk:
         talk.until(PROMPT)
-        os.write(talk.master, b"\x04")
+        talk.say("\x04")
         status, seen = talk.end()
     assert status == 2
     assert seen.endswith("tensordiff: stopped with 4 suspects left\n")
@@ -132,10 +108,9 @@ def test_the_end_of_the_input_is_a_way_to_quit(tmp_path: Path) -> None:
 def test_json_goes_apart_from_the_talk(tmp_path: Path) -> None:
     with talking(*dumped(tmp_path, "..xx"), "--json", stdout=subprocess.PIPE) as talk:
         talk.answer("b", "g")
+        assert talk.end()[0] == 1
         assert talk.running.stdout is not None
         found = json.loads(talk.running.stdout.read())
-        talk.running.stdout.close()
-        assert talk.end()[0] == 1
     assert (found["first_bad"]["index"], found["monotone"]) == (2, None)
     assert [(probe["index"], probe["mark"]) for probe in found["probes"]] == [(2, "bad"), (1, "good")]
 

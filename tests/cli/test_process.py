@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, environment, process, shell
 from tests.making import save
+from tests.processes import PATIENCE_S, run_for_bytes, started
 
 ESCAPE = "\x1b"
 
@@ -36,15 +37,14 @@ def test_a_comparison_cut_short_does_not_claim_to_agree(long: str) -> None:
 
 
 def test_ctrl_c_in_the_middle(long: str) -> None:
-    running = subprocess.Popen(
-        [*COMMAND, "compare", long, long], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True
-    )
-    assert running.stdout is not None
-    # Rows are being measured, and cannot all be: nobody takes them from the pipe.
-    while not running.stdout.readline().startswith("✓     0"):
-        assert running.poll() is None
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=60)
+    command = [*COMMAND, "compare", long, long]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True) as running:
+        assert running.stdout is not None
+        # Rows are being measured, and cannot all be: nobody takes them from the pipe.
+        while not running.stdout.readline().startswith("✓     0"):
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == 130
     assert err == "interrupted\n"
     assert "verdict" not in out
@@ -62,9 +62,7 @@ def test_no_colour_when_piped() -> None:
     ],
 )
 def test_a_terminal_that_has_only_ascii(name: str, env: dict[str, str]) -> None:
-    done = subprocess.run(
-        [*COMMAND, "compare", REFERENCE, CANDIDATE], capture_output=True, env=environment(env), check=False
-    )
+    done = run_for_bytes([*COMMAND, "compare", REFERENCE, CANDIDATE], env=environment(env))
     assert (done.returncode, done.stderr) == (1, b"")
     out = done.stdout.decode("ascii")
     assert "max|d|" in out
@@ -78,10 +76,8 @@ def test_the_plain_c_locale() -> None:
 
 
 def test_a_character_set_that_has_some_of_our_glyphs() -> None:
-    done = subprocess.run(
-        [*COMMAND, "compare", REFERENCE, CANDIDATE], capture_output=True, check=False,
-        env=environment({"PYTHONIOENCODING": "latin-1"}),
-    )  # fmt: skip
+    env = environment({"PYTHONIOENCODING": "latin-1"})
+    done = run_for_bytes([*COMMAND, "compare", REFERENCE, CANDIDATE], env=env)
     assert (done.returncode, done.stderr) == (1, b"")
     assert re.search(r"^\+     0 embed_tokens input_0 .* ·{9}$", done.stdout.decode("latin-1"), re.M)
 
@@ -96,7 +92,5 @@ def test_names_that_ascii_lacks_are_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["compare", "inspect", "lint", "demo"])
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_help_in_any_character_set(command: str, encoding: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, command, "--help"], capture_output=True, env=environment({"PYTHONIOENCODING": encoding}), check=False
-    )
+    done = run_for_bytes([*COMMAND, command, "--help"], env=environment({"PYTHONIOENCODING": encoding}))
     assert (done.returncode, done.stderr) == (0, b"")

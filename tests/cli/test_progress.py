@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tensordiff.cli import progress
 from tensordiff.cli.progress import Progress
+from tests.processes import until
 
 
 class Terminal(io.StringIO):
@@ -68,8 +68,7 @@ def test_it_says_what_the_first_item_waits_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(progress, "_LONG_S", 0.0)
 
     def late() -> Iterator[str]:
-        while "waiting for paint" not in terminal.getvalue():
-            time.sleep(0.001)
+        until(lambda: "waiting for paint" in terminal.getvalue())
         yield "a"
 
     with Progress("measuring", 1, "waiting for paint to dry") as shown:

@@ -6,44 +6,39 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, Call, assert_one_sentence, environment
+from tests.processes import PATIENCE_S, ended, started, until
 
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """A server, ended as Ctrl-C would."""
-    serving = subprocess.Popen(
-        [*COMMAND, "serve", REFERENCE, CANDIDATE, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=environment({"XDG_STATE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}), cwd=tmp_path,
-    )  # fmt: skip
-    assert serving.stdout and serving.stderr
-    try:
+    env = environment({"XDG_STATE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"})
+    command = [*COMMAND, "serve", REFERENCE, CANDIDATE, "--port", "0"]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=tmp_path) as serving:
+        assert serving.stdout and serving.stderr
         said = serving.stdout.readline().decode().strip()
-        _wait_for(said)
+        until(lambda: _is_listening(said))
         yield said
         serving.send_signal(signal.SIGINT)
-        serving.wait(30)
+        ended(serving)
         assert b"Traceback" not in serving.stderr.read()
-    finally:
-        serving.kill()
-        serving.communicate()
 
 
-def _wait_for(address: str) -> None:
+def _is_listening(address: str) -> bool:
     """The address is printed a moment before anyone listens there."""
     host, port = address.removeprefix("http://").rstrip("/").split(":")
-    for _ in range(300):
-        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port)), timeout=1):
-            return
-        time.sleep(0.1)
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 async def test_a_visitor_sees_the_table(address: str) -> None:
@@ -55,7 +50,7 @@ async def test_a_visitor_sees_the_table(address: str) -> None:
         async with client.ws_connect(f"{address}ws?width=120&height=40") as socket:
             seen = b""
             while b"act_fn" not in seen:
-                message = await socket.receive(60)
+                message = await socket.receive(PATIENCE_S)
                 assert message.type is aiohttp.WSMsgType.BINARY
                 seen += message.data
             await socket.send_json(["stdin", "q"])

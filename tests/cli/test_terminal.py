@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
 import subprocess
-import termios
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tensordiff.cli.text import columns
-from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, environment
+from tests import processes
+from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, environment, process
 from tests.making import SAMPLES, numbers, save, save_npy, truncate
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -24,23 +20,12 @@ RED = "\x1b[31m"
 
 def on_terminal(*args: str, wide: int = 80, **env: str) -> tuple[int, str]:
     """Run with stdout on a terminal; the status and all that was written to it."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, wide, 0, 0))
     env = environment({"TERM": "xterm-256color"} | env)
-    with subprocess.Popen([*COMMAND, *args], stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=env) as running:
-        os.close(slave)
-        seen = b"".join(iter(lambda: _read(master), b""))
-        os.close(master)
+    with processes.on_terminal([*COMMAND, *args], wide, env=env, stderr=subprocess.PIPE) as (terminal, running):
+        status = terminal.read_until_ended(running)
         assert running.stderr is not None
         assert b"Traceback" not in running.stderr.read()
-    return running.returncode, seen.decode().replace("\r\n", "\n")
-
-
-def _read(master: int) -> bytes:
-    try:
-        return os.read(master, 1 << 16)
-    except OSError:  # how Linux says that the other end is closed
-        return b""
+    return status, terminal.text
 
 
 def widest(text: str) -> int:
@@ -121,9 +106,9 @@ def test_no_color_set_to_nothing_means_nothing() -> None:
 def test_names_are_whole_when_piped(tmp_path: Path) -> None:
     name = f"model.layers.0.{'very' * 50}.deep"
     made = str(save(tmp_path / "d.safetensors", {name: np.ones(2, np.float32)}))
-    done = subprocess.run([*COMMAND, "compare", made, made], capture_output=True, env=environment(), check=True)
-    assert name.removeprefix("model.") in done.stdout.decode()
-    assert "…" not in done.stdout.decode()
+    said = process("compare", made, made)
+    assert name.removeprefix("model.") in said.out
+    assert "…" not in said.out
 
 
 def test_json_is_one_line_on_a_terminal_too() -> None:

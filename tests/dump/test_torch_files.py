@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile
+from tests import processes
 from tests.dump.torch_crafting import BASE, bits, check, save
 
 
@@ -157,5 +157,5 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
         f"print(sum(float(e.read().sum()) for e in open_dump({str(path)!r}).entries))\n"
         "sys.exit('torch' in sys.modules)"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = processes.run([sys.executable, "-c", code])
     assert (ran.returncode, ran.stderr, float(ran.stdout)) == (0, "", float(BASE.sum()) + 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -28,6 +27,7 @@ from tensordiff.dump.native import look
 from tensordiff.dump.shards import raw
 from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import WriteError
+from tests import processes
 
 UNKNOWN_TO_SAFETENSORS = {"complex128", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"}
 
@@ -304,13 +304,13 @@ with DumpWriter(sys.argv[1], facts={"source": "child"}, shard_bytes=40_000_000) 
 
 
 def test_a_killed_capture_can_be_read_up_to_there(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    said = -1
-    while said < 50:
-        said = int(child.stdout.readline())
-    os.kill(child.pid, signal.SIGKILL)
-    child.communicate()
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path)]
+    with processes.started(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = -1
+        while said < 50:
+            said = int(child.stdout.readline())
+        child.kill()
     assert child.returncode == -signal.SIGKILL
     dump = opened(tmp_path)
     assert dump.interrupted
@@ -360,15 +360,15 @@ def test_a_limit_on_file_size_is_a_sentence(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
     command = [sys.executable, "-c", FULL, str(tmp_path)]
-    check_full(subprocess.check_output(command, text=True, preexec_fn=limit), 24)
+    check_full(processes.run(command, check=True, preexec_fn=limit).stdout, 24)
 
 
 def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
     inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     try:
-        subprocess.run([*inside, mount], check=True, capture_output=True)
+        processes.run([*inside, mount], check=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small file system cannot be mounted here")
     command = [*inside, f'{mount} && exec "$0" "$@"', sys.executable, "-c", FULL, str(tmp_path / "dump")]
-    check_full(subprocess.check_output(command, text=True), 15)
+    check_full(processes.run(command, check=True).stdout, 15)

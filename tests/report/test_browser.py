@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tensordiff.report import write_report
+from tests import processes
 from tests.making import numbers
 from tests.report.ground import HOSTILE, compared, samples
 
@@ -24,7 +24,7 @@ def opened(path: Path) -> str:
     assert BROWSER
     command = (BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={path.parent / 'profile'}",
                "--window-size=1400,1000", "--dump-dom", path.as_uri())  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = processes.run(command)
     return done.stdout
 
 

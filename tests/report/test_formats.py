@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tensordiff.errors import WriteError
 from tensordiff.report import write_report
 from tensordiff.report.html_data import data_of
 from tensordiff.report.story import tell
+from tests import processes
 from tests.making import SAMPLES, numbers
 from tests.report.ground import FORMATS, HOSTILE, compared, report, samples, written
 
@@ -273,7 +273,7 @@ for suffix in {FORMATS!r}:
     write_report(session, outcome, Path({str(tmp_path)!r}) / f"r{{suffix}}")
     print(suffix, "matplotlib" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", script], check=True)
     assert done.stdout.split() == [word for s in FORMATS for word in (s, str(s == ".png"))]
 
 

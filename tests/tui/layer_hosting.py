@@ -18,6 +18,7 @@ from tensordiff.session import Request, Session
 from tensordiff.tui.screens.layer import LayerScreen
 from tensordiff.tui.widgets.pane import Pane
 from tests.making import SAMPLES, save
+from tests.processes import PATIENCE_S
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Pane[object]")
@@ -72,10 +73,11 @@ class Shown(NamedTuple):
 
     async def settle(self) -> None:
         """Until no thread works, one that was replaced by another included, and no message waits."""
-        for _ in range(3):
-            await self.pilot.pause(0.001)
-            while not all(worker.is_finished for worker in self.app.workers):
-                await asyncio.sleep(0.002)
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await self.pilot.pause(0.001)
+                while not all(worker.is_finished for worker in self.app.workers):
+                    await asyncio.sleep(0.002)
         await self.pilot.pause(0.001)
 
     async def press(self, *keys: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +17,13 @@ from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.screens.diff import DiffScreen
 from tensordiff.tui.widgets.layer_table import LayerTable
 from tests.making import SAMPLES
+from tests.processes import PATIENCE_S
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
 INJECTED, GOLDEN = SAMPLES / "candidate_injected", SAMPLES / "golden"
 CULPRIT = "layers.1.mlp.act_fn"
+_ASK_AGAIN_S = 0.1
 
 
 class Running(NamedTuple):
@@ -47,6 +50,15 @@ class Running(NamedTuple):
                 if working:  # an empty list would mean all of them
                     await self.app.workers.wait_for_complete(working)
             await self.pilot.pause()
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        """Until something is so: asked again whenever a thread has ended and what it said was heard."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_so():
+                working = [worker._task for worker in self.app.workers if worker._task and not worker.is_finished]
+                if working:  # with an end: a run goes on for as long as its child
+                    await asyncio.wait(working, timeout=_ASK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+                await self.pilot.pause(0.01)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from tensordiff.session import Request
 from tensordiff.tui.screens.dialogs import Choose
 from tensordiff.tui.widgets.job_line import JobLine
 from tensordiff.tui.widgets.rules_panel import RulesPanel
+from tests import processes
 from tests.making import numbers, write
 from tests.tui.running import Running, running
 
@@ -74,10 +73,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Request:
 
 async def ended(run: Running) -> None:
     """Until the child is gone and what it made is shown."""
-    for _ in range(1200):
-        if run.screen.query_one(JobLine).run is None:
-            break
-        await asyncio.sleep(0.05)
+    await run.until(lambda: run.screen.query_one(JobLine).run is None)
     await run.settle()
     await run.settle()
 
@@ -131,8 +127,8 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request,
 
 def children() -> list[str]:
     """The processes of this one that run sources, whether they work or wait."""
-    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True, check=False).stdout
-    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found.split() if Path(f"/proc/{pid}").exists()]
+    found = filter(processes.is_there, processes.children(os.getpid()))
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
     return [line.decode() for line in lines if b"tensordiff.capture.children" in line]
 
 
@@ -156,10 +152,7 @@ async def test_operations_open_as_a_comparison_of_their_own(dumps: Request) -> N
         first = run.screen
         run.table.reveal(run.table.listing.labels.index("scale"))
         await run.press("o")
-        for _ in range(1200):
-            if run.screen is not first and run.screen.outcome is not None:
-                break
-            await asyncio.sleep(0.05)
+        await run.until(lambda: run.screen is not first and run.screen.outcome is not None)
         await run.settle()
         assert any("mul" in name for name in run.names)
         await run.press("q")
@@ -202,10 +195,7 @@ async def test_leaving_the_app_ends_the_child(dumps: Request) -> None:
 async def test_a_source_in_place_of_a_dump_is_run_first(dumps: Request) -> None:
     source = f"py:{dumps.candidate.parent / 'net.py'}:wrong"
     async with running(Request(dumps.reference, Path(source)), (140, 40)) as run:
-        for _ in range(1200):
-            if run.screen.outcome is not None:
-                break
-            await asyncio.sleep(0.05)
+        await run.until(lambda: run.screen.outcome is not None)
         await run.settle()
         assert run.verdict == "diverges"
 
@@ -214,10 +204,7 @@ async def test_a_source_that_does_not_run_ends_with_its_sentence(dumps: Request)
     source = f"py:{dumps.candidate.parent / 'net.py'}:nothing"
     async with running(Request(dumps.reference, Path(source)), (140, 40)) as run:
         await ended(run)
-        for _ in range(600):
-            if run.app.sentence:
-                break
-            await asyncio.sleep(0.05)
+        await run.until(lambda: run.app.sentence)
     assert run.app.return_value == 2
     assert "nothing" in run.app.sentence
 
@@ -226,10 +213,8 @@ async def test_a_source_is_asked_in_the_app_what_the_command_line_would_ask_it(t
     reference = write(tmp_path / "reference", {"a": numbers(2)}, token_ids=[5, 7])
     request = Request(reference, Path("hf:no/such-model"), settings=Settings(steps=3))
     async with running(request) as run:
-        for _ in range(1200):
-            if (job := run.screen.query_one(JobLine).run) is not None:
-                break
-            await asyncio.sleep(0.01)
+        await run.until(lambda: run.screen.query_one(JobLine).run is not None)
+        job = run.screen.query_one(JobLine).run
         assert job is not None
         assert job.job.settings == Settings(input_ids=(5, 7), steps=3)
         job.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +21,8 @@ from tensordiff.tui.wanted import Wanted
 from tensordiff.tui.widgets.filter_bar import FilterBar
 from tensordiff.tui.widgets.frames import PlotFrame, SummaryFrame, TableFrame
 from tensordiff.tui.widgets.key_line import KeyLine
+from tests import processes
+from tests.processes import PATIENCE_S
 from tests.tui.running import CANDIDATE, REFERENCE, Running, samples
 
 _SCRIPT = """
@@ -39,7 +40,7 @@ print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name 
 
 
 def test_the_first_frame_loads_nothing_that_compares() -> None:
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", _SCRIPT], check=True)
     assert done.stdout == "\n"
 
 
@@ -50,7 +51,7 @@ class Held:
         self.may_go = threading.Event()
 
     def __call__(self) -> Request:
-        self.may_go.wait()
+        assert self.may_go.wait(PATIENCE_S)
         return samples()
 
 
@@ -68,11 +69,9 @@ async def opening(size: tuple[int, int] = (120, 40), **settings: object) -> Asyn
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    for _ in range(3000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never was so")
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.01)
 
 
 async def arrived(run: Running, held: Held) -> None:

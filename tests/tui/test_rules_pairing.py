@@ -16,6 +16,7 @@ from tensordiff.session import Request, Session
 from tensordiff.tui.screens.map_screen import MapScreen
 from tests.cli.test_hostile_names import HOSTILE
 from tests.making import numbers, save, write
+from tests.processes import PATIENCE_S
 from tests.tui.rules_hosting import CANDIDATE, REFERENCE, Host, drawn, opened, orphan, said, settled, with_other_mlp
 
 SIZE = (120, 40)
@@ -178,9 +179,9 @@ async def test_looking_can_be_stopped(session: Session, monkeypatch: pytest.Monk
         monkeypatch.setattr(Session, "suggestions", slow)
         app.panel.orphans.focus()
         await pilot.pause()
-        assert begun.wait(5) and "looking" in said(app, "#suggestions-heading")
+        assert begun.wait(PATIENCE_S) and "looking" in said(app, "#suggestions-heading")
         await pilot.press("s")
-        assert ended.wait(5)
+        assert ended.wait(PATIENCE_S)
         assert "stopped" in said(app, "#suggestions-heading")
         monkeypatch.setattr(Session, "suggestions", looked)
         await pilot.press("s")
