@@ -147,7 +147,7 @@ def test_the_log() -> None:
     bisect = fresh(4).mark("skip").mark("good").mark("bad")
     assert bisect.log().splitlines()[:2] == [
         "# tensordiff bisect, 4 places",
-        "# everything before the first bad place is good, everything after it bad",
+        "# everything before the first bad place is good, all after it bad",
     ]
     assert bisect.log().splitlines()[2:] == ["skip 20 layers.2", "good 10 layers.1", "bad 30 layers.3"]
     assert fresh(4).replay(bisect.log()) == bisect
