@@ -8,9 +8,8 @@ import numpy as np
 
 from benchmarks.timing import best_of
 from tensordiff.align import Plan, align
-from tensordiff.align.accepting import accept
 from tensordiff.align.index import Index
-from tensordiff.align.suggest import Suggester
+from tensordiff.align.suggest import Suggester, accept
 from tensordiff.dump.model import Dump, Held, entry
 
 LAYERS = 200

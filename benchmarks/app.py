@@ -29,21 +29,20 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from tensordiff.align.match import Pair
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings as CaptureSettings
-from tensordiff.capture.source import parse_source
 from tensordiff.compare.engine import Row
-from tensordiff.compare.measure import measure
-from tensordiff.compare.verdict import Verdict
+from tensordiff.compare.judge.verdict import Verdict
+from tensordiff.compare.measure.dispatch import measure
 from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.session import Request
+from tensordiff.session.session import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.listing import Batch, Listing, Order, Pattern
-from tensordiff.tui.wanted import Wanted
-from tensordiff.tui.widgets.job_line import JobLine
-from tensordiff.tui.widgets.layer_table import LayerTable
+from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.launch import Wanted
+from tensordiff.tui.table.model import Batch, Listing, Order, Pattern
+from tensordiff.tui.table.table import LayerTable
 
 SIZE = (160, 48)
 COUNTS = (1_000, 10_000, 100_000)

@@ -13,7 +13,7 @@ from benchmarks.timing import best_of
 from benchmarks.today import compare_like_today
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.measure import warm_up
+from tensordiff.compare.measure.dispatch import warm_up
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.model import Held, entry
 

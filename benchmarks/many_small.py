@@ -10,8 +10,8 @@ import torch
 from safetensors.numpy import save_file
 
 from benchmarks.today import compare_like_today
-from tensordiff.compare.measure import warm_up
-from tensordiff.session import Request, Session
+from tensordiff.compare.measure.dispatch import warm_up
+from tensordiff.session.session import Request, Session
 
 COUNT, FILES = 20_000, 4_000
 

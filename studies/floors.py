@@ -1,7 +1,7 @@
 """Where healthy layers stand: errors and amplification of clean runs, by type, component, depth and reduction length.
 
-The floors of ``tensordiff.compare.verdict`` are chosen so that all of these stay within them; this prints, and writes
-into ``docs/verdicts.md``, what they were chosen by.
+The floors of ``tensordiff.compare.judge.verdict`` are chosen so that all of these stay within them; this
+prints, and writes into ``docs/verdicts.md``, what they were chosen by.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from studies.capturing import write
 from studies.models import archs
 from studies.trial import DTYPES, compare, healthy_runs
-from tensordiff.compare.verdict import UNITS, floor_for
-from tensordiff.report.component import component
+from tensordiff.compare.judge.verdict import UNITS, floor_for
+from tensordiff.report.labels import component
 
 _SUMMED = ("float32", "bfloat16", "float16")
 LENGTHS = (64, 256, 1024, 4096, 16384)

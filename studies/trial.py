@@ -13,10 +13,10 @@ import numpy as np
 from studies.bugs import BUGS, Bug, Planting, Spot
 from studies.capturing import DUMPED, Captures, Dumped, capture, is_dumped, write
 from studies.models import BY_NAME, Tiny, build, reorder
-from tensordiff.compare.verdict import floor_for
+from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 
 FINDABLE = 4.0
 """How many times the clean run's error at its place a bug must show to count as findable."""

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tensordiff.capture.children.library import capture
-    from tensordiff.capture.taps import tap
+    from tensordiff.capture.engines.torch.library import capture
+    from tensordiff.capture.tap import tap
 
 __all__ = ["__version__", "capture", "tap"]
 __version__ = "0.1.0"
@@ -25,5 +25,5 @@ def __getattr__(name: str) -> Any:
     if name == "capture":
         return import_module("tensordiff.capture")
     if name == "tap":
-        return import_module("tensordiff.capture.taps").tap
+        return import_module("tensordiff.capture.tap").tap
     raise AttributeError(f"module 'tensordiff' has no attribute {name!r}")

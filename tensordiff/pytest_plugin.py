@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.report.kept import Disagreement, place_for_report
+from tensordiff.disagreement import Disagreement, place_for_report
 
 _OPTION, _PROPERTY = "--tensordiff-reports", "tensordiff"
 _LONGEST = 150

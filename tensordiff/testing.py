@@ -22,17 +22,17 @@ import numpy as np
 
 from tensordiff.compare.engine import Row
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.disagreement import Disagreement, place_for_report
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Held, entry
 from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
-from tensordiff.report.kept import Disagreement, place_for_report
-from tensordiff.report.sentence import sentence
-from tensordiff.report.words import label
+from tensordiff.report.labels import label
+from tensordiff.report.model import sentence
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 
 __all__ = ["Disagreement", "assert_agrees"]
 

@@ -66,7 +66,7 @@ def test_commands_on_dumps_load_no_framework_and_no_face(args: tuple[str, ...], 
     assert not names.intersection(FRAMEWORKS + FACES)
 
 
-@pytest.mark.parametrize("args", [("--help",), ("compare", "--help"), ("--version",), ("inspect", "--help"), ("nope",)])
+@pytest.mark.parametrize("args", [("--help",), ("--version",), ("nope",)])
 def test_help_loads_nothing_heavy(args: tuple[str, ...]) -> None:
     _, names = loaded(*args)
     assert "click" in names
@@ -98,6 +98,6 @@ def test_import_linter_s_contracts_hold() -> None:
 
 
 def test_only_the_command_line_writes_to_the_standard_streams() -> None:
-    files = [path for path in (ROOT / "tensordiff").rglob("*.py") if path.parent.name != "cli"]
+    files = [path for path in (ROOT / "tensordiff").rglob("*.py") if "cli" not in path.parts]
     assert len(files) > 20
     assert [path for path in files if "sys.std" in path.read_text()] == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tests.cli.running import process
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import RulesFile
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule import Rule
 from tensordiff.compare.limits import Limits
-from tensordiff.live import Live
-from tensordiff.rerun import RerunOracle
 from tensordiff.search.oracle import search
-from tensordiff.session import Request, Session
-from tensordiff.state import State
+from tensordiff.session.rerun_oracle import RerunOracle
+from tensordiff.session.reruns import Live
+from tensordiff.session.session import Request, Session
+from tensordiff.session.state import State
 from tests.capture.making import SMALL, run_here, script
 
 pytest.importorskip("torch")

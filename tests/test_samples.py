@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff import samples
 from tensordiff.errors import NotADump
-from tensordiff.samples import sample
+from tensordiff.session import samples
+from tensordiff.session.samples import sample
 from tests.making import SAMPLES
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.compare.ahead import FIRST
-from tensordiff.dump.numpy_files import NpyFile
+from tensordiff.compare.measure.scheduler import FIRST
+from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.errors import AlignError, NotADump, TensordiffError
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"

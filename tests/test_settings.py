@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensordiff.errors import BadFile
-from tensordiff.settings import NAME, Settings, read_settings, settings_file
+from tensordiff.session.preferences import NAME, Settings, read_settings, settings_file
 
 
 def settings(folder: Path, text: str) -> Settings:

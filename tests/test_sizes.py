@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.sizes import bytes_said
+from tensordiff.util.sizes import bytes_said
 
 
 @pytest.mark.parametrize(

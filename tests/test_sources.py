@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tensordiff.capture.job import Source
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import Source
-from tensordiff.sources import settings_for, source_in
+from tensordiff.session.sources import settings_for, source_in
 from tests.making import numbers, write
 
 HF, PY = Source("hf", "some/model"), Source("py", "net.py", "make")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import MapRule, RulesFile, write_rules_file
+from tensordiff.align.rules.file import MapRule, RulesFile, write_rules_file
+from tensordiff.align.rules.rule import Rule
 from tensordiff.errors import BadFile, WriteError
-from tensordiff.session import Request, Session
-from tensordiff.state import (
+from tensordiff.session.session import Request, Session
+from tensordiff.session.state import (
     SCHEMA,
     Places,
     State,
@@ -27,7 +27,7 @@ from tensordiff.state import (
     row_name,
     rules_of_state,
     what_changed,
-)  # fmt: skip
+)
 from tests.align.rules_crafting import READ
 from tests.align.test_rules_writing import FILES
 from tests.making import numbers, save, write

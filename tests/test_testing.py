@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tensordiff.disagreement import place_for_report
 from tensordiff.errors import TensordiffError
-from tensordiff.report.kept import place_for_report
 from tensordiff.testing import Disagreement, assert_agrees
 from tests import processes
 from tests.making import SAMPLES, nudged, numbers, write

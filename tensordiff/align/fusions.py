@@ -13,9 +13,9 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from tensordiff.align.by_value import Sketch
 from tensordiff.align.expression import parse
 from tensordiff.align.expression.activations import gelu, gelu_tanh, relu, silu
-from tensordiff.align.sketch import Sketch
 
 WINDOW = 6
 """How far apart in execution order the parts of a fused tensor may stand."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensordiff.align.expression import Expression, Name, bindings, evaluate, names, parse_view, plan, view_of
-from tensordiff.align.expression.placeholders import LONE_NUMBER, PLACEHOLDER
-from tensordiff.align.rules import RuleSet, Side
+from tensordiff.align.expression.tree import LONE_NUMBER, PLACEHOLDER
+from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name

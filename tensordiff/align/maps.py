@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
 from tensordiff.align.index import Index
-from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
 
 Numbers = dict[str, int]

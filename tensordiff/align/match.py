@@ -19,9 +19,9 @@ from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
-from tensordiff.align.rules import RuleSet, switched_off
-from tensordiff.align.rules_file import RulesFile
-from tensordiff.align.rules_tables import MapRule, ViewRule
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule import RuleSet, switched_off
+from tensordiff.align.rules.tables import MapRule, ViewRule
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError

@@ -1,4 +1,9 @@
-"""Execution order: of the pairs, and whether both sides ran in the same.
+"""Recovering execution order from the values: an output that is another layer's input was computed before it.
+
+For dumps that have no order of their own. A module ends after its parts. Where values say nothing (a
+residual is added between two layers), what the layers of a transformer are called does, then numbers.
+
+Execution order: of the pairs, and whether both sides ran in the same.
 
 A folder of MAX files has none. Then it is taken from the other side; if neither has one it is recovered
 from the values, see ``recover``.
@@ -6,12 +11,167 @@ from the values, see ``recover``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import heapq
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
 from tensordiff.align.index import parts_of
-from tensordiff.align.recover import recover
 from tensordiff.dump.model import Dump, Entry
+from tensordiff.dump.names import natural_key
+from tensordiff.errors import DumpError
+
+Node = tuple[str, int, int]
+"""Layer, step and call."""
+Key = tuple[int, list[int], int]
+"""Step, the rank of each component of the layer's name, call."""
+_ENDS = 1 << 12  # bytes at either end that tell tensors apart
+_MOST_READ = 20_000  # entries up to which values are asked at all
+_SMALLEST = 16
+
+
+def recover(dump: Dump) -> tuple[list[Entry], bool]:
+    """A dump's entries in a likely order of execution, and whether values had a say in it."""
+    nodes = dict.fromkeys(map(_node, dump.entries))
+    edges = set(_from_values(dump)) if len(dump) <= _MOST_READ else set()
+    within = set(_from_names(nodes))
+    keys = _keys(nodes)
+    order = _sorted(keys, edges | within) if edges or within else sorted(nodes, key=keys.__getitem__)
+    place = {node: k for k, node in enumerate(order)}
+    return sorted(dump.entries, key=lambda e: (place[e.layer, e.step, e.call], _port_key(e.port))), bool(edges)
+
+
+@lru_cache(maxsize=1 << 12)
+def _port_key(port: str) -> tuple[object, ...]:
+    """What a layer is given stands before what it gives."""
+    return not port.startswith("input"), natural_key(port)
+
+
+def _node(entry: Entry) -> Node:
+    return entry.layer, entry.step, entry.call
+
+
+def _from_values(dump: Dump) -> Iterator[tuple[Node, Node]]:
+    """Who gave what another was given. Equal values at several levels tie the innermost giver to each taker."""
+    if not any(entry.is_input for entry in dump.entries):
+        return
+    givers: dict[object, list[Entry]] = defaultdict(list)
+    for entry in dump.entries:
+        if not entry.is_input and (digest := _digest(entry)) is not None:
+            givers[digest].append(entry)
+    inside = _inside(dump)
+    for entry in dump.entries:
+        for giver in givers.get(_digest(entry), []) if entry.is_input else []:
+            if not _is_within(entry.layer, giver.layer) and not _is_within(giver.layer, entry.layer):
+                # What is inside a module cannot run before the module was given its input.
+                yield from ((_node(giver), taker) for taker in inside[_node(entry)])
+
+
+def _inside(dump: Dump) -> dict[Node, list[Node]]:
+    """For each module, itself and all within it."""
+    found: dict[Node, list[Node]] = defaultdict(list)
+    for layer, step, call in {_node(entry) for entry in dump.entries}:
+        parts = layer.split(".")
+        for length in range(1, len(parts) + 1):
+            found[".".join(parts[:length]), step, call].append((layer, step, call))
+    return found
+
+
+def _from_names(nodes: Mapping[Node, object]) -> Iterator[tuple[Node, Node]]:
+    """A module ends after every part of it."""
+
+    @cache
+    def around(parent: str, step: int, call: int) -> Node | None:
+        """The module of that name, or else the next one outwards: asked again by each of its parts."""
+        for node in ((parent, step, call), (parent, step, 1)):
+            if node in nodes:
+                return node
+        return around(parent.rpartition(".")[0], step, call) if "." in parent else None
+
+    for node in nodes:
+        layer, step, call = node
+        parent, dot, _ = layer.rpartition(".")
+        if dot and (module := around(parent, step, call)) is not None:
+            yield node, module
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(outer + ".")
+
+
+def _digest(entry: Entry) -> object:
+    """Enough to know a tensor again; None for what many are like."""
+    try:
+        array = entry.read()
+    except DumpError:
+        return None  # measuring will say why
+    if array.size < _SMALLEST or not array.flags.c_contiguous:
+        return None
+    # Only the ends are touched: opening must not read a dump.
+    flat, count = array.reshape(-1), max(1, _ENDS // array.itemsize)
+    ends = (flat[:count].tobytes(), flat[-count:].tobytes())
+    if not any(map(any, ends)):
+        return None
+    return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
+
+
+def _sorted(keys: Mapping[Node, Key], edges: set[tuple[Node, Node]]) -> list[Node]:
+    """Nodes after all that come before them; by step and numbers in names where edges leave a choice."""
+    after: dict[Node, list[Node]] = defaultdict(list)
+    waiting = dict.fromkeys(keys, 0)
+    for first, then in edges:
+        after[first].append(then)
+        waiting[then] += 1
+    ready = [(keys[node], node) for node, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order: list[Node] = []
+    while ready:
+        _, node = heapq.heappop(ready)
+        order.append(node)
+        for then in after[node]:
+            waiting[then] -= 1
+            if not waiting[then]:
+                heapq.heappush(ready, (keys[then], then))
+    return order + sorted(keys.keys() - set(order), key=keys.__getitem__)  # what values tie in a circle
+
+
+# Parts of a transformer as they run: by the first that fits a component of the name.
+_RUNS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"embed|^w[tp]e$|rotary",
+        r"input_layernorm|^ln_1$|norm1|attention_norm",
+        r"^[qkv]_proj|qkv|^query|^key|^value|^self$|gate|^up_proj|intermediate|^fc1$|^w[13]$",
+        r"[qk]_norm|^act|activation",
+        r"^(?!post).*(?:attn|attention)",
+        r"^o_proj|^out_proj|^down|^dense|^output|^fc2$|^w2$",
+        r"post_attention|^ln_2$|norm2|ffn_norm",
+        r"mlp|feed_forward|ffn",
+        r"^(?:layers?|blocks?|h|encoder|decoder|language_model|model|transformer|\d+)$",
+        r"norm|^ln_f$",
+        r"head|pooler|classifier|logits",
+    )
+)
+
+
+@lru_cache(maxsize=1 << 14)
+def _rank(component: str) -> tuple[object, ...]:
+    runs = next((k for k, pattern in enumerate(_RUNS) if pattern.search(component)), len(_RUNS) // 2)
+    return runs, natural_key(component)
+
+
+def _keys(nodes: Iterable[Node]) -> dict[Node, Key]:
+    """Where each node stands as far as names tell: by step, then by the rank of every component."""
+    parts = {layer: layer.split(".") for layer in {layer for layer, _, _ in nodes}}
+    # Ranks are nested tuples, slow to compare; there are few components, so each gets the number of its rank.
+    ranks = {component: _rank(component) for component in {part for found in parts.values() for part in found}}
+    number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
+    place = {component: number[rank] for component, rank in ranks.items()}
+    return {(layer, step, call): (step, [place[part] for part in parts[layer]], call) for layer, step, call in nodes}
+
 
 Order = Literal["same", "differs", "unknown"]
 Found = TypeVar("Found", bound=tuple[Entry, Entry, str])

@@ -14,9 +14,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import get_args
 
-from tensordiff.align.rules import Rule, RuleSet, Side
-from tensordiff.align.rules_file import MapRule, parse_rules
-from tensordiff.align.rules_tables import map_rule, rule
+from tensordiff.align.rules.file import MapRule, parse_rules
+from tensordiff.align.rules.rule import Rule, RuleSet, Side
+from tensordiff.align.rules.tables import map_rule, rule
 from tensordiff.dump.model import Dump
 
 PRESETS = (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
-    from tensordiff.capture.children.library import Capturing
+    from tensordiff.capture.engines.torch.library import Capturing
 
 
 class _Capture(ModuleType):
@@ -22,7 +22,7 @@ class _Capture(ModuleType):
 
     def __call__(self, model: Any, folder: str | PathLike[str], **options: Any) -> Capturing:
         """Write what a torch model does within a ``with`` block into a dump: see ``library.capture``."""
-        from tensordiff.capture.children.library import capture
+        from tensordiff.capture.engines.torch.library import capture
 
         return capture(model, folder, **options)
 

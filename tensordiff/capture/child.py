@@ -1,9 +1,16 @@
 """One child process as the parent holds it: started, given jobs, heard, and ended for certain.
 
-The child is ``PYTHON -m tensordiff.capture.children KIND FD``, with ``stay`` behind it where it is to answer more than
+The child is ``PYTHON -m tensordiff.capture.process KIND FD``, with ``stay`` behind it where it is to answer more than
 one job. Jobs come on its standard input, a line each, and that pipe stays open: when it closes, the parent is gone and
 the child ends itself. Events come on a pipe of their own, so nothing that a framework prints can be taken for one; what
 it prints is kept as the log. The child leads a process group, and whatever is left of that group at the end is killed.
+
+The child of the last run, kept for the next one of the same source: what takes time is to import and to load.
+
+Whoever makes several runs one after the other holds a ``Standby``, gives it to each ``Run``, and closes it at the end.
+There is never more than one child in it, so never more than one model waits. A run takes the child out and leaves it
+here when all went well; one that failed, was cancelled or died is not used again. Whether what a child holds is still
+what a new one would load is for the child to say: see ``children.staying``.
 """
 
 from __future__ import annotations
@@ -16,12 +23,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from threading import Lock
+from types import TracebackType
+from typing import IO, Self
 
 import tensordiff
 from tensordiff.capture.events import Event, decode
 from tensordiff.capture.job import Job
+from tensordiff.capture.provenance import ASKED
+from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
 
 
@@ -110,7 +122,7 @@ class Child:
         python = self.job.settings.python or sys.executable
         # A link to the package alone: its neighbours must not hide those of another interpreter.
         (self._shelf / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
-        command = [python, "-m", "tensordiff.capture.children", self.job.source.kind, str(tell)]
+        command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(tell)]
         try:
             return subprocess.Popen(  # noqa: S603 - the interpreter the user named
                 [*command, "stay"] if self.stays else command,
@@ -143,3 +155,63 @@ def _send(pipe: IO[bytes] | None, line: str) -> None:
 def _signal(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+
+
+STAYS = ("hf", "py", "onnx")
+"""The kinds whose children can answer more than one job."""
+FREE = (*ASKED, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
+"""The settings that each job has for itself; by all others a source is loaded."""
+
+
+class Standby:
+    """At most one child that waits for another job."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: Child | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def take(self, job: Job) -> Child:
+        """The child that waits, if it is one for this job; else a new one, and that one is ended."""
+        with self._lock:
+            child, self._waiting = self._waiting, None
+        if child is not None:
+            if child.is_alive and _loaded(child.job) == _loaded(job):
+                return child
+            _dismiss(child)
+        return Child(job, stays=job.source.kind in STAYS)
+
+    def leave(self, child: Child) -> bool:
+        """Keep a child whose job is done; whether it is kept, and not for the caller to end."""
+        with self._lock:
+            if self._is_closed or self._waiting is not None or not child.stays:
+                return False
+            self._waiting = child
+            return True
+
+    def close(self) -> None:
+        """End the child that waits; from now on none is kept."""
+        with self._lock:
+            child, self._waiting, self._is_closed = self._waiting, None, True
+        if child is not None:
+            _dismiss(child)
+
+
+def _dismiss(child: Child) -> None:
+    child.end(grace_s=0)
+    child.close()
+
+
+def _loaded(job: Job) -> Job:
+    """What decides on what is loaded, as a job."""
+    usual = Settings()
+    settings = replace(job.settings, **{name: getattr(usual, name) for name in FREE})
+    return Job(job.source, settings, "")

@@ -14,10 +14,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from tensordiff.capture.child import Child
+from tensordiff.capture.child import Child, Standby
 from tensordiff.capture.events import Anew, Done, Event, Failed, Note, Phase
 from tensordiff.capture.job import Job
-from tensordiff.capture.standby import Standby
 from tensordiff.dump.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
 

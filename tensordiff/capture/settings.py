@@ -102,7 +102,7 @@ class Settings:
 
 def refuse_no_regex(what: str, expression: str) -> None:
     """Refuse an expression that is none, before anything is loaded."""
-    from tensordiff.align.rules import check_regex  # aligning is much to import for a child that starts
+    from tensordiff.align.rules.rule import check_regex  # aligning is much to import for a child that starts
 
     try:
         check_regex(what, expression)

@@ -9,7 +9,7 @@ from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
 
 if TYPE_CHECKING:
-    from tensordiff.tui.wanted import Wanted
+    from tensordiff.tui.launch import Wanted
 
 
 def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
@@ -18,7 +18,7 @@ def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
     with Line() as line:
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
-        from tensordiff.settings import read_settings, settings_file
+        from tensordiff.session.preferences import read_settings, settings_file
         from tensordiff.tui.app import TensordiffApp
 
         app = TensordiffApp(wanted, read_settings(settings_file()), keeps=keeps)

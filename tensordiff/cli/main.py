@@ -1,7 +1,8 @@
 """The command ``tensordiff``: which command runs, and how every failure leaves the process.
 
-``--help`` must be quick, so nothing but click is imported here: each command is its own module, and
-imports what it needs when it runs. This is the one place where errors become exit statuses.
+``--help`` and completion must be quick, so only click is imported here: each command is a module of its own, loaded
+when it runs, and what the list of commands says of it stands here. This is the one place where errors become exit
+statuses.
 """
 
 from __future__ import annotations
@@ -14,25 +15,26 @@ from importlib import import_module
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from tensordiff import __version__
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable
 
-COMMANDS = (
-    "compare",
-    "bisect",
-    "capture",
-    "replay",
-    "align",
-    "tolerances",
-    "report",
-    "verify",
-    "inspect",
-    "lint",
-    "demo",
-    "serve",
-)
+COMMANDS = {
+    "compare": "Pair two dumps, measure every pair, name the culprit.",
+    "bisect": "Search for the first bad place with few answers: yours, or verdicts.",
+    "capture": "Run a model and write what every layer was given and gave.",
+    "replay": "Run one layer alone on the inputs of a dump; write a repro of it.",
+    "align": "Show pairs, orphans and suggestions; write a rules file.",
+    "tolerances": "Say what tolerances would pass; write them for compare to enforce.",
+    "report": "Write what was found as a file for others; or what changed since last time.",
+    "verify": "Capture both sides, compare without and with injection, write reports.",
+    "inspect": "Show what is in a dump.",
+    "lint": "Say what is wrong with a dump, or with a pair.",
+    "demo": "Open the sample dumps that come with tensordiff.",
+    "serve": "Open two dumps in the app, in a browser.",
+}
 EPILOG = """\b
 Everyday:
   tensordiff REF CAND                 open two dumps, REF being the trusted one; compare, where there is no terminal
@@ -62,6 +64,14 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return _load(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,7 +103,7 @@ def _unknown(word: str) -> str:
 
 
 def _load(name: str) -> click.Command:
-    command = import_module(f"tensordiff.cli.{name}_command").command
+    command = import_module(f"tensordiff.cli.commands.{name}").command
     assert isinstance(command, click.Command)  # noqa: S101 - a module of ours without a command is a bug
     return command
 

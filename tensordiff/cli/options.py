@@ -34,7 +34,7 @@ class _Amount(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """What was typed, as a number."""
-        from tensordiff.align.rules_tables import check_amount
+        from tensordiff.align.rules.tables import check_amount
         from tensordiff.errors import AlignError
 
         amount = super().convert(value, param, ctx)

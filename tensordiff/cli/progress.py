@@ -10,7 +10,7 @@ from threading import Timer
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tensordiff.cli.text import fit, pad
+from tensordiff.util.text_width import fit, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1

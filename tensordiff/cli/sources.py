@@ -1,4 +1,7 @@
-"""Sources where a command takes a dump: they are run first, into a folder of their own, and it is said where."""
+"""Sources where a command takes a dump: they are run first, into a folder of their own, and it is said where.
+
+Opening a session for a command, and saying on stderr what a person should know of a session file.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from tensordiff.cli.streams import say
 from tensordiff.errors import printable
-from tensordiff.sources import settings_for, source_in
+from tensordiff.session.session import Request, Session
+from tensordiff.session.sources import settings_for, source_in
+from tensordiff.session.state import identity_of, read_state, what_changed
 
 if TYPE_CHECKING:
     from tensordiff.capture.settings import Settings
-    from tensordiff.session import Request
+    from tensordiff.session.session import Request
 
 
 def captured(request: Request) -> Request:
@@ -36,9 +41,21 @@ def dump_of(path: Path, settings: Settings | None = None, label: str = "") -> Pa
     from tensordiff.capture.job import Job
     from tensordiff.capture.runner import Run
     from tensordiff.capture.settings import Settings
-    from tensordiff.cli.capturing import follow
+    from tensordiff.cli.commands.capture import follow
 
     folder = Path(tempfile.mkdtemp(prefix="tensordiff-")) / (label or source.kind)
     done = follow(Run(Job(source.absolute(), settings or Settings(), str(folder))), label)
     say(f"captured {printable(source)}: {done.entries:,} tensors, in {printable(folder)}")
     return folder
+
+
+def opened(request: Request) -> Session:
+    """Open what is to be compared, with what a session file says where one is given; sources are run first."""
+    request = captured(request)
+    if request.session is None:
+        return Session.open(request)
+    kept = read_state(request.session)
+    session = Session.open(request, kept)
+    for sentence in what_changed(kept, identity_of(request.reference), identity_of(request.candidate)):
+        say(sentence)
+    return session

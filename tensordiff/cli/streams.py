@@ -1,4 +1,6 @@
-"""stdout and stderr: data goes to one, talk to the other, and neither can fail on a character.
+"""What lines are printed on: a terminal, which has a width, or a file or pipe, which has none.
+
+stdout and stderr: data goes to one, talk to the other, and neither can fail on a character.
 
 A terminal that has no ``✓`` gets ``+``: what its character set lacks is written in ASCII, our own
 glyphs by a table, a stranger's names escaped. Everything the commands print goes through ``echo``
@@ -10,10 +12,31 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import shutil
 import sys
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 import click
+
+from tensordiff.util.text_width import wrap
+
+
+class Page(NamedTuple):
+    """Where data is printed. Nothing is cut or wrapped where there is no terminal."""
+
+    wide: int | None
+
+    @classmethod
+    def here(cls) -> Page:
+        """As stdout is now."""
+        return cls(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+
+    def print(self, text: str = "", first: str = "", rest: str = "  ", **style: Any) -> None:
+        """Print text, on as many lines as it takes."""
+        for line in wrap(text, self.wide, first, rest):
+            echo(click.style(line, **style) if style else line)
+
 
 _HANDLER = "tensordiff.plain"
 _PLAIN = str.maketrans("✓✗·…Δ×∞━─▁▂▃▄▅▆▇█", "+x.~dx^=-12345678")

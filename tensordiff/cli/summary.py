@@ -7,20 +7,19 @@ from collections.abc import Sequence
 
 import click
 
-from tensordiff.cli.page import Page
-from tensordiff.cli.streams import echo
+from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.table import COLOURS, print_findings
-from tensordiff.compare.detail import Element
 from tensordiff.compare.engine import Row
-from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.lint import Finding
-from tensordiff.compare.logits import Logits
-from tensordiff.compare.verdict import VerdictName
+from tensordiff.compare.look.elements import Element
+from tensordiff.compare.look.logits import Logits
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
-from tensordiff.report.words import GLYPHS, label, name_of, short
+from tensordiff.report.labels import GLYPHS, label, name_of, short
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 
 _SHOWN = 4
 

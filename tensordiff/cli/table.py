@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.cli.page import Page
-from tensordiff.cli.streams import echo
-from tensordiff.cli.text import columns, fit, pad
+from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
-from tensordiff.report.sparkline import sparkline
-from tensordiff.report.words import GLYPHS, label, number, short
-from tensordiff.session import Session
+from tensordiff.report.labels import GLYPHS, label, number, short, sparkline
+from tensordiff.session.session import Session
+from tensordiff.util.text_width import columns, fit, pad
 
 COLOURS = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
 LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}

@@ -15,21 +15,20 @@ from typing import NamedTuple
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
-from tensordiff.collector import collector_held
-from tensordiff.compare.ahead import in_batches
-from tensordiff.compare.judging import Judging, Numbers
+from tensordiff.compare.judge.judge import Judging, Numbers
+from tensordiff.compare.judge.verdict import Golden
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.logits import has_distributions, logits
-from tensordiff.compare.measure import Sides, measure_many
-from tensordiff.compare.opening import Opened, open_pair
-from tensordiff.compare.opening import values_of as values_of
+from tensordiff.compare.look.logits import has_distributions, logits
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dispatch import Sides, measure_many
+from tensordiff.compare.measure.scheduler import in_batches
+from tensordiff.compare.row import Opened, open_pair, unknown
 from tensordiff.compare.row import Row as Row
-from tensordiff.compare.row import unknown
-from tensordiff.compare.sums import Diff
-from tensordiff.compare.verdict import Golden
+from tensordiff.compare.row import values_of as values_of
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
+from tensordiff.util.collector import collector_held
 
 MANY = 5_000
 """Pairs of a run for which the compiled pass is worth loading, however small they are."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tensordiff.align.index import port_of
-from tensordiff.align.rules_tables import ToleranceRule, check_amount
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.sums import Diff
+from tensordiff.align.rules.tables import ToleranceRule, check_amount
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import printable
 
 _ONE_FOR_ALL = "given"

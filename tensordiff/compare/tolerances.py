@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align.index import port_of
-from tensordiff.align.rules_tables import ToleranceRule
-from tensordiff.compare.detail import element_errors
+from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.compare.engine import Row, values_of
-from tensordiff.compare.logits import has_distributions, is_logits, logits
-from tensordiff.compare.measure import as_reals
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.look.elements import element_errors
+from tensordiff.compare.look.logits import has_distributions, is_logits, logits
+from tensordiff.compare.measure.dispatch import as_reals
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, printable
 

@@ -59,7 +59,11 @@ Reader = Callable[[Found], Dump | None]
 
 def readers() -> tuple[Reader, ...]:
     """Every format, most particular first."""
-    from tensordiff.dump import max_files, native, numpy_files, safetensors_files, torch_files, verify_layers
+    from tensordiff.dump.readers import max as max_files
+    from tensordiff.dump.readers import native, verify_layers
+    from tensordiff.dump.readers import npy as numpy_files
+    from tensordiff.dump.readers import safetensors as safetensors_files
+    from tensordiff.dump.readers.torch import reader as torch_files
 
     return (
         native.look,

@@ -21,7 +21,7 @@ import numpy as np
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.manifest import SCHEMA, encode, lengths, quoted
 from tensordiff.dump.model import Spec
-from tensordiff.dump.safetensors_header import CODES
+from tensordiff.dump.readers.safetensors import CODES
 
 PIECE = 1 << 22
 """Bytes of an array that are copied out at a time, where it cannot be written as it lies."""

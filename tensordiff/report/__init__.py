@@ -33,6 +33,6 @@ def write_report(
     With ``rows`` it is of those alone, each looked at closely. Nothing in it depends on the clock; ``stamp`` is text
     that says when, for those who want it. Raises ``WriteError`` where the file cannot be written.
     """
-    from tensordiff.report.writing import write
+    from tensordiff.report.formats import write
 
     write(session, outcome, path, rows, title, stamp)

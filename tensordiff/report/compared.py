@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tensordiff.align.match import Alignment, Pair
-from tensordiff.align.rules import Side
-from tensordiff.compare.detail import Element
+from tensordiff.align.rules.rule import Side
 from tensordiff.compare.engine import Engine, Row
-from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.catalogue import Hint
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.logits import Logits
+from tensordiff.compare.look.elements import Element
+from tensordiff.compare.look.logits import Logits
 from tensordiff.dump.model import Dump, Entry
 
 

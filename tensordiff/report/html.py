@@ -1,4 +1,8 @@
-"""The report as one HTML file that needs nothing else: no network, no other file, and it runs no script but its own.
+"""What the page's script gets: rows column by column, and the pictures; as JSON that cannot end its own element.
+
+The parts of the page that need no script: close-ups, and what is folded away. Everything from outside is escaped.
+
+The report as one HTML file that needs nothing else: no network, no other file, and it runs no script but its own.
 
 The page's policy names its script and style by their hashes: were a name to slip in as markup, it could still do
 nothing. Rows travel as data and are drawn as they come in sight, so that ten thousand open as ten do.
@@ -8,15 +12,229 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Any
 
-from tensordiff.report.html_data import data_of, embedded
-from tensordiff.report.html_parts import closes, folds
-from tensordiff.report.sentence import named_in
-from tensordiff.report.story import SideOf, Story
-from tensordiff.report.words import GLYPHS, counted, number
+from tensordiff.compare.engine import Row
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.errors import printable
+from tensordiff.report.json import strict
+from tensordiff.report.labels import GLYPHS, component, counted, label, number, shape_of, sparkline
+from tensordiff.report.model import SideOf, Story, named_in, order_sentences
+from tensordiff.report.row_detail import Close, Heat
+
+# As the script numbers them.
+_VERDICTS = ("agrees", "drifts", "diverges", "unknown")
+_COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
+_BARS = 16
+
+
+def embedded(value: Any) -> str:
+    """JSON for an element of HTML: no ``<`` is left that a parser could take for a tag."""
+    text = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def data_of(story: Story) -> dict[str, Any]:
+    """All that the page draws by script."""
+    culprit = next((k for k, row in enumerate(story.rows) if row is story.outcome.culprit), None)
+    return {
+        "rows": _columns(story),
+        "culprit": culprit,
+        "heats": [_heat(close.heat) for close in story.closes if close.heat is not None],
+    }
+
+
+def _columns(story: Story) -> dict[str, list[Any]]:
+    rows = story.rows
+    columns: dict[str, list[Any]] = {
+        "index": [row.pair.index for row in rows],
+        "name": [label(row.pair) for row in rows],
+        "verdict": [_VERDICTS.index(row.verdict.name) for row in rows],
+        "why": [printable(row.verdict.why) for row in rows],
+        "shape": [shape_of(row.shape) for row in rows],
+        "component": [_COMPONENTS.index(component(row.pair.name)) for row in rows],
+        "input": [int(row.is_input and not _only_inputs(story)) for row in rows],
+        "mse": [_number(row.diff, "mse") for row in rows],
+        "rel_l2": [_number(row.diff, "rel_l2") for row in rows],
+        "max_abs": [_number(row.diff, "max_abs") for row in rows],
+        "profile": [sparkline(row.diff.profile, _BARS) if row.diff else "" for row in rows],
+        "reference": [printable(row.pair.reference.name) for row in rows],
+        "candidate": [printable(row.pair.candidate.name) for row in rows],
+        "dtype": [_types(row) for row in rows],
+        "by": [row.pair.by for row in rows],
+        "views": [printable("; ".join(row.views)) for row in rows],
+    }
+    return columns | _injected(story) | _golden(story)
+
+
+def _only_inputs(story: Story) -> bool:
+    return story.outputs is story.rows
+
+
+def _injected(story: Story) -> dict[str, list[Any]]:
+    if not story.has_injected:
+        return {}
+    return {
+        "injected": [_number(row.injected, "rel_l2") for row in story.rows],
+        "injected_mse": [_number(row.injected, "mse") for row in story.rows],
+    }
+
+
+def _golden(story: Story) -> dict[str, list[Any]]:
+    return {"golden": [short(row.golden_ratio) for row in story.rows]} if story.has_golden else {}
+
+
+def _number(diff: Diff | None, field: str) -> float | None:
+    return None if diff is None else short(getattr(diff, field))
+
+
+def short(value: float | None) -> float | None:
+    """Five digits: more are in the JSON and the CSV."""
+    return None if value is None else float(f"{value:.4e}")
+
+
+def _types(row: Row) -> str:
+    return "" if row.dtypes is None else " against ".join(dict.fromkeys(row.dtypes))
+
+
+def _heat(heat: Heat) -> dict[str, Any]:
+    return {"cells": [[short(cell) for cell in line] for line in heat.cells]}
+
+
+_FOLD_BARS, _MOST_ORPHANS = 32, 1000
+
+
+def closes(story: Story) -> Iterator[str]:
+    """A card for each row that is looked at closely."""
+    heats = 0
+    for close in story.closes:
+        title = "Culprit" if close.row is story.outcome.culprit else "Selected"
+        yield f'<section class="card"><h2>{title}: <code>{escape(label(close.row.pair))}</code></h2>'
+        yield '<div class="close"><div>'
+        yield from _about(close)
+        yield "</div><div>"
+        if close.heat is not None:
+            yield from _picture(close, heats)
+            heats += 1
+        yield "</div></div></section>"
+
+
+def _about(close: Close) -> Iterator[str]:
+    row = close.row
+    yield f"<p>{_verdict(row)}: {_text(row.verdict.why)}</p>"
+    if close.hint is not None:
+        yield f"<p><strong>Looks like</strong> {_text(close.hint.sentence)}</p>"
+    sides = zip(("reference", "candidate"), (row.pair.reference, row.pair.candidate), close.origins, strict=True)
+    lines = [(side, f"<code>{_text(entry.name)}</code> {_text(origin)}") for side, entry, origin in sides]
+    if close.repro:
+        lines.append(("repro", f"<code>{escape(close.repro)}</code>"))
+    if row.diff is not None:
+        lines.append(("profile", f'<span class="spark">{sparkline(row.diff.profile, _FOLD_BARS)}</span>'))
+    lines += [("input", f"{_verdict(given)} <code>{escape(label(given.pair))}</code>") for given in close.inputs]
+    yield _table((), ((f'<span class="soft">{name}</span>', value) for name, value in lines))
+    if close.worst:
+        yield "<h3>Largest errors</h3>"
+        numbers = (
+            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in close.worst
+        )
+        yield _table(("|Δ|", "reference", "candidate", "at"), numbers)
+
+
+def _picture(close: Close, at: int) -> Iterator[str]:
+    heat = close.heat
+    if heat is None:
+        return
+    yield "<h3>Where the error is</h3>"
+    yield f'<canvas class="heat" data-heat="{at}" role="img" aria-label="largest error by place"></canvas>'
+    yield f'<div class="scale"><span>0</span><span>{heat.columns} channels (last axis) →</span>'
+    yield f"<span>{heat.columns - 1}</span></div>"
+    where = f"{counted(heat.rows, 'row')} (all other axes of {shape_of(close.row.shape)}) from top to bottom"
+    yield f'<p class="soft">{where}; the lighter the larger, on a log scale; black is equal, cyan not finite.</p>'
+
+
+def folds(story: Story) -> Iterator[str]:
+    """Components, order, culprits and victims, what is doubtful, orphans, settings."""
+    yield '<section class="card"><h2>More</h2>'
+    yield _fold("MSE of outputs by component", [_components(story)], is_open=True)
+    yield _fold("Execution order verification", [f"<p>{escape(line)}</p>" for line in order_sentences(story.order)])
+    if story.culprits:
+        yield _fold("Culprits and victims", _blame(story))
+    doubts = [
+        f"<p><strong>{f.level}</strong> {_text(f'{f.where} {f.what}')}; {_text(f.why)}; {_text(f.do)}</p>"
+        for f in story.findings
+    ]
+    doubts += [f"<p><strong>error</strong> not read: {escape(sentence)}</p>" for sentence in story.outcome.unread]
+    yield _fold("Is the comparison fair?", doubts or ["<p>Nothing was found against it.</p>"])
+    yield _fold(f"Not paired: {counted(len(story.orphans), 'tensor')}", [_orphans(story)])
+    yield _fold("Settings and versions", [_settings(story)])
+    yield "</section>"
+
+
+def _fold(title: str, parts: Iterable[str], *, is_open: bool = False) -> str:
+    return f"<details{' open' * is_open}><summary>{escape(title)}</summary>{''.join(parts)}</details>"
+
+
+def _components(story: Story) -> str:
+    columns = ("min", "max", "mean", "median")
+    every = [("all", len(story.outputs), story.statistics["mse"])]
+    parts = [(name, about["pairs"], about["mse"]) for name, about in story.statistics["components"].items()]
+    lines = (
+        (name, str(n), *(number(mse[c]) for c in columns), str(mse["finite"])) for name, n, mse in (*every, *parts)
+    )
+    return _table(("component", "pairs", *columns, "finite"), lines)
+
+
+def _blame(story: Story) -> Iterator[str]:
+    parts = (("Culprits: wrong by themselves", story.culprits), ("Modules that a culprit lies in", story.holders),
+             ("Victims: wrong because of what came before", story.victims))  # fmt: skip
+    for title, rows in parts:
+        if rows:
+            yield f"<h3>{title} ({len(rows)})</h3>"
+            lines = ((_verdict(row), f"<code>{escape(label(row.pair))}</code>", _text(row.verdict.why)) for row in rows)
+            yield _table((), lines)
+
+
+def _orphans(story: Story) -> str:
+    shown = story.orphans[:_MOST_ORPHANS]
+    more = len(story.orphans) - len(shown)
+    lines = [(orphan.side, f"<code>{escape(orphan.name)}</code>", escape(orphan.why)) for orphan in shown]
+    return _table((), lines) + (f"<p>and {more} more; the text report has all</p>" if more else "")
+
+
+def _settings(story: Story) -> str:
+    said = _table((), ((escape(name), f"<code>{escape(value)}</code>") for name, value in story.settings))
+    lines = "".join(_fact(*fact, differs=fact.differs) for fact in story.facts)
+    head = "<tr><th></th><th>reference</th><th>candidate</th><th></th></tr>"
+    return said + (f"<table>{head}{lines}</table>" if lines else "<p>Neither dump says anything of its run.</p>")
+
+
+def _fact(name: str, reference: str, candidate: str, *, differs: bool) -> str:
+    sign = "<td>≠</td>" if differs else "<td></td>"
+    cells = "".join(f"<td>{escape(value) or '–'}</td>" for value in (name, reference, candidate))
+    return f"<tr{' class=differs' * differs}>{cells}{sign}</tr>"
+
+
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Cells are HTML already."""
+    head = f"<tr>{''.join(f'<th>{escape(heading)}</th>' for heading in headings)}</tr>" if headings else ""
+    return f"<table>{head}{''.join(f'<tr>{_cells(cells)}</tr>' for cells in lines)}</table>"
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+def _verdict(row: Row) -> str:
+    return f'<span class="verdict {row.verdict.name}">{GLYPHS[row.verdict.name]} {row.verdict.name}</span>'
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
 
 _SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
 _SCENARIOS = """<label><input type="checkbox" data-scenario="plain" checked> without injection (filled)</label>
@@ -50,7 +268,7 @@ def _body(story: Story) -> Iterator[str]:
     yield from _head(story)
     yield from closes(story)
     yield from _plot(story)
-    yield from _table()
+    yield from _rows_table()
     yield from folds(story)
 
 
@@ -99,7 +317,7 @@ def _plot(story: Story) -> Iterator[str]:
     yield "click a point for its row.</p></section>"
 
 
-def _table() -> Iterator[str]:
+def _rows_table() -> Iterator[str]:
     yield '<section class="card"><h2>Every pair</h2><div class="tools">'
     yield '<input id="filter" type="search" placeholder="filter by layer, reason or name" aria-label="filter">'
     yield '<span id="verdicts" class="tools"></span>'

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from tensordiff.compare.engine import Row
 from tensordiff.errors import printable
-from tensordiff.report.component import component
+from tensordiff.report.labels import component, label
+from tensordiff.report.model import sentence
 from tensordiff.report.saving import encoded, save
-from tensordiff.report.sentence import sentence
-from tensordiff.report.words import label
 from tensordiff.search.outcome import Outcome
 
 

@@ -1,22 +1,56 @@
-"""The report as Markdown, to be pasted into an issue or a pull request: short, with the detail folded away.
+"""Text from outside inside Markdown: as code, as prose, in a table. The only place that knows what is markup there.
+
+The report as Markdown, to be pasted into an issue or a pull request: short, with the detail folded away.
 
 Names are code and nothing else: none can open a tag, end a cell, link, or call somebody by an ``@``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from tensordiff.compare.engine import Row
-from tensordiff.report.close import Close
-from tensordiff.report.markdown_text import code, prose, table
-from tensordiff.report.order_words import order_sentences
-from tensordiff.report.sentence import named_in
-from tensordiff.report.sparkline import sparkline
-from tensordiff.report.story import SideOf, Story
+from tensordiff.errors import printable
+from tensordiff.report.labels import GLYPHS, counted, label, number, shape_of, sparkline
+from tensordiff.report.model import SideOf, Story, named_in, order_sentences
+from tensordiff.report.row_detail import Close
 from tensordiff.report.text import numbers_of
-from tensordiff.report.words import GLYPHS, counted, label, number, shape_of
+
+_PLAIN = re.compile(r"""[\w.,:;/()\[\]{} =+'"^$*?%#@!\\×·▁-█-]*\Z""")
+_STRUCTURE = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w))")
+
+
+def code(text: str, *, html: bool = False) -> str:
+    """A name as code. One with any sign that could be markup is spelled in entities, which never are."""
+    shown = printable(text)
+    if shown and not html and _PLAIN.match(shown) and shown == shown.strip():
+        return f"`{shown}`"
+    return f"<code>{_entities(shown)}</code>"
+
+
+def _entities(text: str) -> str:
+    return "".join(c if c.isalnum() or c in " .,:;/=-" else f"&#{ord(c)};" for c in text)
+
+
+def prose(text: str) -> str:
+    """A sentence in which nothing is markup, and an ``@`` calls nobody."""
+    escaped = _STRUCTURE.sub(r"\\\1", html.escape(printable(text), quote=False))
+    return escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
+
+
+def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table; its cells are escaped already."""
+    yield _line(headings)
+    yield _line(["---"] * len(headings))
+    yield from (_line(cells) for cells in lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
 
 MOST_ROWS = 200
 """Rows that are listed: trackers refuse what is longer than 65,536 characters."""

@@ -1,4 +1,8 @@
-"""The report as a picture: MSE of every output along the run, on a log axis, by component; each scenario a panel.
+"""Which points of a plot are named: those that stand out of their run, and not so many that none can be read.
+
+Names beside the points of a plot, so placed that none lies on another; one that finds no room is left out.
+
+The report as a picture: MSE of every output along the run, on a log axis, by component; each scenario a panel.
 
 Drawn by matplotlib's Agg with its own defaults, so that neither a display nor a person's matplotlibrc changes it, and
 the same comparison makes the same bytes. Names are drawn as they are: ``$`` is no formula here.
@@ -8,16 +12,102 @@ from __future__ import annotations
 
 import io
 import math
+import statistics
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tensordiff.errors import printable
-from tensordiff.report.component import component
-from tensordiff.report.outliers import Point, outliers
-from tensordiff.report.plot_labels import Name, place
-from tensordiff.report.story import Story
-from tensordiff.report.words import cut, label
+from tensordiff.report.labels import component, cut, label
+from tensordiff.report.model import Story
+
+_MOST = 12
+_DECADES = 2.0
+"""How far above the middle of all a point must stand, at the least."""
+_SPREADS = 4.0
+
+
+class Point(NamedTuple):
+    """One output."""
+
+    place: int
+    """In execution order."""
+    mse: float
+    label: str
+    component: str
+
+
+def outliers(points: Sequence[Point]) -> list[Point]:
+    """The points that stand clear above the others, worst first."""
+    edge = _edge([math.log10(point.mse) for point in points if 0 < point.mse < math.inf])
+    high = [point for point in points if not point.mse < math.inf or (point.mse > 0 and math.log10(point.mse) > edge)]
+    return sorted(high, key=_rank)[:_MOST]
+
+
+def _edge(logs: Sequence[float]) -> float:
+    if not logs:
+        return math.inf
+    middle = statistics.median(logs)
+    spread = statistics.median(abs(log - middle) for log in logs)
+    return middle + max(_DECADES, _SPREADS * spread)
+
+
+def _rank(point: Point) -> tuple[bool, float, int]:
+    return not math.isnan(point.mse), -point.mse if not math.isnan(point.mse) else 0.0, point.place
+
+
+_SIDES = ((7, 3, "left"), (-7, 3, "right"), (7, -9, "left"), (-7, -9, "right"))
+_LIFTS = (0, 11, 22, 33)
+
+
+class Name(NamedTuple):
+    """What to write, and beside which point."""
+
+    text: str
+    at: tuple[float, float]
+    is_culprit: bool
+
+
+def place(axis: Any, names: Sequence[Name], points: Sequence[tuple[float, float]]) -> None:
+    """Write names, the first first. The figure must be laid out already."""
+    taken = [_box_of(point) for point in axis.transData.transform(points)] if points else []
+    frame = axis.get_window_extent()
+    for name in names:
+        text = _written(axis, name)
+        for offset, side in _places():
+            text.set(position=offset, ha=side)
+            box = text.get_window_extent()
+            if _is_within(box.extents, frame.extents) and not any(_overlap(box.extents, other) for other in taken):
+                taken.append(tuple(box.extents))
+                break
+        else:
+            text.remove()
+
+
+def _written(axis: Any, name: Name) -> Any:
+    style = {"color": "#b00020", "fontweight": "bold"} if name.is_culprit else {"color": "#333333"}
+    return axis.annotate(
+        name.text, name.at, textcoords="offset points", xytext=(0, 0), fontsize=7, parse_math=False, **style
+    )
+
+
+def _places() -> Iterator[tuple[tuple[int, int], str]]:
+    for lift in _LIFTS:
+        for across, up, side in _SIDES:
+            yield (across, up + (lift if up > 0 else -lift)), side
+
+
+def _box_of(point: Sequence[float]) -> tuple[float, ...]:
+    return point[0] - 4, point[1] - 4, point[0] + 4, point[1] + 4
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _is_within(one: Sequence[float], frame: Sequence[float]) -> bool:
+    return frame[0] < one[0] and frame[1] < one[1] and one[2] < frame[2] and one[3] < frame[3]
+
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
 STYLES = {

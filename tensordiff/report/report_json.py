@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tensordiff.report.close import Close
-from tensordiff.report.compare_json import compare_json, strict
 from tensordiff.report.compared import Compared
-from tensordiff.report.story import Story
+from tensordiff.report.json import compare_json, strict
+from tensordiff.report.model import Story
+from tensordiff.report.row_detail import Close
 
 
 def report_json(session: Compared, story: Story) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from typing import Any
 
 from tensordiff.compare.engine import Row
 from tensordiff.errors import printable
-from tensordiff.report.close import Close
-from tensordiff.report.order_words import order_sentences
-from tensordiff.report.sparkline import sparkline
-from tensordiff.report.story import SideOf, Story
-from tensordiff.report.words import GLYPHS, counted, label, name_of, number, shape_of, short
+from tensordiff.report.labels import GLYPHS, counted, label, name_of, number, shape_of, short, sparkline
+from tensordiff.report.model import SideOf, Story, order_sentences
+from tensordiff.report.row_detail import Close
 
 _BARS = 32
 Lines = Iterator[str]

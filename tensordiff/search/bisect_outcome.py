@@ -1,15 +1,88 @@
-"""What a binary search came to: the first bad place or the suspects, one verdict, an exit status."""
+"""Whether a binary search may be believed: a look at the neighbours of its answer, and a few samples beyond.
+
+Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what
+came in. A bad place that turns up before the answer is taken up, and searched before. No pair is read
+twice, so at the worst this reads what a scan would.
+
+What a binary search came to: the first bad place or the suspects, one verdict, an exit status.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tensordiff.compare.engine import Row
-from tensordiff.compare.verdict import VerdictName
-from tensordiff.search.bisect import Bisect
-from tensordiff.search.monotone import Check
-from tensordiff.search.oracle import MARKS, VerdictOracle
+from tensordiff.compare.judge.verdict import VerdictName
+from tensordiff.search.bisect import Bisect, Mark
+from tensordiff.search.oracle import MARKS, VerdictOracle, search
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was seen around an answer."""
+
+    looked: tuple[int, ...]
+    """Positions judged beyond those that the search asked about, in order."""
+    marks: Mapping[int, Mark]
+    """All that was judged, by position."""
+    bad_from: int
+    """Where the search holds the first bad place to be."""
+
+    @property
+    def earlier(self) -> int | None:
+        """A bad place before the answer."""
+        return min((at for at, mark in self.marks.items() if mark == "bad" and at < self.bad_from), default=None)
+
+    @property
+    def good_again(self) -> tuple[int, ...]:
+        """Good places after a bad one."""
+        bad = min((at for at, mark in self.marks.items() if mark == "bad"), default=self.bad_from)
+        return tuple(sorted(at for at, mark in self.marks.items() if mark == "good" and at > bad))
+
+    @property
+    def is_monotone(self) -> bool | None:
+        """Whether all that was judged is good up to one place and bad from there; None where all was skipped."""
+        if set(self.marks.values()) <= {"skip"}:
+            return None
+        return self.earlier is None and not self.good_again
+
+
+def check(bisect: Bisect, oracle: VerdictOracle) -> Check:
+    """Look at the neighbours of an answer, and at a few samples."""
+    given = {position: mark for mark, position in bisect.marks}
+    around = {at: oracle.mark(at) for at in _around(bisect) if at not in given}
+    seen = {at: oracle.mark(at) for at in oracle.rows}
+    return Check(tuple(sorted(around)), seen | given, bisect.bad_from)
+
+
+def _around(bisect: Bisect) -> list[int]:
+    """Where to look: about the first bad place and after it; where none is bad, in the half that was not probed."""
+    count, bad = len(bisect.places), bisect.bad_from
+    if bisect.any_bad:
+        some = [bad - 2, bad - 1, bad, bad + 1, (bad + count) // 2, count - 1]
+    else:
+        some = [count // 8, count // 4, 3 * count // 8]
+    return sorted({at for at in some if 0 <= at < count})
+
+
+def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
+    """Search; where a check meets a bad place before the answer, search again before it. Every state on the way."""
+    while True:
+        for state in search(bisect, oracle):
+            bisect = state
+            yield state
+        earlier = check(bisect, oracle).earlier
+        if earlier is None or _is_said_good(bisect, earlier, oracle):
+            return
+        bisect = bisect.before(earlier)
+        yield bisect
+
+
+def _is_said_good(bisect: Bisect, earlier: int, oracle: VerdictOracle) -> bool:
+    """Whether somebody else called a place good that would be forgotten; their word is not ours to drop."""
+    return any(mark == "good" and at > earlier and at not in oracle.rows for mark, at in bisect.marks)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.engine import Engine, Row
-from tensordiff.compare.verdict import VerdictName
+from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.search.bisect import Bisect, Mark, Place
 
 Answer = Mark | Literal["undo"]

@@ -21,19 +21,19 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from tensordiff.errors import printable
-from tensordiff.settings import THEMES, Settings
+from tensordiff.session.preferences import THEMES, Settings
 from tensordiff.tui.collecting import TIDY_S, tidied, tidy
-from tensordiff.tui.commands import Commands
+from tensordiff.tui.comparison.opening import CouldNotOpen, OpeningScreen
 from tensordiff.tui.keys import BY_ID, bindings
-from tensordiff.tui.screens.opening import CouldNotOpen, OpeningScreen
-from tensordiff.tui.wanted import Wanted
-from tensordiff.tui.widgets.columns import COLUMNS
+from tensordiff.tui.launch import Wanted
+from tensordiff.tui.palette import Commands
+from tensordiff.tui.table.columns import COLUMNS
 
 if TYPE_CHECKING:
-    from tensordiff.session import Request
-    from tensordiff.tui.screens.diff import DiffScreen
-    from tensordiff.tui.screens.layer import LayerScreen
-    from tensordiff.tui.widgets.job_line import JobLine
+    from tensordiff.session.session import Request
+    from tensordiff.tui.comparison.screen import DiffScreen
+    from tensordiff.tui.jobs.job_line import JobLine
+    from tensordiff.tui.layer.screen import LayerScreen
 
 INTERRUPTED, TERMINATED = 130, 143
 _SWITCH_S = 0.001
@@ -90,7 +90,7 @@ class TensordiffApp(App[int]):
 
     def _first_screen(self) -> Screen[None]:
         if self.wanted is None:
-            from tensordiff.tui.screens.start import StartScreen
+            from tensordiff.tui.start import StartScreen
 
             return StartScreen()
         if isinstance(self.wanted, Wanted):
@@ -99,7 +99,7 @@ class TensordiffApp(App[int]):
 
     def comparison(self, request: Request) -> DiffScreen:
         """A screen that compares; what that takes is loaded by now, or it is waited for."""
-        from tensordiff.tui.screens.diff import DiffScreen
+        from tensordiff.tui.comparison.screen import DiffScreen
 
         return DiffScreen(request, keeps=self.keeps, columns=self.settings.columns)
 
@@ -127,7 +127,7 @@ class TensordiffApp(App[int]):
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
         """What the layer screen hands over to the comparison it came from."""
-        from tensordiff.tui.screens.diff import DiffScreen
+        from tensordiff.tui.comparison.screen import DiffScreen
 
         below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, DiffScreen))
         below.asked(message.what, message.row)
@@ -178,7 +178,7 @@ class TensordiffApp(App[int]):
         if len(self.screen_stack) > 2:
             self.screen.dismiss()
         elif any(job.run is not None for job in self._jobs()):
-            from tensordiff.tui.screens.dialogs import Choose
+            from tensordiff.tui.dialogs import Choose
 
             choices = (("stay", "stay"), ("quit", "quit, ending what runs"))
             self.push_screen(Choose("Something is running", choices), self._quit_if)
@@ -223,6 +223,6 @@ class TensordiffApp(App[int]):
 
 def _plain_request(reference: Path, candidate: Path) -> Request:
     """Two sides and nothing more said; called in a thread, for it loads all that compares."""
-    from tensordiff.session import Request
+    from tensordiff.session.session import Request
 
     return Request(reference, candidate)

@@ -12,7 +12,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tensordiff.collector import collector_held
+from tensordiff.util.collector import collector_held
 
 TIDY_S = 1.0
 _NEVER = 1 << 30

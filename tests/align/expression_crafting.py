@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tensordiff.align.expression import FUNCTIONS, HERE, Call, Expression, Name
-from tensordiff.align.expression.functions import Function, Kind, Option
+from tensordiff.align.expression.lexer import Function, Option, ParameterKind
 from tensordiff.dump.dtypes import DTYPES
 
 ENTRIES = ("x", "y", "z")
@@ -28,7 +28,7 @@ MARKS = ("(", ")", ",", "=", "|", " ")
 
 entry_names = st.one_of(st.sampled_from(PLAIN_NAMES + ODD_NAMES), st.text(min_size=1, max_size=8))
 small = st.integers(-3, 5)
-_OPTIONS: dict[Kind, st.SearchStrategy[Option]] = {
+_OPTIONS: dict[ParameterKind, st.SearchStrategy[Option]] = {
     "int": small,
     "int or none": st.none() | small,
     "number": st.floats(allow_nan=False, allow_infinity=False),

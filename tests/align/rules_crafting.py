@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import MapRule, RulesFile, ToleranceRule, ViewRule
+from tensordiff.align.rules.file import MapRule, RulesFile, ToleranceRule, ViewRule
+from tensordiff.align.rules.rule import Rule
 
 QKV = MapRule("cat(layers.{i}.q_proj, layers.{i}.k_proj)", "layers.{i}.qkv_proj")
 EVERYTHING = """\

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordiff.align import Plan, align
-from tensordiff.align.changes import changes
-from tensordiff.align.editing import Line, RuleBook, kind_of, rebased, told
-from tensordiff.align.hits import hits
 from tensordiff.align.index import Index
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import RulesFile, read_rules_file
-from tensordiff.align.rules_tables import MapRule, ToleranceRule, ViewRule
+from tensordiff.align.rules.file import RulesFile, read_rules_file
+from tensordiff.align.rules.rule import Rule
+from tensordiff.align.rules.rule_book import Line, RuleBook, kind_of, rebased, told
+from tensordiff.align.rules.tables import MapRule, ToleranceRule, ViewRule
+from tensordiff.align.rules.usage import hits
 from tensordiff.errors import AlignError
+from tensordiff.tui.rules.preview import changes
 from tests.making import held, numbers
 
 OWN = Rule("both", "^a$", "b", source="mine.toml")

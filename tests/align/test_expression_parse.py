@@ -17,10 +17,10 @@ from tensordiff.align.expression import (
     parse_view,
     view_of,
 )
-from tensordiff.align.expression.do import DOINGS
+from tensordiff.align.expression.evaluate import DOINGS
+from tensordiff.align.expression.lexer import MOST_CHARACTERS
 from tensordiff.align.expression.parse import MOST_NESTED
 from tensordiff.align.expression.plan import PLANS
-from tensordiff.align.expression.tokens import MOST_CHARACTERS
 from tensordiff.errors import AlignError
 from tests.align.expression_crafting import any_text, entry_names, expressions, views
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tensordiff.align.literal import required_literal
+from tensordiff.align.rules.rule import required_literal
 
 PARTS = [
     "a",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.align import Alignment, Plan, align
-from tensordiff.align.rules_tables import ViewRule
+from tensordiff.align.rules.tables import ViewRule
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
 from tests.making import aligned, held, numbers

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.align.order import order_parts
-from tensordiff.align.recover import recover
+from tensordiff.align.order import order_parts, recover
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import entry
-from tensordiff.samples import sample
+from tensordiff.session.samples import sample
 from tests.making import Held, numbers
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"

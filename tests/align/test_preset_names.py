@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensordiff.align.presets import choose
-from tensordiff.align.rules import RuleSet
+from tensordiff.align.rules.rule import RuleSet
 from tests.align.model_names import (
     CONFIGS,
     FAIRSEQ_DECODER,

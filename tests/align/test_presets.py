@@ -10,7 +10,7 @@ import pytest
 from tensordiff.align import presets
 from tensordiff.align.expression import parse, placeholders
 from tensordiff.align.presets import PRESETS, choose, fitting, preset
-from tensordiff.align.rules import RuleSet
+from tensordiff.align.rules.rule import RuleSet
 from tests.align.model_names import (
     CONFIGS,
     FAIRSEQ_ROBERTA,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.align.presets import PRESETS, preset
-from tensordiff.align.rules import Rule, RuleSet, Side, check_rule
+from tensordiff.align.rules.rule import Rule, RuleSet, Side, check_rule
 from tensordiff.dump.model import Dump, Entry, Origin
 from tensordiff.errors import AlignError
 from tests.making import Held, numbers

@@ -11,7 +11,7 @@ import pytest
 from tensordiff.align import Plan, align
 from tensordiff.align.expression import FUNCTIONS
 from tensordiff.align.presets import PRESETS, preset
-from tensordiff.align.rules_file import RulesFile, read_rules_file
+from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.errors import AlignError
 from tests.making import held, numbers
 

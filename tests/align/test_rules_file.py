@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensordiff.align.rules_file import MapRule, RulesFile, read_rules_file
+from tensordiff.align.rules.file import MapRule, RulesFile, read_rules_file
 from tensordiff.errors import AlignError
 from tests.align.rules_crafting import EVERYTHING, READ
 

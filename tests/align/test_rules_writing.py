@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import (
+from tensordiff.align.rules.file import (
     MapRule,
     RulesFile,
     ToleranceRule,
@@ -22,6 +21,7 @@ from tensordiff.align.rules_file import (
     read_rules_file,
     write_rules_file,
 )
+from tensordiff.align.rules.rule import Rule
 from tensordiff.errors import AlignError, TensordiffError, WriteError
 from tests.align.rules_crafting import EVERYTHING, QKV, READ
 

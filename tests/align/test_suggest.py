@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.align.accepting import accept
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.match import Alignment, Plan, align
-from tensordiff.align.suggest import Suggester, Suggestion
+from tensordiff.align.suggest import Suggester, Suggestion, accept
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import Spec, entry
-from tensordiff.samples import sample
+from tensordiff.session.samples import sample
 from tests.making import Held
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"

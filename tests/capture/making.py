@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensordiff.capture.events import Done, Event
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.source import Source, parse_source
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 
 ARCHITECTURES = ("llama", "qwen3", "gemma3", "gpt2", "mixtral", "bert", "t5", "vit", "whisper")
 _COMMON = {
@@ -72,7 +71,7 @@ def run_here(source: str, output: Path, settings: Settings | None = None, **more
 
     parsed = parse_source(source)
     assert isinstance(parsed, Source)
-    child = import_module(f"tensordiff.capture.children.{parsed.kind}")
+    child = import_module(f"tensordiff.capture.engines.{parsed.kind}.engine")
     events: list[Event] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch and transformers warn of goes to a child's log

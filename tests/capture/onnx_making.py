@@ -34,8 +34,8 @@ def export(model: Any, args: tuple[Any, ...], path: Path, *, dynamo: bool, **mor
 
 def exported_function(source: str, path: Path, *, dynamo: bool, **more: Any) -> Path:
     """Export what a ``py:`` source gives."""
-    from tensordiff.capture.children.py import load_function
-    from tensordiff.capture.source import parse_source
+    from tensordiff.capture.engines.py.engine import load_function
+    from tensordiff.capture.job import parse_source
 
     parsed = parse_source(source)
     assert parsed is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.capture.children.where import Layers, passes
 from tensordiff.capture.events import Note
+from tensordiff.capture.injection.passes import Layers, passes
 from tensordiff.dump import open_dump
 from tests.capture.making import ARCHITECTURES, Make, Ran, compared, injected_here, run_here
 

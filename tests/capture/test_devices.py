@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tensordiff.capture.children.devices import Placement, first_device, placement
+from tensordiff.capture.engines.torch.program import Placement, first_device, placement
 from tensordiff.errors import CaptureError
 
 

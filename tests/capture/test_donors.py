@@ -10,7 +10,7 @@ from tensordiff.errors import CaptureError
 from tests.making import Held
 
 pytest.importorskip("torch")
-from tensordiff.capture.children.donors import place_of, scattered
+from tensordiff.capture.injection.sources import place_of, scattered
 
 Q, K = np.arange(6.0).reshape(1, 3, 2), 10 + np.arange(3.0).reshape(1, 3, 1)
 

@@ -13,10 +13,14 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from tensordiff.capture.children.estimate import estimate  # noqa: E402
-from tensordiff.capture.children.flow import Flow, flow_of, passed  # noqa: E402
-from tensordiff.capture.children.hooks import Selection  # noqa: E402
-from tensordiff.capture.children.program import Step  # noqa: E402
+from tensordiff.capture.engines.torch.hooks import Selection  # noqa: E402
+from tensordiff.capture.engines.torch.program import Step  # noqa: E402
+from tensordiff.capture.engines.torch.size_estimate import (  # noqa: E402
+    Flow,
+    estimate,
+    flow_of,
+    passed,
+)
 
 _VISION = {"image_size": 64, "num_channels": 3}
 _SOUND = {

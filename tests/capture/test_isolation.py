@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.capture.children.donors import isolates
-from tensordiff.capture.children.max_engine.inject import Injected, Noted, Steps, injected_run
-from tensordiff.capture.children.max_engine.places import Inlets, Place, Refused, Slot
+from tensordiff.capture.engines.max.inject import Injected, Noted, Steps, injected_run
+from tensordiff.capture.engines.max.places import Inlets, Place, Refused, Slot
+from tensordiff.capture.injection.sources import isolates
 from tensordiff.capture.settings import Injection
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import DumpWriter

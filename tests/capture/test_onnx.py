@@ -14,10 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tensordiff.capture.events import Failed, Note, Phase, Progress
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, Source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import Source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
@@ -294,7 +293,7 @@ def test_less_is_written_where_less_is_asked_for(net: str, tmp_path: Path) -> No
 def test_much_is_computed_in_parts_and_written_as_if_at_once(
     net: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tensordiff.capture.children.onnx_engine import session, writing
+    from tensordiff.capture.engines.onnx import session, writing
 
     written(net, tmp_path)
     once = [(entry.name, entry.read().tobytes()) for entry in open_dump(tmp_path / "d").entries]
@@ -316,7 +315,7 @@ def test_much_is_computed_in_parts_and_written_as_if_at_once(
 
 
 def test_random_numbers_are_the_same_in_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensordiff.capture.children.onnx_engine import writing
+    from tensordiff.capture.engines.onnx import writing
 
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], name="/first/Neg"),
@@ -384,8 +383,8 @@ def test_a_dump_says_how_it_was_made(net: str, tmp_path: Path) -> None:
 
 
 def test_the_weights_hash_tells_weights_apart_wherever_they_lie(net: str, tmp_path: Path) -> None:
-    from tensordiff.capture.children.onnx_engine.facts import weights_hash
-    from tensordiff.capture.children.onnx_engine.model import load
+    from tensordiff.capture.engines.onnx.facts import weights_hash
+    from tensordiff.capture.engines.onnx.model import load
 
     path = Path(net.removeprefix("onnx:"))
     model = onnx.load(path)
@@ -483,10 +482,10 @@ def test_a_graph_runs_where_there_is_no_torch(tmp_path: Path) -> None:
     path = chain(tmp_path / "g.onnx", ["Neg", "Exp"])
     inputs = tensors(tmp_path / "x.safetensors", x=np.ones((2, 4), np.float32))
     run = (
-        "from tensordiff.capture.children.onnx import run\n"
+        "from tensordiff.capture.engines.onnx.engine import run\n"
         "from tensordiff.capture.job import Job\n"
         "from tensordiff.capture.settings import Settings\n"
-        "from tensordiff.capture.source import Source\n"
+        "from tensordiff.capture.job import Source\n"
         f"job = Job(Source('onnx', {str(path)!r}), Settings(inputs={str(inputs)!r}), {str(tmp_path / 'd')!r})\n"
         "print(run(job, lambda event: None).entries)\n"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.capture.children.onnx_engine.devices import CPU, CUDA, Placement, placement, settled
+from tensordiff.capture.engines.onnx.session import CPU, CUDA, Placement, placement, settled
 from tensordiff.errors import CaptureError
 
 GPU = ["TensorrtExecutionProvider", CUDA, CPU]

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tensordiff.rerun import RerunOracle
 from tensordiff.search.oracle import search
+from tensordiff.session.rerun_oracle import RerunOracle
 from tests.capture.making import compared, injected_here, run_here
 from tests.capture.onnx_making import exported_function, graph, plant, saved, tensors
 from tests.capture.test_inject import wrong

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tensordiff.capture.children.onnx_engine.inputs import Asked, make_inputs
-from tensordiff.capture.children.onnx_engine.model import load
+from tensordiff.capture.engines.onnx.inputs import Asked, make_inputs
+from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.settings import PROMPT, Settings
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array

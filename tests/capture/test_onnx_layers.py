@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from tensordiff.capture.children.onnx_engine.graph import Graph
-from tensordiff.capture.children.onnx_engine.infer import infer
-from tensordiff.capture.children.onnx_engine.layers import find_calls, with_neighbours
-from tensordiff.capture.children.onnx_engine.model import load
-from tensordiff.capture.children.onnx_engine.ops import find_layer
-from tensordiff.capture.children.onnx_engine.ports import Ports
-from tensordiff.capture.children.onnx_engine.scopes import Scope, scopes
+from tensordiff.capture.engines.onnx.graph import Graph, infer
+from tensordiff.capture.engines.onnx.layers import find_calls, with_neighbours
+from tensordiff.capture.engines.onnx.model import load
+from tensordiff.capture.engines.onnx.ports import Ports, find_layer
+from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError
 from tests.capture.onnx_making import graph, saved

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tensordiff.capture.children.onnx_engine.model import load
+from tensordiff.capture.engines.onnx.model import load
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture.making import run_here

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from tensordiff.capture.events import Event, Note
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import parse_source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
@@ -31,7 +30,7 @@ def replay(source: str, dump: Path, layer: str, output: Path, bundle: Path | Non
     told: list[Event] = []
     about = {"dump": str(dump), "layer": layer, "step": 0, "call": 1, "bundle": bundle and str(bundle), **more}
     job = Job(parsed, Settings(), str(output), "replay", about)
-    import_module(f"tensordiff.capture.children.{parsed.kind}").run(job, told.append)
+    import_module(f"tensordiff.capture.engines.{parsed.kind}.engine").run(job, told.append)
     return told
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.capture.children.ring import Ring
+from tensordiff.capture.engines.torch.writing import Ring
 
 
 def test_what_is_taken_is_not_taken_again_before_it_is_given_back() -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, Source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import Source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
@@ -186,7 +185,7 @@ def test_another_interpreter_is_used_with_its_own_packages(tmp_path: Path) -> No
 
 def test_a_child_loads_no_compiler_and_no_face() -> None:
     code = (
-        "import sys, tensordiff.capture.children.inject, tensordiff.capture.children.hf\n"
+        "import sys, tensordiff.capture.engines.torch.inject, tensordiff.capture.engines.hf.engine\n"
         "print([name for name in ('numba', 'textual', 'tomlkit', 'platformdirs') if name in sys.modules])"
     )
     ran = processes.run([sys.executable, "-W", "ignore", "-c", code], check=True)

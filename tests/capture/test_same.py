@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from tensordiff.capture.children.program import Step, Steps  # noqa: E402
-from tensordiff.capture.children.same import Same, state_of  # noqa: E402
-from tensordiff.capture.children.staying import Changed  # noqa: E402
+from tensordiff.capture.engines.torch.program import Step, Steps  # noqa: E402
+from tensordiff.capture.engines.torch.unchanged import Same, state_of  # noqa: E402
+from tensordiff.capture.process.persistent import Changed  # noqa: E402
 
 
 def made() -> nn.Module:

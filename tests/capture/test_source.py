@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from tensordiff.capture import job as job_module
-from tensordiff.capture.children import answer
-from tensordiff.capture.children.answer import first_facts
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress, decode, encode
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.process import answer
+from tensordiff.capture.process.answer import first_facts
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.source import Source, parse_source
 from tensordiff.errors import CaptureError
 
 

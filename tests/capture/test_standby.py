@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.capture.child import Child
+from tensordiff.capture.child import Child, Standby
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.source import parse_source
-from tensordiff.capture.standby import Standby
 from tensordiff.dump import open_dump
 from tests import processes
 from tests.capture.making import Make, run_here, script
@@ -328,7 +326,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
     assert parsed is not None
     code = (
         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
-        "from tensordiff.capture.standby import Standby\nstandby = Standby()\n"
+        "from tensordiff.capture.child import Standby\nstandby = Standby()\n"
         "run = Run(Job.decode(sys.argv[1]), standby)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
     )
     job = Job(parsed, Settings(), str(tmp_path / "dump"))
@@ -342,7 +340,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
 
 def test_a_child_that_nobody_wants_ends_by_itself() -> None:
     told, tell = os.pipe()
-    code = "import sys\nfrom tensordiff.capture.children.start import start\n"
+    code = "import sys\nfrom tensordiff.capture.process.child_main import start\n"
     code += f"sys.exit(start('py', {tell}, stays=True, idle_s=0.1))"
     with started([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
         os.close(tell)

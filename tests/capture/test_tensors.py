@@ -10,7 +10,7 @@ import pytest
 from tensordiff.dump.dtypes import DTYPES
 
 torch = pytest.importorskip("torch")
-from tensordiff.capture.children.tensors import (  # noqa: E402
+from tensordiff.capture.engines.torch.tensors import (  # noqa: E402
     copy,
     dtype_name,
     find,
@@ -21,7 +21,7 @@ from tensordiff.capture.children.tensors import (  # noqa: E402
     to_array,
     to_tensor,
     why_not_copied,
-)  # fmt: skip
+)
 
 X, Y = torch.ones(2), torch.zeros(3)
 

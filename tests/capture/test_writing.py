@@ -17,9 +17,9 @@ from tests.capture.making import run_here
 from tests.processes import PATIENCE_S, until
 
 torch = pytest.importorskip("torch")
-from tensordiff.capture.children.room import check_disk  # noqa: E402
-from tensordiff.capture.children.tensors import copy  # noqa: E402
-from tensordiff.capture.children.writing import BackgroundWriter, has_spare_core  # noqa: E402
+from tensordiff.capture.engines.torch.tensors import copy  # noqa: E402
+from tensordiff.capture.engines.torch.writing import BackgroundWriter, has_spare_core  # noqa: E402
+from tensordiff.capture.process.disk_space import check_disk  # noqa: E402
 
 
 class Slow(DumpWriter):
@@ -162,7 +162,7 @@ def test_a_put_that_is_interrupted_harms_no_other(
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, 128, beside=beside) as background:
         background.put(Place("a", 0, 1), Origin(), torch.ones(8))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr("tensordiff.capture.children.writing.pieces", interrupted)
+            patched.setattr("tensordiff.capture.engines.torch.writing.pieces", interrupted)
             background.put(Place("b", 0, 1), Origin(), torch.full((60,), 2.0))
         background.put(Place("c", 0, 1), Origin(), torch.full((60,), 3.0))
     entries = open_dump(tmp_path / "d").entries

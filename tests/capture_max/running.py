@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.events import Done, Event, Failed
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.capture.source import parse_source
 from tensordiff.dump import Dump, open_dump
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 
 
 def events_of(source: str, folder: Path, task: str = "capture", **said: Any) -> list[Event]:

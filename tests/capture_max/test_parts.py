@@ -19,7 +19,7 @@ def test_buffers_keep_every_bit(name: str, shape: tuple[int, ...]) -> None:
     from max.dtype import DType
     from max.graph import DeviceRef
 
-    from tensordiff.capture.children.max_engine.buffers import from_buffer, to_buffer
+    from tensordiff.capture.engines.max.buffers import from_buffer, to_buffer
 
     array = np.random.default_rng(0).integers(0, 2, shape).astype(DTYPES[name])
     back = from_buffer(to_buffer(array, shape, getattr(DType, name), DeviceRef.CPU()))
@@ -30,7 +30,7 @@ def test_not_a_number_survives() -> None:
     from max.dtype import DType
     from max.graph import DeviceRef
 
-    from tensordiff.capture.children.max_engine.buffers import from_buffer, to_buffer
+    from tensordiff.capture.engines.max.buffers import from_buffer, to_buffer
 
     array = np.array([np.nan, np.inf, -np.inf, -0.0], DTYPES["bfloat16"])
     assert from_buffer(to_buffer(array, (4,), DType.bfloat16, DeviceRef.CPU())).tobytes() == array.tobytes()
@@ -39,7 +39,7 @@ def test_not_a_number_survives() -> None:
 def test_layers_are_called_by_their_path() -> None:
     from max.nn.layer import Layer
 
-    from tensordiff.capture.children.max_engine.naming import Names
+    from tensordiff.capture.engines.max.layers import Names
 
     class Leaf(Layer):  # type: ignore[misc]
         def __call__(self) -> None: ...
@@ -61,7 +61,7 @@ def test_layers_are_called_by_their_path() -> None:
 
 
 def test_a_layer_is_found_by_its_end() -> None:
-    from tensordiff.capture.children.max_engine.naming import find_layer
+    from tensordiff.capture.engines.max.layers import find_layer
     from tensordiff.errors import CaptureError
 
     layers = ["model", "model.layers.layers.0.mlp", "model.layers.layers.1.mlp"]
@@ -81,10 +81,10 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     from max.pipelines import PIPELINE_REGISTRY
     from max.pipelines.modeling import config_enums
 
-    from tensordiff.capture.children.max_engine import patches
-    from tensordiff.capture.children.max_engine.engine import talk_into
-    from tensordiff.capture.children.max_engine.layers import Listener
-    from tensordiff.capture.children.max_engine.pipeline import Wish
+    from tensordiff.capture.engines.max import patches
+    from tensordiff.capture.engines.max.layers import Listener
+    from tensordiff.capture.engines.max.model import talk_into
+    from tensordiff.capture.engines.max.pipeline import Wish
 
     owners = (Graph, InferenceSession, NewModule, Module, MLP, Linear, Allreduce, Signals, ops, ops.allreduce)
 
@@ -106,13 +106,13 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("tokens", "room"), [(1, 256), (256, 256), (257, 512), (600, 700)])
 def test_room_for_tokens_comes_in_few_sizes(tokens: int, room: int) -> None:
-    from tensordiff.capture.children.max_engine.checkpoint import Checkpoint
+    from tensordiff.capture.engines.max.checkpoint import Checkpoint
 
     assert Checkpoint(Path(), {"max_position_embeddings": 700}).length_for(tokens) == room
 
 
 def _asked(model: Callable[[str], Path], ids: list[int] | None, **said: Any) -> Any:
-    from tensordiff.capture.children.max_engine.tokens import tokens
+    from tensordiff.capture.engines.max.tokens import tokens
     from tensordiff.capture.settings import Settings
 
     facts: dict[str, object] = {} if ids is None else {"token_ids": ids, "prompt": "theirs"}

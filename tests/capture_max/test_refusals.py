@@ -55,7 +55,7 @@ def test_layer_that_is_not_there(tmp_path: Path, model: Model) -> None:
 
 
 def test_version_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensordiff.capture.children.max_engine import patches
+    from tensordiff.capture.engines.max import patches
     from tensordiff.errors import CaptureError
 
     monkeypatch.setattr(patches, "version", lambda: "31.1.0")

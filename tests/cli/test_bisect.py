@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensordiff.dump.safetensors_files import _Tensor
+from tensordiff.dump.readers.safetensors import _Tensor
 from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, Call, assert_one_sentence, process
 from tests.cli.test_hostile_names import HOSTILE, is_harmless, shown
 from tests.making import numbers, save, save_npy, truncate, write

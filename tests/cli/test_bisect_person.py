@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tensordiff.cli.text import columns
+from tensordiff.util.text_width import columns
 from tests.cli.running import COMMAND, environment
 from tests.cli.test_bisect import dumped
 from tests.processes import Terminal, on_terminal

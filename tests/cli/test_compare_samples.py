@@ -71,7 +71,7 @@ def test_demo_finds_the_bug_and_that_is_success() -> None:
 
 
 def test_demo_without_the_bug_is_no_success(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensordiff.samples.sample", lambda _: SAMPLES / "reference")
+    monkeypatch.setattr("tensordiff.session.samples.sample", lambda _: SAMPLES / "reference")
     assert call("demo").status == 2
 
 

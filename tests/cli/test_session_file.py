@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tensordiff.align.rules_file import MapRule, RulesFile
+from tensordiff.align.rules.file import MapRule, RulesFile
 from tensordiff.search.oracle import VerdictOracle
-from tensordiff.session import Request, Session
-from tensordiff.state import Places, State, identity_of, keep
+from tensordiff.session.session import Request, Session
+from tensordiff.session.state import Places, State, identity_of, keep
 from tests.cli.running import Call, assert_one_sentence
 from tests.making import numbers, save
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.cli.text import columns
+from tensordiff.util.text_width import columns
 from tests import processes
 from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, environment, process
 from tests.making import SAMPLES, numbers, save, save_npy, truncate

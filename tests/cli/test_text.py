@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.cli.text import columns, fit, pad, wrap
-from tensordiff.report.words import number
+from tensordiff.report.labels import number
+from tensordiff.util.text_width import columns, fit, pad, wrap
 
 TEXT = st.text(st.sampled_from("ab .語é\u0301—"), max_size=60)
 

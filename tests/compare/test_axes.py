@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.compare.axes import Form, form_of, heads_of, token_ids_of, tokens_of
+from tensordiff.compare.look.axes import Form, form_of, heads_of, token_ids_of, tokens_of
 from tests.making import held
 
 

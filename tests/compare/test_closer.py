@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tensordiff.align.expression.activations import gelu, gelu_tanh, silu
-from tensordiff.compare import closer
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.hint import Around, Hint, hint
+from tensordiff.compare.hint import context as closer
+from tensordiff.compare.hint.catalogue import Around, Hint, hint
 from tensordiff.dump.dtypes import Array
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tests.making import Tensors, held, numbers, pairs, save
 
 X = numbers(24, 64)

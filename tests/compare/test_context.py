@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensordiff.compare.context import context_of
+from tensordiff.compare.hint.context import context_of
 from tensordiff.dump.model import Dump, Entry
 from tests.making import held, numbers
 

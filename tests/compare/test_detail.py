@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare import parts as module
-from tensordiff.compare.detail import Element, Histogram, along, histogram, window, worst, worst_in
+from tensordiff.compare.look.elements import Element, Histogram, along, histogram, window, worst, worst_in
+from tensordiff.compare.measure import chunks as module
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def last(found: Iterator[T]) -> T:
 @pytest.mark.parametrize("most", [1, 7, 1 << 18])
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_error_along_an_axis(axis: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensordiff.compare.blocks.blocks.__defaults__", (most,))
+    monkeypatch.setattr("tensordiff.compare.measure.chunks.blocks.__defaults__", (most,))
     rng = np.random.default_rng(0)
     ref, cand = rng.standard_normal((2, 4, 5, 6)).astype(np.float32)
     others = tuple(k for k in range(3) if k != axis % 3)

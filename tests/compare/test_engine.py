@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare import measure as module
 from tensordiff.compare.engine import Engine, Row, Third
-from tensordiff.compare.measure import measure
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.verdict import Limits
+from tensordiff.compare.judge.verdict import Limits
+from tensordiff.compare.measure import dispatch as module
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
 from tests.making import held, nudged, numbers, pairs

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tensordiff.compare.verdict import Golden, exact_below, judge_by_golden
-from tensordiff.session import Request, Session
+from tensordiff.compare.judge.verdict import Golden, exact_below, judge_by_golden
+from tensordiff.session.session import Request, Session
 from tests.compare.test_engine import with_third
 from tests.making import SAMPLES, nudged, numbers
 

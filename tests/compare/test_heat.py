@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare import blocks as module
-from tensordiff.compare.blocks import blocks, errors
-from tensordiff.compare.heat import Plane, heat
+from tensordiff.compare.look.heat import Plane, heat
+from tensordiff.compare.measure import chunks as module
+from tensordiff.compare.measure.chunks import blocks, errors
 from tensordiff.dump.dtypes import Array
 
 SHAPES = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)

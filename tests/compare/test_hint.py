@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as from_numpy
 
-from tensordiff.compare.hint import Hint, hint
-from tensordiff.compare.kinds import seen as seen_module
-from tensordiff.compare.kinds.seen import LOOKED_AT, Seen, spread
+from tensordiff.compare.hint import sample as seen_module
+from tensordiff.compare.hint.catalogue import Hint, hint
+from tensordiff.compare.hint.sample import LOOKED_AT, Seen, spread
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.report.compare_json import dumps
+from tensordiff.report.json import dumps
 from tests.making import nudged, numbers
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tensordiff.compare.hint import Hint, hint
+from tensordiff.compare.hint.catalogue import Hint, hint
 from tests.compare.planting import KINDS
 from tests.compare.planting_ground import ground
 from tests.compare.planting_nothing import NO_KIND

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tensordiff.compare.hint import hint
+from tensordiff.compare.hint.catalogue import hint
 from tensordiff.dump.dtypes import DTYPES
 from tests.compare.test_hint import told
 from tests.making import nudged, numbers

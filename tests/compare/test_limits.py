@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensordiff.align.rules_tables import ToleranceRule
+from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.compare.engine import Engine, Row
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.measure import measure
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError
 from tests.making import nudged, numbers, pairs

@@ -11,12 +11,11 @@ import pytest
 
 from tensordiff.align import align
 from tensordiff.compare.engine import Engine, Row
-from tensordiff.compare.lint_rows import lint_rows
-from tensordiff.compare.measure import measure_many
+from tensordiff.compare.lint import lint_rows
+from tensordiff.compare.measure.dispatch import measure_many
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.finding import Finding
-from tensordiff.dump.lint import Facts, lint_values, read_facts
+from tensordiff.dump.lint import Facts, Finding, lint_values, read_facts
 from tensordiff.dump.model import Entry
 from tests.making import SAMPLES, Tensors, held, nudged, numbers, write
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare.logits import K, Logits, has_distributions, is_logits, kl_divergence, logits, summed_up
+from tensordiff.compare.look.logits import (
+    K,
+    Logits,
+    has_distributions,
+    is_logits,
+    kl_divergence,
+    logits,
+    summed_up,
+)
 from tensordiff.dump.dtypes import Array
 from tests.making import nudged, numbers
 

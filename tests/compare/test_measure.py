@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare import parts as module
-from tensordiff.compare.measure import measure
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.sums import Diff
+from tensordiff.compare.measure import chunks as module
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import DTYPES, Array
 from tests.compare.oracle import truth
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.compare import shares
-from tensordiff.compare.ahead import in_order
-from tensordiff.compare.measure import Sides, measure_many
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.sums import Diff
+from tensordiff.compare.measure import scheduler as shares
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dispatch import Sides, measure_many
+from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.measure.scheduler import in_order
 from tensordiff.dump.dtypes import DTYPES, Array
 from tests.compare.test_measure import check
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensordiff.compare import spread as module
-from tensordiff.compare.spread import QUANTILES, Spread, spread
-from tensordiff.compare.statistics import Statistics
+from tensordiff.compare.look import statistics as module
+from tensordiff.compare.look.statistics import QUANTILES, Spread, Statistics, spread
 from tensordiff.dump.dtypes import Array
 
 FLOATS = hnp.arrays(

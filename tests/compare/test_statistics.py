@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensordiff.compare.statistics import Statistics, statistics
+from tensordiff.compare.look.statistics import Statistics, statistics
 from tensordiff.dump.dtypes import DTYPES, Array
 
 FLOATS = hnp.arrays(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tensordiff.compare.engine import Engine, Row
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.measure import measure
-from tensordiff.compare.plan import Tolerance
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.compare.tolerances import (
     RTOLS,
     Need,

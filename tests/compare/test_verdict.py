@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.measure import measure
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.sums import Diff
-from tensordiff.compare.verdict import FLOORS, GROWTH, Limits, Verdict, floor_for, judge
+from tensordiff.compare.judge.verdict import FLOORS, GROWTH, Limits, Verdict, floor_for, judge
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tests.making import nudged, numbers
 

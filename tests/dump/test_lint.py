@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.finding import Finding
-from tensordiff.dump.lint import Facts, lint_headers, lint_values, read_facts
+from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.dump.writer import DumpWriter
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.detect import Found
 from tensordiff.dump.model import Origin
-from tensordiff.dump.native import look
+from tensordiff.dump.readers.native import look
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile, NotADump
 from tests.dump.fuzzing import FUZZ, keeps_promise, mutated

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.torch_pickle import unpickle
-from tensordiff.dump.torch_stand_ins import BadPickle
+from tensordiff.dump.readers.torch.pickle import unpickle
+from tensordiff.dump.readers.torch.stand_ins import BadPickle
 from tensordiff.errors import BadFile
 from tests.dump.fuzzing import allocating_under, ask
 from tests.dump.torch_crafting import (

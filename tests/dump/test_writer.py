@@ -23,7 +23,7 @@ from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.manifest import record, shard_key
 from tensordiff.dump.model import Dump, Origin, Spec
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.native import look
+from tensordiff.dump.readers.native import look
 from tensordiff.dump.shards import raw
 from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import WriteError
@@ -326,7 +326,7 @@ import json, sys, numpy as np
 from pathlib import Path
 from safetensors.numpy import load_file
 from tensordiff.dump.detect import Found
-from tensordiff.dump.native import look
+from tensordiff.dump.readers.native import look
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import WriteError
 folder, said = Path(sys.argv[1]), []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.zip_map import ZipMap, map_zip
+from tensordiff.dump.zip_files import ZipMap, map_zip
 from tensordiff.errors import BadFile
 from tests.dump.fuzzing import FUZZ, mutated
 from tests.dump.torch_crafting import zipped

@@ -8,10 +8,10 @@ from pathlib import Path
 from tensordiff.align import Plan, align
 from tensordiff.compare.engine import Engine, Third
 from tensordiff.dump.dtypes import Array
-from tensordiff.report.story import Story, tell
-from tensordiff.report.writing import format_for
+from tensordiff.report.formats import format_for
+from tensordiff.report.model import Story, tell
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tests.making import SAMPLES, held
 
 FORMATS = (".md", ".html", ".json", ".txt", ".csv", ".png")

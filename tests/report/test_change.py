@@ -11,8 +11,15 @@ import pytest
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import BadFile
 from tensordiff.report import write_report
-from tensordiff.report.change import Change, change, read_comparison
-from tensordiff.report.change_words import change_json, change_markdown, change_text, headline
+from tensordiff.report.change import (
+    Change,
+    change,
+    change_json,
+    change_markdown,
+    change_text,
+    headline,
+    read_comparison,
+)
 from tests.making import nudged, numbers
 from tests.report.ground import HOSTILE, compared
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.compare.engine import Engine
-from tensordiff.report.compare_json import dumps, statistics_of, strict, summary
+from tensordiff.report.json import dumps, statistics_of, strict, summary
 from tensordiff.search.outcome import Outcome
 from tests.making import numbers, pairs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.report.component import component
+from tensordiff.report.labels import component
 
 
 @pytest.mark.parametrize(

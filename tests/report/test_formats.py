@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.compare import measure
 from tensordiff.compare.engine import Row
+from tensordiff.compare.measure import dispatch as measure
 from tensordiff.errors import WriteError
 from tensordiff.report import write_report
-from tensordiff.report.html_data import data_of
-from tensordiff.report.story import tell
+from tensordiff.report.html import data_of
+from tensordiff.report.model import tell
 from tests import processes
 from tests.making import SAMPLES, numbers
 from tests.report.ground import FORMATS, HOSTILE, compared, report, samples, written
@@ -264,9 +264,9 @@ def test_only_a_picture_loads_matplotlib(tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tensordiff.report import write_report
-from tensordiff.report.html_data import data_of
+from tensordiff.report.html import data_of
 session = Session.open(Request(Path({str(SAMPLES / "reference")!r}), Path({str(SAMPLES / "candidate")!r})))
 outcome = session.outcome(session.rows())
 for suffix in {FORMATS!r}:

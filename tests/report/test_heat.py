@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tensordiff.report.heat import heat
+from tensordiff.report.row_detail import heat
 from tests.making import numbers
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.report.outliers import Point, outliers
+from tensordiff.report.plot import Point, outliers
 
 
 def points(*values: float) -> list[Point]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.report.sparkline import BARS, shrink, sparkline
+from tensordiff.report.labels import BARS, shrink, sparkline
 
 NAN, INF = math.nan, math.inf
 

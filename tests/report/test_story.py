@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.report.facts import facts_of_both
-from tensordiff.report.story import tell
-from tensordiff.report.words import label
+from tensordiff.report.labels import label
+from tensordiff.report.model import facts_of_both, tell
 from tests.making import nudged, numbers
 from tests.report.ground import compared, samples
 

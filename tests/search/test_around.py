@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensordiff.compare.engine import Engine, Row
-from tensordiff.search.around import around
+from tensordiff.search.neighbours import around
 from tests.making import nudged, numbers, pairs
 
 REF = {

@@ -6,10 +6,10 @@ import pytest
 
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine, Row
-from tensordiff.compare.verdict import Verdict, VerdictName
+from tensordiff.compare.judge.verdict import Verdict, VerdictName
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import entry
-from tensordiff.search.culprit import culprits, first_culprit
+from tensordiff.search.outcome import culprits, first_culprit
 from tests.making import Held, nudged, numbers, pairs
 
 Tensors = dict[str, Array | None]

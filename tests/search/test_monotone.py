@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tensordiff.compare.engine import Engine
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect
-from tensordiff.search.bisect_outcome import BisectOutcome
-from tensordiff.search.monotone import Check, check, search_and_check
+from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search_and_check
 from tensordiff.search.oracle import VerdictOracle
 from tests.making import nudged, numbers, pairs
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.plan import Tolerance
-from tensordiff.compare.verdict import Limits
+from tensordiff.compare.judge.verdict import Limits
+from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import Answer, VerdictOracle, search

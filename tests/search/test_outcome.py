@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.compare.verdict import VerdictName
+from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.search.outcome import Outcome
 from tests.search.test_culprit import row
 

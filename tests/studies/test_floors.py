@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.capturing import plain_torch
 from studies.floors import LENGTHS, Layer, by_component, by_depth, by_length
-from tensordiff.compare.verdict import FLOORS
+from tensordiff.compare.judge.verdict import FLOORS
 
 F32 = ("float32", "float32")
 

@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 
 from tensordiff.compare.engine import Row
 from tensordiff.dump.dtypes import Array
-from tensordiff.session import Request, Session
-from tensordiff.tui.screens.layer import LayerScreen
-from tensordiff.tui.widgets.pane import Pane
+from tensordiff.session.session import Request, Session
+from tensordiff.tui.layer.pane import Pane
+from tensordiff.tui.layer.screen import LayerScreen
 from tests.making import SAMPLES, save
 from tests.processes import PATIENCE_S
 

@@ -13,8 +13,8 @@ from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from tensordiff.dump import open_dump
-from tensordiff.session import Request, Session
-from tensordiff.tui.widgets.rules_panel import RulesPanel
+from tensordiff.session.session import Request, Session
+from tensordiff.tui.rules.panel import RulesPanel
 from tests.making import SAMPLES, write
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled, WorkerFailed
 
-from tensordiff.session import Request
-from tensordiff.settings import Settings
+from tensordiff.session.preferences import Settings
+from tensordiff.session.session import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.screens.diff import DiffScreen
-from tensordiff.tui.widgets.layer_table import LayerTable
+from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.table.table import LayerTable
 from tests.making import SAMPLES
 from tests.processes import PATIENCE_S
 

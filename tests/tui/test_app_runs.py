@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import read_text
-from tensordiff.capture.job import Job
+from tensordiff.align.rules.file import read_text
+from tensordiff.align.rules.rule import Rule
+from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.capture.source import parse_source
-from tensordiff.session import Request
-from tensordiff.tui.screens.dialogs import Choose
-from tensordiff.tui.widgets.job_line import JobLine
-from tensordiff.tui.widgets.rules_panel import RulesPanel
+from tensordiff.session.session import Request
+from tensordiff.tui.dialogs import Choose
+from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.rules.panel import RulesPanel
 from tests import processes
 from tests.making import numbers, write
 from tests.tui.running import Running, running
@@ -129,7 +128,7 @@ def children() -> list[str]:
     """The processes of this one that run sources, whether they work or wait."""
     found = filter(processes.is_there, processes.children(os.getpid()))
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
-    return [line.decode() for line in lines if b"tensordiff.capture.children" in line]
+    return [line.decode() for line in lines if b"tensordiff.capture.process" in line]
 
 
 async def test_the_second_run_finds_the_source_loaded(dumps: Request) -> None:

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input
 
-from tensordiff.session import Request
-from tensordiff.tui.listing import Order
-from tensordiff.tui.screens.layer import LayerScreen
-from tensordiff.tui.widgets.summary import Summary
+from tensordiff.session.session import Request
+from tensordiff.tui.layer.screen import LayerScreen
+from tensordiff.tui.table.model import Order
+from tensordiff.tui.table.summary import Summary
 from tests.making import nudged, numbers, save, write
 from tests.tui.running import CASES, CULPRIT, GOLDEN, INJECTED, Running, running, samples
 

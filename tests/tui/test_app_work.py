@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, RadioButton, RadioSet
 
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import read_rules_file
+from tensordiff.align.rules.file import read_rules_file
+from tensordiff.align.rules.rule import Rule
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.session import Request
-from tensordiff.settings import Settings
-from tensordiff.tui.screens.exporting import Export
-from tensordiff.tui.screens.layer import LayerScreen
-from tensordiff.tui.screens.start import StartScreen
-from tensordiff.tui.widgets import bisect_bar
-from tensordiff.tui.widgets.bisect_bar import BisectBar
-from tensordiff.tui.widgets.job_line import JobLine
-from tensordiff.tui.widgets.rules_panel import RulesPanel
-from tensordiff.tui.widgets.summary import Summary
+from tensordiff.session.preferences import Settings
+from tensordiff.session.session import Request
+from tensordiff.tui.comparison import bisect_bar
+from tensordiff.tui.comparison.bisect_bar import BisectBar
+from tensordiff.tui.comparison.exporting import Export
+from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.layer.screen import LayerScreen
+from tensordiff.tui.rules.panel import RulesPanel
+from tensordiff.tui.start import StartScreen
+from tensordiff.tui.table.summary import Summary
 from tests.making import numbers, write
 from tests.tui.running import CANDIDATE, CASES, CULPRIT, INJECTED, REFERENCE, Running, running, samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual import events
 
-from tensordiff.tui.widgets.key_line import KeyLine
+from tensordiff.tui.key_line import KeyLine
 from tests.tui.running import Running, running, samples
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from docs.make_keys import page
 from tensordiff.tui.app import TensordiffApp
+from tensordiff.tui.comparison.bisect_bar import BisectBar
+from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.keys import KEYS, WHERES, Where
-from tensordiff.tui.screens.dialogs import Dialog
-from tensordiff.tui.screens.diff import DiffScreen
-from tensordiff.tui.screens.layer import LayerScreen
-from tensordiff.tui.screens.start import StartScreen
-from tensordiff.tui.widgets.bisect_bar import BisectBar
-from tensordiff.tui.widgets.layer_table import LayerTable
+from tensordiff.tui.layer.screen import LayerScreen
+from tensordiff.tui.start import StartScreen
+from tensordiff.tui.table.table import LayerTable
 
 OWNERS: dict[Where, type] = {
     "app": TensordiffApp, "diff": DiffScreen, "table": LayerTable, "bisect": BisectBar, "start": StartScreen,

@@ -9,12 +9,12 @@ import pytest
 from textual import events
 from textual.widgets import Tabs
 
-from tensordiff.report.words import number
-from tensordiff.session import Request, Session
-from tensordiff.tui.screens.layer import VIEWS, LayerScreen
-from tensordiff.tui.subject import Subject
-from tensordiff.tui.widgets.pane import Pane
-from tensordiff.tui.widgets.profile import ProfilePane
+from tensordiff.report.labels import number
+from tensordiff.session.session import Request, Session
+from tensordiff.tui.layer.pane import Pane
+from tensordiff.tui.layer.profile import ProfilePane
+from tensordiff.tui.layer.screen import VIEWS, LayerScreen
+from tensordiff.tui.layer.subject import Subject
 from tests.making import numbers
 from tests.tui.layer_hosting import CULPRIT, of, samples, showing
 

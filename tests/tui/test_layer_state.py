@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tensordiff.tui.heat_view import Two, View
-from tensordiff.tui.screens.layer_typing import parse_heads, parse_index
-from tensordiff.tui.widgets.pane import wrapped
-from tensordiff.tui.widgets.scale import Scale, scale_of
+from tensordiff.tui.layer.heat_picture import Two, View
+from tensordiff.tui.layer.pane import wrapped
+from tensordiff.tui.layer.scale import Scale, scale_of
+from tensordiff.tui.layer.typing import parse_heads, parse_index
 
 SIZES = st.tuples(st.integers(1, 5000), st.integers(1, 5000))
 ROOMS = st.tuples(st.integers(1, 60), st.integers(1, 200))

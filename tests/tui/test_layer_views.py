@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.compare.detail import worst
+from tensordiff.compare.look.elements import worst
 from tensordiff.dump.dtypes import Array
-from tensordiff.report.words import number
-from tensordiff.tui.widgets import worst_table
-from tensordiff.tui.widgets.heatmap import HeatmapPane
-from tensordiff.tui.widgets.profile import ProfilePane
-from tensordiff.tui.widgets.values_grid import ValuesPane
+from tensordiff.report.labels import number
+from tensordiff.tui.layer import worst as worst_table
+from tensordiff.tui.layer.heatmap import HeatmapPane
+from tensordiff.tui.layer.profile import ProfilePane
+from tensordiff.tui.layer.values import ValuesPane
 from tests.making import SAMPLES, numbers
 from tests.tui.layer_hosting import CULPRIT, of, samples, showing, wide
 

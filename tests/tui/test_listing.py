@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.compare.engine import Engine
-from tensordiff.report.compare_json import row_json
-from tensordiff.session import Request, Session
-from tensordiff.tui.listing import ABSENT, Batch, Listing, Order, Pattern, ranked
-from tensordiff.tui.tree import NOWHERE, Tree
+from tensordiff.report.json import row_json
+from tensordiff.session.session import Request, Session
+from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, ranked
+from tensordiff.tui.table.tree import NOWHERE, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs
 
 ERRORS = st.lists(st.one_of(st.floats(min_value=0), st.just(math.nan), st.just(ABSENT)), max_size=30)

@@ -12,15 +12,15 @@ import pytest
 from textual import events
 
 from tensordiff.errors import TensordiffError
-from tensordiff.session import Request
-from tensordiff.settings import Settings
+from tensordiff.session.preferences import Settings
+from tensordiff.session.session import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.screens.diff import DiffScreen
-from tensordiff.tui.screens.opening import OpeningScreen
-from tensordiff.tui.wanted import Wanted
-from tensordiff.tui.widgets.filter_bar import FilterBar
-from tensordiff.tui.widgets.frames import PlotFrame, SummaryFrame, TableFrame
-from tensordiff.tui.widgets.key_line import KeyLine
+from tensordiff.tui.comparison.opening import OpeningScreen
+from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.key_line import KeyLine
+from tensordiff.tui.launch import Wanted
+from tensordiff.tui.table.filter_bar import FilterBar
+from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 from tests import processes
 from tests.processes import PATIENCE_S
 from tests.tui.running import CANDIDATE, REFERENCE, Running, samples
@@ -30,11 +30,11 @@ import sys
 from pathlib import Path
 from tensordiff.cli import app, compare_command, main, open_command
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.screens.opening import OpeningScreen
-from tensordiff.tui.wanted import Wanted
+from tensordiff.tui.comparison.opening import OpeningScreen
+from tensordiff.tui.launch import Wanted
 OpeningScreen(Wanted(Path("a"), Path("b"), None))
 heavy = ("numpy", "numba", "plotext", "markdown_it", "tomlkit")
-ours = ("tensordiff.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
+ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
 print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name in ours))
 """
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import Button, Input
 
-from tensordiff.align.rules_tables import MapRule
+from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.suggest import Suggestion
-from tensordiff.session import Request, Session
-from tensordiff.tui.screens.map_screen import MapScreen
+from tensordiff.session.session import Request, Session
+from tensordiff.tui.rules.map_screen import MapScreen
 from tests.cli.test_hostile_names import HOSTILE
 from tests.making import numbers, save, write
 from tests.processes import PATIENCE_S

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.align.editing import Step, told
-from tensordiff.align.rules import Rule
-from tensordiff.align.rules_file import RulesFile, read_rules_file
+from tensordiff.align.rules.file import RulesFile, read_rules_file
+from tensordiff.align.rules.rule import Rule
+from tensordiff.align.rules.rule_book import Step, told
 from tensordiff.errors import AlignError
-from tensordiff.session import Request, Session
+from tensordiff.session.session import Request, Session
 from tests.tui.rules_hosting import CANDIDATE, CASES, REFERENCE, Host, drawn, opened, said, settled, with_other_mlp
 
 SIZE = (120, 40)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from tensordiff.tui.screens.map_screen import MapScreen
+from tensordiff.tui.rules.map_screen import MapScreen
 from tests.tui.rules_hosting import Host, opened, orphan, settled, with_other_mlp
 
 Snap = Callable[..., bool]

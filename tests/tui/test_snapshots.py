@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from tensordiff.session import Request
-from tensordiff.settings import Settings
+from tensordiff.session.preferences import Settings
+from tensordiff.session.session import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.screens.diff import DiffScreen
+from tensordiff.tui.comparison.screen import DiffScreen
 from tests.tui.running import GOLDEN, INJECTED, Running, samples
 
 Before = Callable[[Pilot[Any]], Awaitable[None]]

@@ -8,13 +8,22 @@ headers alone, ``evaluate`` reads the values. Whatever a person types, the only 
 reads such text, and nothing here runs it as code.
 """
 
-from tensordiff.align.expression.do import evaluate
-from tensordiff.align.expression.functions import FUNCTIONS
+from tensordiff.align.expression.evaluate import evaluate
+from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Place
 from tensordiff.align.expression.parse import parse, parse_view
-from tensordiff.align.expression.place import ExpressionError, Place
-from tensordiff.align.expression.placeholders import bind, bindings, generalize, names, placeholders
 from tensordiff.align.expression.plan import Step, plan, steps
-from tensordiff.align.expression.tree import HERE, Call, Expression, Name, view_of
+from tensordiff.align.expression.tree import (
+    HERE,
+    Call,
+    Expression,
+    Name,
+    bind,
+    bindings,
+    generalize,
+    names,
+    placeholders,
+    view_of,
+)
 
 __all__ = [
     "FUNCTIONS",

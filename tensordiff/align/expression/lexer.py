@@ -1,0 +1,221 @@
+"""Where in a text a token stands, and the one error of this package, which points at it.
+
+The functions of the language: what each takes and what it is for.
+
+A function takes tensors first, then options: whole numbers, numbers, an element type. What they do
+to a shape is in ``plan``, what they do to values in ``do``; all three tables have the same keys.
+
+Text to tokens: words, quoted names, and the few marks between them.
+
+A word is a function, a number, or an entry's name; which one is for ``parse`` to say. Names keep
+their dots, brackets, slashes, ports and placeholders; ``(2)`` belongs to a name when it counts a
+call, so ``lm_head(2)-output`` is one word and ``token(2)`` is a function and what follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from tensordiff.errors import AlignError, printable
+
+_BEFORE, _AFTER = 60, 40  # characters shown around the token: a long text must not hide its caret
+
+
+class Place(NamedTuple):
+    """A token's stretch of a text."""
+
+    text: str
+    start: int
+    length: int = 1
+
+    def pointed_at(self) -> str:
+        """The text on one line, and a caret line under the token."""
+        end = self.start + max(self.length, 1)
+        left, right = max(0, self.start - _BEFORE), min(len(self.text), end + _AFTER)
+        before = ("…" if left else "") + printable(self.text[left : self.start])
+        token = printable(self.text[self.start : min(end, right)])
+        after = printable(self.text[end:right]) + ("…" if right < len(self.text) else "")
+        return f"  {before}{token}{after}\n  {' ' * len(before)}{'^' * max(len(token), 1)}"
+
+
+class ExpressionError(AlignError):
+    """An expression cannot be read, or does not fit the tensors it names."""
+
+    def __init__(self, sentence: str, place: Place | None) -> None:
+        self.sentence, self.place = printable(sentence), place
+        super().__init__(self.sentence if place is None else f"{self.sentence}\n{place.pointed_at()}")
+
+    @property
+    def column(self) -> int | None:
+        """Where the token starts, counted from 1; None where the expression was never a text."""
+        return None if self.place is None else self.place.start + 1
+
+
+Option = int | float | str | None
+ParameterKind = Literal["int", "int or none", "number", "dtype"]
+
+
+class Parameter(NamedTuple):
+    """An option that a function takes."""
+
+    name: str
+    kind: ParameterKind = "int"
+    required: bool = True
+    default: Option = None
+    by_name: bool = False
+    """Whether canonical text names it: ``axis=0``."""
+
+
+class Function(NamedTuple):
+    """What a function takes, in the order it is written."""
+
+    help: str
+    tensors: int = 1
+    more_tensors: bool = False
+    """Whether any number of tensors may follow; options are then given by name."""
+    parameters: tuple[Parameter, ...] = ()
+    rest: str | None = None
+    """What the whole numbers are that follow in any number, where they may."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it can stand in a chain: one tensor in, one out."""
+        return self.tensors == 1 and not self.more_tensors
+
+
+def _one(help_: str, *parameters: Parameter, rest: str | None = None) -> Function:
+    return Function(help_, parameters=parameters, rest=rest)
+
+
+_AXIS, _LAST_AXIS = Parameter("axis"), Parameter("axis", required=False, default=-1, by_name=True)
+
+FUNCTIONS: dict[str, Function] = {
+    "cat": Function("tensors joined along an axis, the last unless said", 2, True, (_LAST_AXIS,)),
+    "sum": Function("elementwise sum", 2, True),
+    "sub": Function("elementwise difference", 2),
+    "mul": Function("elementwise product", 2),
+    "scale": _one("every element times a number", Parameter("number", "number")),
+    "silu": _one("x * sigmoid(x)"),
+    "gelu": _one("exact gelu, by the error function"),
+    "gelu_tanh": _one("gelu as approximated by tanh"),
+    "relu": _one("what is negative becomes 0"),
+    "cast": _one("another element type", Parameter("dtype", "dtype")),
+    "squeeze": _one("drops an axis of size 1", _AXIS),
+    "unsqueeze": _one("puts in an axis of size 1", _AXIS),
+    "reshape": _one("the same elements under other sizes; one may be -1", rest="size"),
+    "flatten": _one("merges the axes from first to last", Parameter("first"), Parameter("last")),
+    "transpose": _one("swaps two axes", Parameter("a"), Parameter("b")),
+    "permute": _one("puts all axes in a new order", rest="axis"),
+    "slice": _one(
+        "elements from start up to stop along an axis",
+        _AXIS,
+        Parameter("start", "int or none", required=False),
+        Parameter("stop", "int or none", required=False),
+    ),
+    "split": _one("one of several equal parts, counted from 0", Parameter("part"), Parameter("parts"), _LAST_AXIS),
+    "last_token": _one("the last token: [B, S, H] gives [B, H], and [S, H] gives [1, H]"),
+    "token": _one("the token at a position: [B, S, H] gives [B, H], and [S, H] gives [1, H]", Parameter("position")),
+    "heads": _one("splits the last axis into heads: [.., n*d] gives [.., n, d]", Parameter("n")),
+    "swap_heads": _one("swaps tokens and heads: [.., S, n, d] gives [.., n, S, d], and back"),
+    "interleave": _one("rope order along the last axis: two halves become neighbours"),
+    "deinterleave": _one("rope order along the last axis: neighbours become two halves"),
+}
+
+
+TokenKind = Literal["word", "quoted", "(", ")", ",", "=", "|", "end"]
+
+MOST_CHARACTERS = 32_768
+_PLAIN = r"(?:[\w.\[\]/:+-]|\{[ijk]\})"
+_WORD = re.compile(rf"{_PLAIN}+")
+_CALLED_WORD = re.compile(rf"{_PLAIN}+(?:\([0-9]{{1,9}}\){_PLAIN}*)*")
+_QUOTED = re.compile(r"""(?P<quote>["'])(?P<inside>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)""", re.DOTALL)
+_SPACE = re.compile(r"\s*")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_MARKS: dict[str, TokenKind] = {"(": "(", ")": ")", ",": ",", "=": "=", "|": "|"}
+
+
+class Token(NamedTuple):
+    """One token; ``text`` is what it means, without quotes."""
+
+    kind: TokenKind
+    text: str
+    place: Place
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is a number rather than a name."""
+        return self.kind == "word" and is_number(self.text)
+
+    def __str__(self) -> str:
+        return "the end of the text" if self.kind == "end" else repr(self.text)
+
+
+def tokens(text: str) -> list[Token]:
+    """Cut a text into tokens; the last one is its end."""
+    if len(text) > MOST_CHARACTERS:
+        place = Place(text, MOST_CHARACTERS)
+        raise ExpressionError(f"an expression has at most {MOST_CHARACTERS} characters, not {len(text)}", place)
+    return list(_tokens(text))
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    position = _after_space(text, 0)
+    while position < len(text):
+        token = _token(text, position)
+        yield token
+        position = _after_space(text, position + token.place.length)
+    yield Token("end", "", Place(text, len(text)))
+
+
+def _after_space(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    return found.end() if found else position
+
+
+def _token(text: str, start: int) -> Token:
+    if mark := _MARKS.get(text[start]):
+        return Token(mark, mark, Place(text, start))
+    if text[start] in "\"'":
+        return _quoted(text, start)
+    word = _word(text, start)
+    if not word:
+        raise ExpressionError(_strange(text[start]), Place(text, start))
+    return Token("word", word, Place(text, start, len(word)))
+
+
+def _word(text: str, start: int) -> str:
+    """A whole word. A function's name ends before its parenthesis, any other may count a call."""
+    plain, called = _WORD.match(text, start), _CALLED_WORD.match(text, start)
+    if plain is None or called is None:
+        return ""
+    return plain[0] if plain[0] in FUNCTIONS else called[0]
+
+
+def _quoted(text: str, start: int) -> Token:
+    found = _QUOTED.match(text, start)
+    if found is None:
+        raise ExpressionError("this quote is never closed", Place(text, start))
+    place = Place(text, start, found.end() - start)
+    if not found["inside"]:
+        raise ExpressionError("an entry's name cannot be empty", place)
+    return Token("quoted", re.sub(r"\\(.)", r"\1", found["inside"], flags=re.DOTALL), place)
+
+
+def _strange(character: str) -> str:
+    if character in "{}":
+        return "a placeholder is {i}, {j} or {k}; a name with other braces needs double quotes"
+    return f"{character!r} means nothing here; a name with such characters needs double quotes"
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number."""
+    return _NUMBER.fullmatch(word) is not None
+
+
+def written_name(name: str) -> str:
+    """A name so that it reads back as that name: bare where it can be, else in double quotes."""
+    if name and _word(name, 0) == name and not is_number(name):
+        return name
+    return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,222 @@
+"""The tables of a rules file: what each may say, and how it becomes a frozen value.
+
+Strict on purpose: a word that is not understood is a mistake, and passed over it would leave undone what
+it asks for. Every refusal gives the line and column of the word or value it is about.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import PurePath
+from typing import NamedTuple, cast, get_args
+
+from tensordiff.align.rules.rule import Rule, RuleSide, check_regex, check_replace
+from tensordiff.align.rules.toml_text import Place, TomlText
+from tensordiff.errors import AlignError, printable
+
+
+@dataclass(frozen=True)
+class MapRule:
+    """An expression of the reference's entries and one of the candidate's that are the same tensor."""
+
+    reference: str
+    candidate: str
+    every: bool = True
+    """Whether a layer's number in it stands for every layer's."""
+    on: bool = True
+
+
+@dataclass(frozen=True)
+class ViewRule:
+    """How entries are seen before they are compared, by layer and side."""
+
+    match: str
+    reference: str | None = None
+    candidate: str | None = None
+    on: bool = True
+
+
+@dataclass(frozen=True)
+class ToleranceRule:
+    """What is allowed to pairs, by layer and port."""
+
+    match: str
+    rel_l2: float | None = None
+    atol: float | None = None
+    rtol: float | None = None
+    max_abs: float | None = None
+    cos_dist: float | None = None
+    kl_div: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in AMOUNTS:
+            check_amount(name, getattr(self, name))
+
+
+AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
+"""What a tolerance may be given as."""
+
+
+def check_amount(name: str, value: object) -> None:
+    """Refuse a tolerance that is no number, or that lets anything pass (NaN, infinity) or nothing (below 0)."""
+    if value is None:
+        return
+    try:
+        amount = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer that no float holds
+        amount = math.inf
+    if not 0 <= amount < math.inf:
+        shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
+        raise AlignError(f"{name} is {shown}; it is a number, 0 or more and finite")
+
+
+def check_expression(text: str, *, is_view: bool = False) -> None:
+    """Refuse text that is no expression, or no view."""
+    from tensordiff.align.expression import parse, parse_view  # a file without expressions need not load numpy
+
+    (parse_view if is_view else parse)(text)
+
+
+class Table(NamedTuple):
+    """One table of a file, and where it stands."""
+
+    path: str
+    text: TomlText
+    name: str
+    number: int
+    values: Mapping[str, object]
+
+    def wrong(self, sentence: str, key: str | None = None) -> AlignError:
+        """A refusal that points at a key, or at the table where it has no such key."""
+        seen = key is not None and key in self.values
+        place = (
+            self.text.key(self.name, self.number, cast(str, key)) if seen else self.text.table(self.name, self.number)
+        )
+        return refusal(self.path, place, f"{self.name} {self.number}{sentence}")
+
+    def known(self, *keys: str) -> None:
+        """Refuse any other key."""
+        for key in self.values:
+            if key not in keys:
+                raise self.wrong(f": {key!r} is not known; a {self.name} has {nearest(key, keys)}", key)
+
+    def text_of(self, key: str) -> str | None:
+        """A text, if it is there."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(f": {key} is {value!r}; it is text in quotes", key)
+        return value
+
+    def texts(self, *keys: str) -> list[str]:
+        """Texts that must be there."""
+        values = [self.values.get(key) for key in keys]
+        for key, value in zip(keys, values, strict=True):
+            if not isinstance(value, str):
+                wanted = " and ".join(map(repr, keys)) + (
+                    ", both text in quotes" if len(keys) > 1 else ", text in quotes"
+                )
+                raise self.wrong(f" needs {wanted}", key)
+        return cast(list[str], values)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(f": {key} is {value!r}; it is true or false", key)
+        return value
+
+    def amount(self, key: str) -> float | None:
+        """A number that may be a tolerance, if it is there."""
+        value = self.values.get(key)
+        try:
+            check_amount(key, value)
+        except AlignError as error:
+            raise self.wrong(f": {error}", key) from error
+        return None if value is None else float(cast(float, value))
+
+    def check(self, key: str, check: Callable[[str], None]) -> None:
+        """Refuse a text that does not pass, pointing at the character where that is known."""
+        value = self.text_of(key)
+        if value is None:
+            return
+        try:
+            check(value)
+        except AlignError as error:
+            offset = _offset(error)
+            place = self.text.key(self.name, self.number, key)
+            if offset is not None:
+                place = self.text.inside(self.name, self.number, key, offset, value)
+            sentence = str(error).split("\n", 1)[0]
+            raise refusal(self.path, place, f"{self.name} {self.number}: {sentence}") from error
+
+
+def _offset(error: AlignError) -> int | None:
+    """How far into the text a check found it wrong."""
+    column = getattr(error, "column", None)
+    if isinstance(column, int):
+        return column - 1
+    return error.__cause__.pos if isinstance(error.__cause__, re.error) else None
+
+
+def refusal(path: str, place: Place, sentence: str) -> AlignError:
+    """A sentence about a place in a file."""
+    return AlignError(f"{printable(path)}: {place}: {printable(sentence)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known words, and the one that was probably meant."""
+    known = list(known)
+    close = difflib.get_close_matches(word[:64], known, 1)
+    return ", ".join(known) + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def rule(table: Table) -> Rule:
+    """Read a ``[[rule]]``."""
+    table.known("side", "match", "replace", "on", "module_class")
+    match, replacement = table.texts("match", "replace")
+    side = table.values.get("side", "both")
+    if side not in get_args(RuleSide):
+        raise table.wrong(f": side is {side!r}; it is one of {', '.join(get_args(RuleSide))}", "side")
+    table.check("match", lambda text: check_regex("match", text))
+    table.check("module_class", lambda text: check_regex("module_class", text))
+    table.check("replace", lambda text: check_replace(match, text))
+    source, of_class = PurePath(table.path).name, table.text_of("module_class")
+    return Rule(cast(RuleSide, side), match, replacement, table.flag("on", True), source, of_class)
+
+
+def map_rule(table: Table) -> MapRule:
+    """Read a ``[[map]]``."""
+    table.known("reference", "candidate", "every", "on")
+    reference, candidate = table.texts("reference", "candidate")
+    table.check("reference", check_expression)
+    table.check("candidate", check_expression)
+    return MapRule(reference, candidate, table.flag("every", True), table.flag("on", True))
+
+
+def view_rule(table: Table) -> ViewRule:
+    """Read a ``[[view]]``."""
+    table.known("match", "reference", "candidate", "on")
+    [match] = table.texts("match")
+    table.check("match", lambda text: check_regex("match", text))
+    for side in ("reference", "candidate"):
+        table.check(side, lambda text: check_expression(text, is_view=True))
+    found = ViewRule(match, table.text_of("reference"), table.text_of("candidate"), table.flag("on", True))
+    if found.reference is None and found.candidate is None:
+        raise table.wrong(" says nothing; give it 'reference' or 'candidate': a view such as \"last_token\"")
+    return found
+
+
+def tolerance_rule(table: Table) -> ToleranceRule:
+    """Read a ``[[tolerance]]``."""
+    table.known("match", *AMOUNTS)
+    [match] = table.texts("match")
+    table.check("match", lambda text: check_regex("match", text))
+    found = ToleranceRule(match, *map(table.amount, AMOUNTS))
+    if found == ToleranceRule(match):
+        raise table.wrong(f" says nothing; give it one of {', '.join(AMOUNTS)}")
+    return found

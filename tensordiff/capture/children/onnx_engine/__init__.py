@@ -1,1 +1,0 @@
-"""The parts of an ``onnx:`` capture: the file, its graph, the layers in it, running it, injecting into it."""

@@ -1,0 +1,177 @@
+"""``hf:PATH_OR_ID``: any transformers model, with its own tokenizer or processor.
+
+What the config names is what is loaded; a causal model where it names nothing. Inputs are made in ``hf_inputs``.
+Decoding is greedy, with the cache, one step a forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from tensordiff.capture.engines.hf.config import load_config, refuse_linear
+from tensordiff.capture.engines.hf.inputs import Inputs, make_inputs
+from tensordiff.capture.engines.torch.capture import Tell
+from tensordiff.capture.engines.torch.program import Step, Steps, first_device, placement, seed
+from tensordiff.capture.engines.torch.tasks import perform
+from tensordiff.capture.engines.torch.unchanged import Same
+from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.persistent import Answer
+from tensordiff.capture.settings import Settings
+from tensordiff.errors import CaptureError, printable
+
+
+def run(job: Job, tell: Tell) -> Done:
+    """Run an ``hf:`` job."""
+    return perform(HubProgram(job, tell, load(job, tell)), job, tell)
+
+
+def keep(job: Job, tell: Tell) -> Answer:
+    """Load a model that stays; it is asked anew for each job."""
+    model, same = load(job, tell), Same(with_inputs=False)
+    return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
+
+
+def load(job: Job, tell: Tell) -> nn.Module:
+    """Load what a job names."""
+    tell(Phase("loading", job.source.target))
+    seed(job.settings.seed)  # weights that the checkpoint lacks are random
+    return load_model(job.source.target, job.settings, tell)
+
+
+class HubProgram:
+    """A transformers model and what it is asked."""
+
+    def __init__(self, job: Job, tell: Tell, model: nn.Module) -> None:
+        self.settings, self.model = job.settings, model
+        self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
+        for note in self.inputs.notes:
+            tell(Note(note))
+
+    def steps(self) -> Steps:
+        """The prompt, then one token a step."""
+        kwargs = _placed(self.inputs.kwargs, first_device(self.model))
+        if self.settings.steps > 1:
+            kwargs["use_cache"] = True
+        for number in range(self.settings.steps):
+            given = yield Step(self.model, (), kwargs)
+            if number + 1 < self.settings.steps:
+                kwargs = next_step(self.model, kwargs, given)
+
+    def facts(self) -> Mapping[str, Any]:
+        """What it was asked."""
+        return {"prompt": self.inputs.prompt, "token_ids": self.inputs.token_ids}
+
+
+def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
+    """Load a model as the settings say, and say what it lacks; raises a sentence where it cannot be had."""
+    place = placement(settings.device)
+    config = load_config(target, settings)
+    refuse_linear(config, settings.num_hidden_layers)
+    kind = model_class(config, trust=settings.trust_remote_code)
+    options: dict[str, Any] = {
+        "config": config, "revision": settings.revision, "trust_remote_code": settings.trust_remote_code,
+        "dtype": _dtype("--dtype", settings.dtype),
+    }  # fmt: skip
+    if settings.attn_implementation:
+        options["attn_implementation"] = settings.attn_implementation
+    if place.device_map:
+        options["device_map"] = place.device_map
+    rounded = _dtype("--weights-dtype", settings.weights_dtype)
+    model, missing = from_pretrained(kind, target, options)
+    if missing:
+        tell(Note(_of_missing(missing, settings.seed)))
+    if settings.weights_dtype:
+        round_weights(model, rounded)
+    return (model if place.device is None else model.to(place.device)).eval()
+
+
+def from_pretrained(kind: Any, target: str, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
+    """Load, and name the weights that the checkpoint lacks; what transformers says becomes one sentence."""
+    try:
+        model, info = kind.from_pretrained(target, output_loading_info=True, **options)
+    except Exception as error:  # transformers raises whatever comes its way
+        said = printable(" ".join(str(error).split()))
+        raise CaptureError(
+            f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
+            "give a folder with config.json and weights, or the id of a model on the hub"
+        ) from error
+    return model, sorted(info["missing_keys"])
+
+
+def _of_missing(missing: Sequence[str], number: int) -> str:
+    some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+    which = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
+    return f"{which} not in the checkpoint, and random, from the seed {number}: {some}"
+
+
+def round_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round the weights through a type. Each keeps its own, and so does what is computed: buffers are no weights."""
+    for name, weight in model.named_parameters():
+        if weight.is_meta:
+            raise CaptureError(f"--weights-dtype: {name} lies where it cannot be rounded; give one --device")
+        if weight.is_floating_point():
+            weight.data.copy_(weight.data.to(dtype))
+
+
+def _dtype(option: str, name: str | None) -> Any:
+    if name is None:
+        return "auto"
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CaptureError(f"{option} {printable(name)}: torch knows no such type; give float32, bfloat16, float16 …")
+    return dtype
+
+
+def model_class(config: Any, *, trust: bool) -> Any:
+    """The class to load: the one the config names, else a causal model, else whatever the type has."""
+    named = next(iter(getattr(config, "architectures", None) or ()), "")
+    if trust and getattr(config, "auto_map", None):
+        auto = next((name for name in config.auto_map if name.startswith("AutoModelFor")), "AutoModel")
+        return getattr(transformers, auto)
+    if named.endswith(("ForCausalLM", "LMHeadModel")):
+        return transformers.AutoModelForCausalLM
+    if named and hasattr(transformers, named):
+        return getattr(transformers, named)
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and not named:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel
+
+
+def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any) -> dict[str, Any]:
+    """What the model is asked next: the likeliest token, with the cache."""
+    cache = _cache_of(given)
+    if getattr(given, "logits", None) is None or not cache:
+        raise CaptureError(
+            f"--steps: {type(model).__name__} gives no logits or no cache to go on from; capture one step"
+        )
+    token = given.logits[:, -1:].argmax(-1)
+    if model.config.is_encoder_decoder:
+        encoded = (given.encoder_last_hidden_state,)
+        kept = {key: kwargs[key] for key in ("attention_mask",) if key in kwargs}
+        return {**kept, "encoder_outputs": encoded, "decoder_input_ids": token, **cache, "use_cache": True}
+    following: dict[str, Any] = {"input_ids": token, **cache, "use_cache": True}
+    if (mask := kwargs.get("attention_mask")) is not None:
+        following["attention_mask"] = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=-1)
+    return following
+
+
+def _cache_of(given: Any) -> dict[str, Any]:
+    """The cache that a model gave, by the name it is to be given back; what attends calls it otherwise than mamba."""
+    found = {name: getattr(given, name, None) for name in ("past_key_values", "cache_params")}
+    return {name: cache for name, cache in found.items() if cache is not None}
+
+
+def _placed(kwargs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    return {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in kwargs.items()}
+
+
+def is_local(target: str) -> bool:
+    """Whether a target is a folder rather than a hub's id."""
+    return Path(target).expanduser().is_dir()

@@ -1,0 +1,116 @@
+"""What is to be run, as files: a folder with ``config.json``, weights and tokenizer.
+
+A hub's id is looked for in the local cache first. Overrides of the config make a second folder that links to
+all files but ``config.json``, so that MAX reads them as it reads any other config.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensordiff.capture.engines.hf.config import load_config
+from tensordiff.capture.settings import Settings
+from tensordiff.errors import CaptureError, printable
+
+CONFIG = "config.json"
+_ROUND = 256
+_HASHED = 1 << 30  # bytes of weights that are read whole
+_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that MAX can load, and what its config says."""
+
+    folder: Path
+    config: Mapping[str, Any]
+
+    @property
+    def architecture(self) -> str:
+        """The class that the config names."""
+        named = self.config.get("architectures")
+        if not isinstance(named, list) or not named:
+            raise CaptureError(f"{printable(self.folder / CONFIG)}: names no architecture; MAX finds its model by it")
+        return str(named[0])
+
+    @property
+    def dtype(self) -> str:
+        """The type that the config says the weights have."""
+        return str(self.config.get("dtype") or self.config.get("torch_dtype") or "float32")
+
+    def length_for(self, tokens: int) -> int:
+        """How many tokens to make room for. Few sizes, since each is a graph of its own to MAX and compiled anew."""
+        most = self.config.get("max_position_embeddings")
+        most = most if isinstance(most, int) else tokens + _ROUND
+        if tokens > most:
+            raise CaptureError(f"{printable(self.folder)}: {tokens} tokens, and the model takes {most}; shorten them")
+        return min(-(-tokens // _ROUND) * _ROUND, most)
+
+    def weights_hash(self) -> str:
+        """One hash of all files of weights; of large ones, of the first part of each, and it says so."""
+        files = sorted(self.folder.glob("*.safetensors"))
+        most = None if sum(file.stat().st_size for file in files) <= _HASHED else max(_HASHED // len(files), 1)
+        digest = hashlib.sha256()
+        for file in files:
+            with file.open("rb") as opened:
+                digest.update(file.name.encode() + opened.read(-1 if most is None else most))
+        return f"{'sha256-files' if most is None else 'sha256-files-parts'}:{digest.hexdigest()}"
+
+
+def checkpoint(target: str, settings: Settings, held: ExitStack) -> Checkpoint:
+    """The source's files, with the overrides that were asked for."""
+    folder = Path(target) if Path(target).exists() else _from_hub(target, settings.revision)
+    config = _read_config(folder)
+    if not overrides_of(settings):
+        return Checkpoint(folder.resolve(), config)
+    return _linked(folder, config, settings, held)
+
+
+def overrides_of(settings: Settings) -> dict[str, Any]:
+    """All changes to the config, the number of layers among them."""
+    layers = settings.num_hidden_layers
+    return {**settings.config, **({} if layers is None else {"num_hidden_layers": layers})}
+
+
+def _from_hub(target: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(target, revision=revision, allow_patterns=_WANTED))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"max:{printable(target)}: is no folder, and the hub does not give it ({said:.200}); check the name"
+        ) from error
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CaptureError(f"{printable(folder)}: has no {CONFIG}; give the folder of a Hugging Face model") from None
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{printable(path)}: cannot be read ({printable(error)})") from error
+    if not isinstance(found, dict):
+        raise CaptureError(f"{printable(path)}: is no JSON object; give the folder of a Hugging Face model")
+    return found
+
+
+def _linked(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
+    """The config is changed as it is for Hugging Face, so that an override means the same on both sides."""
+    linked = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="tensordiff-max-")))
+    for path in folder.resolve().iterdir():
+        if path.name != CONFIG:
+            (linked / path.name).symlink_to(path)
+    changed = {**config, **load_config(str(folder), settings).to_dict()}
+    (linked / CONFIG).write_text(json.dumps(changed, default=str), encoding="utf-8")
+    return Checkpoint(linked, changed)

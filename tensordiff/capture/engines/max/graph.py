@@ -1,0 +1,204 @@
+"""A graph that gives what happens inside it, and takes values there: extra outputs and extra inputs.
+
+While MAX builds a model's graph, every layer's inputs and outputs are noted as further outputs of the
+graph (a ``Tap``), and every input that follows from the run's inputs gets a switch (a ``Slot``):
+``where(flag, given, own)``. Switches that are off change nothing, so that one compilation serves the
+plain run, one layer's injection and that of all. Values within a branch, a loop or a subgraph cannot be
+reached from outside and are not noted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from max.driver import Buffer
+from max.dtype import DType
+from max.experimental.tensor import Tensor
+from max.graph import BufferValue, Graph, StaticDim, SymbolicDim, TensorType, TensorValue, ops
+
+from tensordiff.capture.engines.max import patches
+from tensordiff.capture.engines.max.buffers import from_buffer, to_buffer
+from tensordiff.capture.engines.max.places import Given, Place, Refused, Slot
+from tensordiff.dump.dtypes import Array
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A value that the graph gives: where it stands, and which of the extra outputs it is."""
+
+    place: Place
+    output: int
+    is_number: bool = False
+    """Whether it is one constant number, as the number of a layer is."""
+
+
+@dataclass
+class Book:
+    """What was noted about one graph while it was built."""
+
+    graph: Graph
+    kinds: tuple[Any, ...]
+    """The types of the inputs that the model itself declared."""
+    taps: list[Tap] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    model_outputs: int = 0
+    values: list[TensorValue] = field(default_factory=list)
+    _positions: dict[object, int] = field(default_factory=dict)
+    _first: dict[object, Place] = field(default_factory=dict)
+    _live: dict[object, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph) -> Book:
+        """A book for a graph whose model has not been called yet."""
+        return cls(graph, tuple(value.type for value in graph.inputs))
+
+    def tap(self, place: Place, value: TensorValue) -> None:
+        """Note a value. One that was noted before is given once, under both names; a constant has one name."""
+        if not patches.is_at_top(self.graph):
+            return
+        key = patches.key_of(value)
+        if key not in self._positions:
+            self._positions[key] = len(self.values)
+            self._first[key] = place
+            self.values.append(value)
+        elif not self.follows_from_inputs(value):
+            return
+        is_number = not value.shape and not self.follows_from_inputs(value)
+        self.taps.append(Tap(place, self._positions[key], is_number))
+
+    def stand_in(self, place: Place, kind: TensorType) -> TensorValue:
+        """A value from outside for one that is not computed; zeros, as nobody asks what it is."""
+        self.slots.append(Slot(place, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
+        return patches.add_input(self.graph, kind)
+
+    def is_declared(self, value: TensorValue) -> bool:
+        """Whether the shape is known from the graph's inputs."""
+        return all(_is_known(self.graph, size) for size in value.shape)
+
+    def switch(self, place: Place, value: TensorValue) -> TensorValue:
+        """The value, or what is given in its place when the graph is run."""
+        if why := self._obstacle(value):
+            self.refused.append(Refused(place, why, is_constant=not self.follows_from_inputs(value)))
+            return value
+        given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
+        flag = patches.add_input(self.graph, TensorType(DType.bool, (), value.device))
+        shape = tuple(map(_size, value.shape))
+        self.slots.append(Slot(place, value.dtype, shape, value.device, self._first.get(patches.key_of(value))))
+        return ops.where(flag, given, value)
+
+    def keep(self, place: Place, found: object) -> None:
+        """Note an argument that is no tensor and stays the model's own: a cache, mostly."""
+        if isinstance(found, Tensor | BufferValue):
+            self.refused.append(Refused(place, "a buffer that layers write to, as a cache is"))
+        elif found is not None and not isinstance(found, bool | int | float | str):
+            self.refused.append(Refused(place, f"a {type(found).__name__}, which is no tensor"))
+
+    def follows_from_inputs(self, value: TensorValue) -> bool:
+        """Whether the value depends on what the graph is run on."""
+        return patches.follows_from_inputs(value, self._live)
+
+    def _obstacle(self, value: TensorValue) -> str:
+        if not patches.is_at_top(self.graph):
+            return "it is computed inside a branch, a loop or a subgraph"
+        if not value.dtype.is_float():
+            return f"it holds {value.dtype.name}: positions, offsets or indices, not activations"
+        if not self.follows_from_inputs(value):
+            return "it is a constant of the model, such as a table of frequencies"
+        if not self.is_declared(value):
+            return "its shape is computed inside the graph"
+        return ""
+
+
+def _is_known(graph: Graph, size: Any) -> bool:
+    return isinstance(size, StaticDim) or (isinstance(size, SymbolicDim) and patches.declares(graph, size.name))
+
+
+def _size(size: Any) -> int | str:
+    return int(size) if isinstance(size, StaticDim) else str(size.name)
+
+
+def tensors_in(port: str, found: Any) -> Iterator[tuple[str, TensorValue]]:
+    """The tensors of a result, each with its port."""
+    if (value := value_of(found)) is not None:
+        yield port, value
+    elif isinstance(found, list | tuple):
+        named = ((str(number), each) for number, each in enumerate(found))
+        yield from ((f"{port}_{name}", value) for name, each in named if (value := value_of(each)) is not None)
+    elif dataclasses.is_dataclass(found):
+        fields = ((each.name, getattr(found, each.name, None)) for each in dataclasses.fields(found))
+        yield from ((f"{port}_{name}", value) for name, each in fields if (value := value_of(each)) is not None)
+
+
+def value_of(found: Any) -> TensorValue | None:
+    """The graph's value behind a tensor of either module system; None where it is none."""
+    if isinstance(found, TensorValue):
+        return found
+    if isinstance(found, Tensor) and not found.real and not found.is_distributed:
+        (behind,) = found.graph_values
+        return behind if isinstance(behind, TensorValue) else None
+    return None
+
+
+@dataclass
+class Run:
+    """What one execution of a graph is given and gave."""
+
+    given: Given = field(default_factory=dict)
+    seen: list[Array] = field(default_factory=list)
+
+
+class Ran(Exception):
+    """A graph of one layer has run; its model could make nothing of that."""
+
+
+class Wired:
+    """A compiled graph in whose place the model calls this: it adds the extra inputs, keeps the extra outputs."""
+
+    def __init__(self, model: Any, book: Book) -> None:
+        self._model, self.book, self.run = model, book, Run()
+
+    def execute(self, *buffers: Any) -> list[Buffer]:
+        """What the model's own call would give."""
+        results = self._model.execute(*buffers, *self._extra(buffers))
+        split = self.book.model_outputs
+        self.run = Run(self.run.given, [from_buffer(result) for result in results[split:]])
+        if not split:
+            raise Ran
+        return list(results[:split])
+
+    __call__ = execute
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def give(self, given: Given) -> None:
+        """What the next execution is to be given; what the last one gave is forgotten."""
+        self.run = Run(given)
+
+    def captured(self) -> Iterator[tuple[Place, Array]]:
+        """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
+        return ((tap.place, self.run.seen[tap.output]) for tap in self.book.taps if not tap.is_number)
+
+    def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:
+        sizes = sizes_of(self.book.kinds, buffers)
+        for slot in self.book.slots:
+            shape = tuple(sizes[size] if isinstance(size, str) else size for size in slot.shape)
+            given = self.run.given.get(slot.place)
+            yield to_buffer(given, shape, slot.dtype, slot.device)
+            if slot.has_flag:
+                yield to_buffer(np.array(given is not None), (), DType.bool, slot.device)
+
+
+def sizes_of(kinds: Sequence[Any], buffers: Sequence[Any]) -> dict[str, int]:
+    """What each symbolic dimension stands for in this run."""
+    return {
+        dim.name: int(size)
+        for kind, buffer in zip(kinds, buffers, strict=True)
+        for dim, size in zip(kind.shape, buffer.shape, strict=True)
+        if isinstance(dim, SymbolicDim)
+    }

@@ -1,0 +1,273 @@
+"""What a layer of a MAX model is called: the path of attributes that leads to it, from ``model``.
+
+A layer that no path leads to (made on the fly) is called by its class, numbered from the second on,
+as MAX's own print hooks do. A layer that several paths lead to has the shortest, first one.
+
+Listening to a model while its graph is built: every call of a layer passes through here once.
+
+MAX calls layers in two module systems. ``max.nn`` layers are plain classes with a ``__call__`` each;
+``max.experimental.nn`` modules share one. Both are wrapped for as long as the build lasts, a layer's
+arguments are switched (see ``graph``) and noted before its own code runs, its results after.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sysconfig
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from max.experimental.nn import Module as NewModule
+from max.experimental.tensor import Tensor
+from max.graph import Graph
+from max.nn.layer import Layer, Module
+
+from tensordiff.capture.engines.max import patches
+from tensordiff.capture.engines.max.graph import Book, Wired, tensors_in, value_of
+from tensordiff.capture.engines.max.places import Inlets, Place, Written
+from tensordiff.errors import CaptureError, printable
+
+ROOT = "model"
+_PREFIX = re.compile(rf"^(?:{ROOT}\.)+")
+
+
+class Names:
+    """Names of layers, by identity. Holds the layers, since an identity lives only as long as its object."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[Any, str]] = {}
+        self._unnamed: Counter[str] = Counter()
+
+    def add_tree(self, root: Any) -> None:
+        """Name all layers under a root; those that have a name keep it."""
+        for layer, name in paths(root):
+            self._names.setdefault(id(layer), (layer, name))
+
+    def of(self, layer: Any) -> str:
+        """The layer's name, given now if it has none."""
+        if (found := self._names.get(id(layer))) is None:
+            found = self._names[id(layer)] = (layer, self._by_class(type(layer).__name__))
+        return found[1]
+
+    def layers(self) -> dict[str, Any]:
+        """Every named layer, by its name."""
+        return {name: layer for layer, name in self._names.values()}
+
+    def _by_class(self, name: str) -> str:
+        self._unnamed[name] += 1
+        return name if self._unnamed[name] == 1 else f"{name}{self._unnamed[name]}"
+
+
+def paths(root: Any) -> Iterator[tuple[Any, str]]:
+    """All layers under a root with their paths, nearest first, each once."""
+    if isinstance(root, NewModule):
+        yield root, ROOT
+        yield from ((module, f"{ROOT}.{path}") for path, module in root.descendants)
+    else:
+        yield from _walk(root)
+
+
+def _walk(root: Layer) -> Iterator[tuple[Layer, str]]:
+    waiting, seen = deque[tuple[Any, str]]([(root, ROOT)]), set[int]()
+    while waiting:
+        found, name = waiting.popleft()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, Layer):
+            yield found, name
+        waiting.extend((child, f"{name}.{key}") for key, child in _children(found))
+
+
+def _children(found: Any) -> Iterator[tuple[object, Any]]:
+    items: Iterable[tuple[object, Any]]
+    if isinstance(found, Layer):
+        items = _attributes(found)
+    else:
+        items = found.items() if isinstance(found, dict) else enumerate(found)
+    yield from ((key, value) for key, value in items if isinstance(value, Layer | list | tuple | dict))
+
+
+def _attributes(layer: Layer) -> Iterator[tuple[object, Any]]:
+    """A private dict is a module's own bookkeeping, which would name every layer a second time."""
+    for key, value in vars(layer).items():
+        if not (key.startswith("_") and isinstance(value, dict)):
+            yield key, value
+
+
+def find_layer(asked: str, layers: Iterable[str]) -> str:
+    """The layer that a person means: by its name, or by its end where only one has it; the reference's name will do."""
+    there, end = list(layers), _PREFIX.sub("", asked)
+    exact = [layer for layer in there if asked in (layer, layer.removeprefix(f"{ROOT}."))]
+    found = exact or [layer for layer in there if layer.endswith(f".{end}")]
+    if len(found) == 1:
+        return found[0]
+    near = ", ".join((found or get_close_matches(asked, there, 4, 0.3))[:4]) or "none"
+    why = f"there are {len(found)} of that name; give one whole" if found else "there is no such layer; near it"
+    raise CaptureError(f"{printable(asked)}: {why}: {printable(near)}")
+
+
+class Listener:
+    """Notes all layers of all graphs that are built while it is installed."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self.books: dict[str, Book] = {}
+        self.wired: list[Wired] = []
+        self.roots: list[Any] = []
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self.active: list[Any] = []
+        """The layers whose code is running, outermost first."""
+
+    def install(self, held: patches.Patches) -> None:
+        """Listen until the patches are taken back."""
+        for each in list(patches.layer_classes()):
+            held.put(each, "__call__", self._listening(each.__call__))
+        held.put(NewModule, "__call__", self._listening(NewModule.__call__))
+        held.put(Module, "load_state_dict", self._naming(Module.load_state_dict))
+        patches.on_stage(held, self.name)
+        patches.on_output(held, self._outputs)
+        patches.on_init(held, self._wire)
+
+    def _naming(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def load_state_dict(root: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(root, *args, **kwargs)
+            self.name(root)
+            return result
+
+        return load_state_dict
+
+    def name(self, root: Any) -> None:
+        """Name the layers under a root."""
+        self.names.add_tree(root)
+        self.roots.append(root)
+
+    def _listening(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        shape = inspect.signature(plain)
+
+        @wraps(plain)
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            # A class that calls its base's __call__ is one call of one layer.
+            if (self.active and self.active[-1] is layer) or (book := self._book()) is None:
+                return plain(layer, *args, **kwargs)
+            bound = shape.bind(layer, *args, **kwargs)
+            return self._noted(book, plain, layer, bound.args[1:], bound.kwargs)
+
+        return call
+
+    def _noted(
+        self, book: Book, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        name = self.names.of(layer)
+        self._calls[book.graph.name, name] += 1
+        at = At(book, name, self._calls[book.graph.name, name], written(type(layer)))
+        return self.called(at, plain, layer, args, kwargs)
+
+    def called(
+        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """One call of a layer: its arguments switched and noted, its own code, its results noted."""
+        self.built_so_far(at.book)
+        given = [at.given(f"input_{number}", each) for number, each in enumerate(args)]
+        named = {key: at.given(f"input_{key}", each) for key, each in kwargs.items()}
+        self.begins_anew(at.book)
+        self.active.append(layer)
+        try:
+            result = plain(layer, *given, **named)
+            self.built_so_far(at.book)
+        finally:
+            self.active.pop()
+        at.gave(result)
+        return result
+
+    def inlets(self) -> Inlets:
+        """The inputs of all layers that can be given from outside, and those that cannot."""
+        books = self.books.values()
+        return Inlets(
+            [slot for book in books for slot in book.slots], [each for book in books for each in book.refused]
+        )
+
+    def before_compiling(self, graph: Any) -> None:
+        """A graph was built, and is about to be compiled."""
+
+    def built_so_far(self, book: Book) -> None:
+        """What the innermost running layer has built since the last time belongs to it."""
+
+    def begins_anew(self, book: Book) -> None:
+        """What was built since the last time is ours and nobody's."""
+
+    def _book(self) -> Book | None:
+        try:
+            graph = Graph.current
+        except LookupError:
+            return None
+        book = self.books.get(graph.name)
+        if book is None:
+            book = self.books[graph.name] = Book.of(graph)
+        # A subgraph's values are out of reach.
+        return book if book.graph is graph else None
+
+    def _outputs(self, graph: Graph, own: Sequence[Any]) -> Sequence[Any]:
+        book = self.books.get(graph.name)
+        if book is None or book.graph is not graph:
+            return own
+        return self.outputs(book, own)
+
+    def outputs(self, book: Book, own: Sequence[Any]) -> Sequence[Any]:
+        """What a graph is to give: what its model gives, and what was noted."""
+        book.model_outputs = len(own)
+        return [*own, *book.values]
+
+    def _wire(self, name: str, model: Any) -> Any:
+        if (book := self.books.get(name)) is None:
+            return model
+        self.wired.append(Wired(model, book))
+        return self.wired[-1]
+
+
+class At:
+    """One call of one layer."""
+
+    def __init__(self, book: Book, layer: str, call: int, written: Written) -> None:
+        self.book, self.layer, self.call, self._written = book, layer, call, written
+
+    def given(self, port: str, found: Any) -> Any:
+        """The argument as the layer is to see it: with a switch for each tensor that can have one."""
+        if isinstance(found, list) and any(value_of(each) is not None for each in found):
+            ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
+            return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
+        place = self.place(port)
+        if (value := value_of(found)) is None:
+            self.book.keep(place, found)
+            return found
+        switched = self.book.switch(place, value)
+        self.book.tap(place, switched)
+        if switched is value:
+            return found
+        return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
+
+    def gave(self, result: Any) -> None:
+        """Note what the layer gave."""
+        for port, value in tensors_in("output", result):
+            self.book.tap(self.place(port), value)
+
+    def place(self, port: str) -> Place:
+        """Where a tensor of this call stands."""
+        return Place(self.layer, port, self.call, self._written)
+
+
+def written(kind: type[Any]) -> Written:
+    """Where a class of layers says what it does."""
+    call = inspect.unwrap(kind.forward if issubclass(kind, NewModule) else kind.__call__)
+    try:
+        file, line = inspect.getfile(call), inspect.getsourcelines(call)[1]
+    except (OSError, TypeError):
+        return Written(kind.__name__)
+    path, packages = Path(file), Path(sysconfig.get_paths()["purelib"])
+    shown = path.relative_to(packages).as_posix() if path.is_relative_to(packages) else file
+    return Written(kind.__name__, shown, line)

@@ -1,0 +1,150 @@
+"""One MAX model for as long as a capture needs it: patched, compiled, run step by step, and put back.
+
+Whatever MAX must be talked into (an encoding it bans on the CPU, a model written for several devices) is decided
+here from what was asked for; how it is talked into it stands in ``patches``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from max.driver import DeviceSpec
+from max.pipelines import PIPELINE_REGISTRY
+from max.pipelines.modeling.types import PipelineTask
+
+from tensordiff.capture.engines.max import patches
+from tensordiff.capture.engines.max.checkpoint import Checkpoint
+from tensordiff.capture.engines.max.graph import Ran, Wired
+from tensordiff.capture.engines.max.layers import Listener
+from tensordiff.capture.engines.max.pipeline import Pipeline, Wish
+from tensordiff.capture.engines.max.places import Given, Place
+from tensordiff.capture.events import Event, Phase, Progress
+from tensordiff.dump.dtypes import Array
+from tensordiff.errors import CaptureError, printable
+
+Tell = Callable[[Event], None]
+ENCODINGS = ("float32", "bfloat16", "float16")
+_COMPILING = "a first compilation takes minutes, the next of the same model seconds"
+_TICK_S = 1.0
+_REASON = re.compile(r"constraint failed: ([^\n]+)")
+
+
+class Engine:
+    """A compiled model whose layers are noted and can be given inputs. One ``with`` block."""
+
+    def __init__(self, wish: Wish, tell: Tell, listener: Listener | None = None) -> None:
+        self.wish, self._tell = wish, tell
+        self.listener = listener or Listener()
+        self._held = ExitStack()
+
+    def __enter__(self) -> Engine:
+        with ExitStack() as held:
+            patched = held.enter_context(patches.Patches())
+            talk_into(patched, self.wish)
+            self.listener.install(patched)
+            patches.on_compile(patched, self._before_compiling)
+            with ticking(self._tell), compiling(self.wish):
+                self.pipeline = Pipeline(self.wish)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def _before_compiling(self, graph: Any) -> None:
+        self.listener.before_compiling(graph)
+        self._tell(Phase("compiling", _COMPILING))
+
+    @property
+    def wired(self) -> Sequence[Wired]:
+        """The graphs that layers were noted in."""
+        return self.listener.wired
+
+    def steps(
+        self, ids: Sequence[int], count: int, following: Sequence[int] = (), given: Mapping[int, Given] | None = None
+    ) -> Iterator[list[tuple[Place, Array]]]:
+        """Run; gives all that was noted in each step. ``given`` is what to put in, by step."""
+        given = given or {}
+        self._give(given.get(0, {}))
+        try:
+            for step in self.pipeline.steps(ids, count, following):
+                yield self._noted()
+                self._give(given.get(step + 1, {}))
+        except Ran:
+            yield self._noted()
+
+    def _noted(self) -> list[tuple[Place, Array]]:
+        return [noted for each in self.wired if each.run.seen for noted in each.captured()]
+
+    def _give(self, given: Given) -> None:
+        for each in self.wired:
+            each.give(given)
+
+
+def talk_into(patched: patches.Patches, wish: Wish) -> None:
+    """Make MAX build what it would refuse here, though it can, and nothing that nobody looks at."""
+    patches.without_log_probabilities(patched)
+    patches.allow_encoding(patched, wish.encoding)
+    if all(device == DeviceSpec.cpu() for device in wish.devices):
+        patches.collectives_on_cpu(patched)
+    if wish.is_short:
+        patches.leave_weights_over(patched)
+    if wish.encoding == "float32":
+        patches.norms_in_float32(patched, "max.pipelines.architectures.gemma3")
+
+
+def encoding(asked: str | None, found: Checkpoint) -> str:
+    """MAX's name for the type to compute in."""
+    name = asked or found.dtype
+    if name not in ENCODINGS:
+        raise CaptureError(f"--dtype {printable(name)}: MAX is run in one of {', '.join(ENCODINGS)}")
+    return name
+
+
+def task(found: Checkpoint) -> PipelineTask:
+    """What MAX does with such a model: generate text, or embed it."""
+    known = {each.name: each.task for each in PIPELINE_REGISTRY.all_architectures()}
+    named = found.architecture
+    tasks = [known[name] for name in (named, f"{named}_Legacy", f"{named}_ModuleV3") if name in known]
+    if not tasks:
+        near = ", ".join(sorted(name for name in known if name[:3].lower() == named[:3].lower())[:6]) or "none alike"
+        raise CaptureError(f"{printable(found.folder)}: MAX {patches.version()} has no {named}; it has {near}")
+    if tasks[0] not in (PipelineTask.TEXT_GENERATION, PipelineTask.EMBEDDINGS_GENERATION):
+        raise CaptureError(f"{printable(found.folder)}: {named} does {tasks[0].value}, which cannot be captured yet")
+    return tasks[0]
+
+
+@contextmanager
+def compiling(wish: Wish) -> Iterator[None]:
+    """MAX says only that it failed; what it failed at stands far down in the cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = _REASON.findall(str(error.__cause__))
+        if not found:
+            raise
+        raise CaptureError(f"{printable(wish.folder)}: MAX could not compile it: {printable(found[0])}") from error
+
+
+@contextmanager
+def ticking(tell: Tell) -> Iterator[None]:
+    """Tell how long it has taken so far, every second."""
+    over, began = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not over.wait(_TICK_S):
+            seconds = int(time.monotonic() - began)
+            tell(Progress(seconds, 0, f"{seconds} s"))
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

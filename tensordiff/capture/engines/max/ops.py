@@ -1,0 +1,80 @@
+"""Inside a layer: the results of the operations that its code puts into the graph, in order.
+
+No operation is patched and no model is edited: whatever was added to the graph between two calls of layers was
+added by the layer whose code is running. Operations are named ``layer/op_03_matmul``, with the class and source of
+the innermost layer. What does not follow from the run's inputs (a weight that is transposed) is left out. The graph
+has more outputs then, and is another graph to MAX: it is compiled anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensordiff.capture.engines.max import patches
+from tensordiff.capture.engines.max.graph import Book
+from tensordiff.capture.engines.max.layers import At, Listener, find_layer, written
+from tensordiff.capture.engines.max.places import Place
+
+
+class OpsListener(Listener):
+    """Notes the operations of one layer, and of the layers in it, beside what all layers take and give."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__()
+        self._asked, self.layer = asked, ""
+        self._running = 0
+        self._numbers: Counter[int] = Counter()
+        self._last: dict[str, Any] = {}
+
+    def name(self, root: Any) -> None:
+        """Name the layers, and find the one that was asked for."""
+        super().name(root)
+        self.layer = find_layer(self._asked, self.names.layers())
+
+    def called(
+        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Know when the layer's code runs, and for which time."""
+        if at.layer != self.layer:
+            return super().called(at, plain, layer, args, kwargs)
+        self._running = at.call
+        try:
+            return super().called(at, plain, layer, args, kwargs)
+        finally:
+            self._running = 0
+
+    def built_so_far(self, book: Book) -> None:
+        """Note what was built."""
+        for operation in self._new(book):
+            self._note(book, operation)
+
+    def begins_anew(self, book: Book) -> None:
+        """Forget what was built."""
+        self._new(book)
+
+    def _new(self, book: Book) -> list[Any]:
+        found = patches.operations_after(book.graph, self._last.get(book.graph.name))
+        if found:
+            self._last[book.graph.name] = found[-1]
+        return found
+
+    def _note(self, book: Book, operation: Any) -> None:
+        innermost = self.active[-1] if self.active else None
+        if not self._running or innermost is None or not is_within(self.names.of(innermost), self.layer):
+            return
+        results = [each for each in patches.results_of(operation) if book.follows_from_inputs(each)]
+        if not results:
+            return
+        number = self._numbers[self._running]
+        self._numbers[self._running] += 1
+        at = f"{self.layer}/op_{number:02d}_{patches.operation_name(operation)}"
+        for port, value in enumerate(results):
+            name = "output" if len(results) == 1 else f"output_{port}"
+            book.tap(Place(at, name, self._running, written(type(innermost))), value)
+
+
+def is_within(layer: str, other: str) -> bool:
+    """Whether a layer is another or lies in it."""
+    return layer == other or layer.startswith(f"{other}.")

@@ -1,0 +1,153 @@
+"""Which devices MAX runs on: the one place that decides.
+
+A MAX model, compiled and ready to be run token by token, without server, sampler or command line.
+
+``Pipeline`` owns its inference session and its cache, asks for the logits of all positions, and never
+lets MAX share one traced body between layers, since each layer is to be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from max.driver import DeviceSpec, accelerator_count, load_devices
+from max.engine import InferenceSession
+from max.graph.weights import load_weights, weights_format
+from max.nn import ReturnLogits
+from max.pipelines import PIPELINE_REGISTRY
+from max.pipelines.context import TextContext, TokenBuffer
+from max.pipelines.kv_cache import load_kv_manager
+from max.pipelines.lib import PipelineArgs, PipelineConfig
+from max.pipelines.lib.pipeline_runtime_config import PipelineRuntimeConfig
+from max.pipelines.modeling.types import PipelineTask, RequestID
+
+from tensordiff.capture.engines.max.buffers import from_buffer
+from tensordiff.dump.dtypes import Array
+from tensordiff.errors import CaptureError, printable
+
+
+def devices(asked: str) -> tuple[DeviceSpec, ...]:
+    """What ``--device`` means: ``auto``, ``cpu``, ``gpu``, ``gpu:0,1``."""
+    there = accelerator_count()
+    if asked == "cpu" or (asked == "auto" and not there):
+        return (DeviceSpec.cpu(),)
+    kind, _, numbers = asked.partition(":")
+    if kind not in ("gpu", "cuda", "auto") or not all(each.isdigit() for each in numbers.split(",") if numbers):
+        raise CaptureError(f"--device {printable(asked)}: MAX runs on cpu, gpu or gpu:0,1")
+    wanted = [int(each) for each in numbers.split(",")] if numbers else [0]
+    if missing := [each for each in wanted if each >= there]:
+        raise CaptureError(f"--device {printable(asked)}: there is no gpu {missing[0]} here ({there} found); try cpu")
+    return tuple(DeviceSpec.accelerator(each) for each in wanted)
+
+
+_CACHE_BYTES = 64 << 20
+"""Room for the keys and values of one short prompt, where MAX planned none."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to build."""
+
+    folder: Path
+    encoding: str
+    devices: tuple[DeviceSpec, ...]
+    length: int
+    """Tokens that must fit: the prompt and the steps after it."""
+    task: PipelineTask = PipelineTask.TEXT_GENERATION
+    new_modules: bool = False
+    """Prefer the architecture written in ``max.experimental.nn``."""
+    is_short: bool = False
+    """Whether the checkpoint has more layers than the model is to have."""
+
+
+class Pipeline:
+    """A compiled model and its cache."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.task = wish.task
+        self._length = wish.length
+        self.config = PipelineConfig.from_args(_args(wish))
+        found = PIPELINE_REGISTRY.retrieve_factory(self.config, self.task)
+        self._parts, self._plan = found.factory.keywords, found.memory_plan
+        self.devices = load_devices(list(self._plan.require_device_specs()))
+        self.session = InferenceSession(devices=[*self.devices])
+        self.model = self._model()
+        self.cache = self._cache()
+        self.chosen: tuple[int, ...] = ()
+        """What the steps of the last run went on with."""
+
+    def _model(self) -> Any:
+        files = self.config.model.resolved_weight_paths()
+        return self._parts["pipeline_model"](
+            pipeline_config=self.config,
+            session=self.session,
+            devices=self.devices,
+            kv_cache_config=self.config.model.kv_cache,
+            weights=load_weights(files),
+            adapter=self._parts["weight_adapters"].get(weights_format(files)),
+            return_logits=ReturnLogits.ALL,
+            max_batch_size=self._plan.planned_max_batch_size,
+            memory_plan=self._plan,
+        )
+
+    def _cache(self) -> Any:
+        if self.task != PipelineTask.TEXT_GENERATION:
+            return None
+        return load_kv_manager(
+            params=self.model.kv_params,
+            max_batch_size=self._plan.planned_max_batch_size,
+            max_seq_len=self.model.max_seq_len,
+            session=self.session,
+            available_cache_memory=max(self._plan.available_cache_memory or 0, _CACHE_BYTES),
+            is_di_enabled=False,
+            model_name=self.config.model.model_name,
+            max_num_input_tokens=self._length,
+        )
+
+    def steps(self, ids: Sequence[int], count: int, following: Sequence[int] = ()) -> Iterator[int]:
+        """Run the prompt and then one token a step; gives the number of each step that has run.
+
+        The next token is the one that ``following`` says, else the likeliest.
+        """
+        context = TextContext(
+            request_id=RequestID(), max_length=self._length, tokens=TokenBuffer(np.asarray(ids, dtype=np.int64))
+        )
+        if self.cache is None:
+            self.model.execute(model_inputs=self.model.prepare_initial_token_inputs([[context]]))
+            yield 0
+            return
+        self.cache.claim(context, replica_idx=0)
+        try:
+            for step in range(count):
+                logits = self._forward(context)
+                yield step
+                token = following[step] if step < len(following) else int(np.argmax(logits[-1]))
+                self.chosen = (*self.chosen[:step], token)
+                context.update(token)
+                self.cache.step(context)
+        finally:
+            self.cache.release(context)
+
+    def _forward(self, context: TextContext) -> Array:
+        self.cache.alloc(context)
+        inputs = self.model.prepare_initial_token_inputs(
+            replica_batches=[[context]], kv_cache_inputs=self.cache.runtime_inputs([[context]])
+        )
+        return from_buffer(self.model.execute(model_inputs=inputs).logits)
+
+
+def _args(wish: Wish) -> PipelineArgs:
+    more = {"runtime": PipelineRuntimeConfig(prefer_module_v3=True)} if wish.new_modules else {}
+    return PipelineArgs(
+        model_path=str(wish.folder),
+        device_specs=list(wish.devices),
+        task=wish.task,
+        quantization_encoding=wish.encoding,
+        max_length=wish.length,
+        use_subgraphs=False,
+        **more,
+    )

@@ -1,0 +1,89 @@
+"""What an ONNX run says of itself: versions, who exported the model, flags that change numbers, a hash of weights."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections import Counter
+from typing import Any
+
+import onnx
+import onnxruntime
+from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.numpy_helper import to_array
+
+from tensordiff.capture.engines.onnx.layers import Call
+from tensordiff.capture.engines.onnx.model import Model, external, is_outside
+from tensordiff.capture.engines.onnx.session import Engine
+
+_HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
+
+
+def versions() -> dict[str, str]:
+    """Of everything that may change a number."""
+    return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__, "python": platform.python_version()}
+
+
+def flags(engine: Engine, *, is_optimized: bool) -> dict[str, Any]:
+    """What else decides on numbers."""
+    return {
+        "providers": [name for name, _ in engine.placed.providers],
+        "provider_options": {name: dict(said) for name, said in engine.placed.providers if said},
+        "graph_optimizations": "extended" if is_optimized else "off",
+        "deterministic_compute": engine.deterministic,
+    }
+
+
+def about_model(model: Model, root: Call) -> dict[str, Any]:
+    """Who made the model, and how large it is."""
+    rest = model.rest
+    opsets = {each.domain or "ai.onnx": each.version for each in rest.opset_import}
+    return {
+        "class": root.origin.module_class or rest.graph.name or None,
+        "file": model.path.name,
+        "producer": " ".join(filter(None, (rest.producer_name, rest.producer_version))) or None,
+        "ir_version": rest.ir_version,
+        "opset": opsets,
+        "nodes": len(model.nodes),
+        "parameters": sum(math.prod(each.dims) for each in model.weights),
+    }
+
+
+def dtype_of(model: Model) -> str:
+    """The type of most of a model's weights."""
+    sizes: Counter[int] = Counter()
+    for weight in model.weights:
+        sizes[weight.data_type] += math.prod(weight.dims)
+    return tensor_dtype_to_np_dtype(max(sizes, key=lambda kind: sizes[kind])).name if sizes else "float32"
+
+
+def weights_hash(model: Model) -> str:
+    """One hash of all weights; of large ones, of the first part of each, and it says so."""
+    weights = sorted(model.weights, key=lambda each: each.name)
+    total = sum(map(_nbytes, weights))
+    most = None if total <= _HASHED else max(_HASHED // max(len(weights), 1), 1 << 12)
+    digest = hashlib.sha256()
+    for weight in weights:
+        digest.update(f"{weight.name} {weight.data_type} {list(weight.dims)}\n".encode())
+        digest.update(_some_bytes(model, weight, most))
+    return f"{'sha256' if most is None else 'sha256-parts'}:{digest.hexdigest()}"
+
+
+def _nbytes(weight: TensorProto) -> int:
+    itemsize: int = tensor_dtype_to_np_dtype(weight.data_type).itemsize
+    return int(math.prod(weight.dims)) * itemsize
+
+
+def _some_bytes(model: Model, weight: TensorProto, most: int | None) -> bytes:
+    """The beginning of a weight's bytes, or all; what lies in another file is not read further than that."""
+    if is_outside(weight):
+        place = external(weight)
+        length = int(place["length"]) if "length" in place else _nbytes(weight)
+        with (model.folder / str(place["location"])).open("rb") as file:
+            file.seek(int(place.get("offset", 0)))
+            return file.read(length if most is None else min(length, most))
+    if weight.HasField("raw_data"):
+        return bytes(weight.raw_data[:most])
+    return b"" if weight.data_type == TensorProto.STRING else to_array(weight).tobytes()[:most]

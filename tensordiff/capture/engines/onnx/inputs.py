@@ -1,0 +1,282 @@
+"""The tokenizer that lies beside a model, read by transformers where that is installed.
+
+What a graph is given: what the user says, what the reference was given, and what goes with it by itself.
+
+A graph says the name, type and shape of each of its inputs, so an array of another type is cast and one of another
+shape refused before anything runs. Companions of tokens (a mask, positions, an empty cache) are made where the graph
+asks for them and nobody gave them; all else that is missing is asked for, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensordiff.capture.engines.onnx.graph_inputs import (
+    Wanted,
+    companion,
+    could_be_tokens,
+    empty_cache,
+    is_cache,
+    is_companion,
+    wanted_of,
+)
+from tensordiff.capture.engines.onnx.model import Model
+from tensordiff.capture.engines.onnx.ports import spelled
+from tensordiff.capture.engines.onnx.session import Feed
+from tensordiff.capture.settings import PROMPT, Settings, prompt_text
+from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump.dtypes import Array
+from tensordiff.errors import CaptureError, printable
+
+_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+
+
+def beside(path: Path) -> Path | None:
+    """The folder that holds a tokenizer: the model's, or the one above where that is called ``onnx``."""
+    folders = (path.parent, path.parent.parent) if path.parent.name == "onnx" else (path.parent,)
+    return next((folder for folder in folders if any(map(_is_of_tokenizer, folder.iterdir()))), None)
+
+
+def _is_of_tokenizer(path: Path) -> bool:
+    return path.name.startswith(_FILES) or path.suffix == ".model"
+
+
+def load_tokenizer(path: Path, settings: Settings) -> Any:
+    """The tokenizer that lies beside a model; None where there is none."""
+    folder = beside(path)
+    if folder is None:
+        return None
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise CaptureError(
+            f"{printable(folder)}: has a tokenizer, which transformers reads, and that is not installed; "
+            "install it, or give --input-ids 1,2,3"
+        ) from error
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
+    except Exception as error:  # transformers raises whatever comes its way
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"{printable(folder)}: its tokenizer cannot be read ({said:.200}); give --input-ids 1,2,3"
+        ) from error
+
+
+IDS = "input_ids"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the graph is run on."""
+
+    feeds: Mapping[str, Feed]
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> Asked:
+    """What to give a graph, as the settings say."""
+    wanted = {each.name: wanted_of(each, model.path) for each in model.inputs}
+    made = _Making(model.path, wanted, settings)
+    made.from_file()
+    made.from_tokens()
+    if reference is not None:
+        made.from_reference(reference)
+    made.from_default_prompt()
+    made.add_companions()
+    if lacking := [each for name, each in wanted.items() if name not in made.arrays]:
+        raise CaptureError(made.asking(lacking[0]))
+    feeds = {name: each.feed(made.arrays[name], model.path) for name, each in wanted.items()}
+    return Asked(feeds, made.prompt, made.token_ids(), tuple(made.notes))
+
+
+class _Making:
+    """Inputs on their way."""
+
+    def __init__(self, path: Path, wanted: Mapping[str, Wanted], settings: Settings) -> None:
+        self.path, self.wanted, self.settings = path, wanted, settings
+        self.arrays: dict[str, Array] = {}
+        self.prompt: str | None = None
+        self.notes: list[str] = []
+        self._tokens = IDS
+        """The input that was given tokens, if any was."""
+
+    # --- what the user says
+
+    def from_file(self) -> None:
+        """``--inputs``: tensors by the names of the inputs, or a dump, whose whole model's inputs are taken."""
+        if self.settings.inputs is None:
+            return
+        dump = open_dump(Path(self.settings.inputs))
+        found, over = self._matched(_offered(dump))
+        if not found:
+            path = printable(self.path.name)
+            raise CaptureError(f"{printable(dump.path)}: has no input of {path}; those are: {self._all()}")
+        self.arrays |= found
+        if over:
+            self.notes.append(f"{printable(dump.path)}: {printable(', '.join(over))} is not asked for, and left out")
+
+    def from_tokens(self) -> None:
+        """``--input-ids``, ``--prompt`` and ``--prompt-file``."""
+        text, ids = prompt_text(self.settings), self.settings.input_ids
+        if text is not None and ids is not None:
+            raise CaptureError("--prompt and --input-ids: give one of them")
+        if ids is not None:
+            self._take_ids(ids)
+        if text is not None:
+            self._take_text(text)
+
+    def _take_ids(self, ids: Sequence[int]) -> None:
+        name = self._ids_name()
+        if name is None:
+            raise CaptureError(f"{printable(self.path.name)}: takes no tokens; its inputs are {self._all()}")
+        if name in self.arrays:
+            raise CaptureError(f"--input-ids and --inputs: both give {printable(name)}; give one of them")
+        row = np.asarray(ids, np.int64)
+        self.arrays[name] = row if self.wanted[name].rank == 1 else row[None]
+        self._tokens = name
+
+    def _take_text(self, text: str) -> None:
+        if self._ids_name() is None:
+            raise CaptureError(f"{printable(self.path.name)}: takes no tokens; its inputs are {self._all()}")
+        tokenizer = load_tokenizer(self.path, self.settings)
+        if tokenizer is None:
+            raise CaptureError(f"{printable(self.path)}: has no tokenizer beside it; give --input-ids 1,2,3")
+        encoded = {name: np.asarray(array) for name, array in tokenizer(text, return_tensors="np").items()}
+        if not encoded[IDS].size:
+            raise CaptureError(f"the prompt {text!r:.60} has no tokens; give a longer one, or --input-ids 1,2,3")
+        self._take_ids(encoded[IDS][0].tolist())
+        more = {name: array for name, array in encoded.items() if name in self.wanted and name != IDS}
+        self.arrays = more | self.arrays
+        self.prompt = text
+
+    # --- what the reference was given
+
+    def from_reference(self, reference: Dump) -> None:
+        """What the reference's dump says it was given, where the user did not say."""
+        theirs = _ids_of(reference)
+        if (ours := self.token_ids()) is not None and theirs is not None and ours != theirs:
+            raise CaptureError(
+                f"the tokens given are {ours[:12]}, the reference was run on {theirs[:12]}; "
+                "leave them out and the reference's are taken"
+            )
+        found, _ = self._matched(_given(reference))
+        self.arrays = found | self.arrays
+        if theirs is not None and (name := self._ids_name()) is not None and name not in self.arrays:
+            self._take_ids(theirs)
+        if self.prompt is None and isinstance(prompt := reference.facts.get("prompt"), str):
+            self.prompt = prompt
+
+    def _matched(self, offered: Mapping[str, Entry]) -> tuple[dict[str, Array], list[str]]:
+        """Arrays by the input they are for, and the names of those that are for none."""
+        names = {name: said for name in self.wanted if (said := name if name in offered else spelled(name)) in offered}
+        over = [name for name in offered if name not in names.values()]
+        if not names:
+            names = _by_position(list(self.wanted), over) or _by_position(self._main(), over)
+            over = [] if names else over
+        return {name: offered[said].read() for name, said in names.items()}, over
+
+    def _main(self) -> list[str]:
+        """Inputs that cannot be made up."""
+        return [name for name in self.wanted if not is_companion(name)]
+
+    # --- what goes without saying
+
+    def from_default_prompt(self) -> None:
+        """The same prompt as for every other framework, where nothing was said and there is a tokenizer."""
+        name = self._ids_name()
+        if name is not None and name not in self.arrays and not self._has_embeddings() and beside(self.path):
+            self._take_text(PROMPT)
+            self.notes.append(f"no prompt was given, so it is: {PROMPT}")
+
+    def _has_embeddings(self) -> bool:
+        return "inputs_embeds" in self.arrays
+
+    def add_companions(self) -> None:
+        """What goes with tokens: a mask, positions, an empty cache."""
+        size = self._size()
+        if size is None:
+            return
+        caches = {name: each for name, each in self.wanted.items() if is_cache(name) and name not in self.arrays}
+        self.arrays |= {
+            name: empty for name, each in caches.items() if (empty := empty_cache(each, size[0])) is not None
+        }
+        for name, each in self.wanted.items():
+            if name not in self.arrays and (made := companion(each, *size, self._past())) is not None:
+                self.arrays[name] = made
+
+    def _size(self) -> tuple[int, int] | None:
+        """Batch and tokens."""
+        name = next((name for name in (self._ids_name(), "inputs_embeds") if name in self.arrays), None)
+        if name is None:
+            return None
+        shape = self.arrays[name].shape
+        return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+
+    def _past(self) -> int:
+        """Tokens that a given cache holds."""
+        caches = (array for name, array in self.arrays.items() if is_cache(name) and array.ndim == 4)
+        return max((array.shape[-2] for array in caches), default=0)
+
+    # --- words
+
+    def _ids_name(self) -> str | None:
+        """The input that takes tokens: by its name, or the only one that could."""
+        if IDS in self.wanted:
+            return IDS
+        could = [name for name, each in self.wanted.items() if could_be_tokens(each)]
+        return could[0] if len(could) == 1 else None
+
+    def token_ids(self) -> list[int] | None:
+        """Of the first of the batch."""
+        if self._tokens not in self.arrays:
+            return None
+        return [int(one) for one in np.atleast_2d(self.arrays[self._tokens])[0]]
+
+    def asking(self, each: Wanted) -> str:
+        """How to give an input that is missing."""
+        way = "--input-ids 1,2,3, or " if each.name == self._ids_name() else ""
+        return (
+            f"{printable(self.path.name)}: wants {each}, and it was not given; "
+            f"give {way}--inputs FILE.safetensors with a tensor of that name"
+        )
+
+    def _all(self) -> str:
+        return ", ".join(map(str, self.wanted.values())) or "none"
+
+
+def _by_position(wanted: Sequence[str], offered: Sequence[str]) -> dict[str, str]:
+    """Both are as the model takes them: one alone, or such as are called by their numbers."""
+    is_clear = len(wanted) == len(offered) and (len(offered) == 1 or all(name.isdigit() for name in offered))
+    return dict(zip(wanted, offered, strict=True)) if is_clear else {}
+
+
+# --- dumps
+
+
+def _offered(dump: Dump) -> dict[str, Entry]:
+    """What the whole model was given in a run, or what a file of tensors holds."""
+    return _given(dump) or {entry.name: entry for entry in dump.entries}
+
+
+def _given(dump: Dump) -> dict[str, Entry]:
+    """What the whole model was given in a run."""
+    given = [entry for entry in dump.entries if _is_given(entry)]
+    whole = min((entry.layer for entry in given), key=len, default="")
+    return {entry.port.removeprefix("input_"): entry for entry in given if entry.layer == whole}
+
+
+def _is_given(entry: Entry) -> bool:
+    """Whether this is an input of a layer, in a dump's own spelling: a file may hold ``decoder_input_ids`` too."""
+    return entry.is_input and entry.name.endswith(f"-{entry.port}") and entry.step == 0 and entry.call == 1
+
+
+def _ids_of(reference: Dump) -> list[int] | None:
+    found = reference.facts.get("token_ids")
+    return found if isinstance(found, list) and all(type(one) is int for one in found) else None

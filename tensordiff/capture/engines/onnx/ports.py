@@ -1,0 +1,223 @@
+"""What a call is given and what it gives, and what those tensors are called.
+
+A module's inputs are what its nodes read and others made; its outputs what its nodes made and others read, or the
+graph gives. A graph does not say in which order a module takes and returns them. So a number is given only where
+there is no doubt: an input whose shape no other input of the call has, outputs none of which is made of another. The
+rest is called after the value, which pairs with nothing by accident.
+
+An exporter that finds the same computation in two layers keeps the first. What a layer so lends to its like is none
+of its outputs.
+
+Inside a layer: every node of one call after the other, as ``layer/op_03_MatMul``.
+
+Nodes on weights and lengths alone are left out: they compute nothing that another framework would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from tensordiff.capture.engines.onnx.graph import Graph, Kind, Known
+from tensordiff.capture.engines.onnx.layers import ROOT, Call
+from tensordiff.capture.engines.onnx.scopes import Scope
+from tensordiff.dump.dtypes import is_float
+from tensordiff.dump.model import Origin
+from tensordiff.errors import CaptureError, printable
+
+_CACHED = re.compile(r"(?:past|present)(?:_key_values)?[._](\d+)[._](?:(?:self|decoder)[._])?(key|value)s?")
+_NUMBER = re.compile(r"\d+")
+_PLAIN = re.compile(r"[^\w.]+")
+
+
+class Port(NamedTuple):
+    """One tensor of one call."""
+
+    call: Call
+    port: str
+    value: str
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the call is given it."""
+        return self.port.startswith("input")
+
+    @property
+    def name(self) -> str:
+        """What it is called in a dump."""
+        return self.call.entry_name(self.port)
+
+
+class Ports:
+    """Finds the ports of calls in one graph."""
+
+    def __init__(self, graph: Graph, found: Sequence[Scope]) -> None:
+        self._graph, self._scopes = graph, found
+        self._given = set(graph.outputs.values())
+
+    def of(self, root: Call) -> list[Port]:
+        """All ports in execution order: a call's inputs, its parts, its outputs."""
+        graph = self._graph
+        given = {name: value for name, value in graph.outputs.items() if graph.kind(value) is not Kind.CONSTANT}
+        inputs = _unique("input", [self._root_port(n, name) for n, name in enumerate(graph.inputs)])
+        outputs = _unique("output", [self._root_port(n, name) for n, name in enumerate(given)])
+        return [
+            *(Port(root, port, name) for port, name in zip(inputs, graph.inputs, strict=True)),
+            *(port for part in root.parts for port in self._within(part)),
+            *(Port(root, port, value) for port, value in zip(outputs, given.values(), strict=True)),
+        ]
+
+    def _root_port(self, number: int, name: str) -> str:
+        """By its name; by its position where an exporter made the name up."""
+        k = self._graph.maker.get(name)
+        is_made_up = name.isdigit() or "/" in name or "::" in name or (k is not None and self._scopes[k].op == name)
+        return str(number) if is_made_up else spelled(name)
+
+    def _within(self, call: Call) -> Iterator[Port]:
+        if call.is_node:
+            yield from node_ports(self._graph, call)
+            return
+        outputs = self._outputs(call)
+        if not outputs:
+            return  # what it did was folded into constants, or only says how others are laid out
+        yield from (Port(call, port, value) for port, value in self._inputs(call).items())
+        for part in call.parts:
+            yield from self._within(part)
+        yield from (Port(call, port, value) for port, value in outputs.items())
+
+    def _inputs(self, call: Call) -> dict[str, str]:
+        graph = self._graph
+        read = dict.fromkeys(value for k in sorted(call.nodes) for value in graph.taken(k))
+        values = [value for value in read if graph.maker.get(value, -1) not in call.nodes and graph.flows(value)]
+        doubtful = self._doubtful(values)
+        ports = [_after(value) if value in doubtful else str(n) for n, value in enumerate(values)]
+        return dict(zip(_unique("input", ports), values, strict=True))
+
+    def _doubtful(self, values: Sequence[str]) -> set[str]:
+        """Those that could be taken for another by their shape."""
+        outlines = {value: _outline(self._graph.about(value)) for value in values}
+        counts = Counter(outlines.values())
+        if len(values) > 1 and None in counts:
+            return set(values)
+        return {value for value, outline in outlines.items() if counts[outline] > 1}
+
+    def _outputs(self, call: Call) -> dict[str, str]:
+        graph = self._graph
+        made = [name for k in sorted(call.nodes) for name in graph.nodes[k].output if name and name not in graph.same]
+        found = [value for value in made if graph.flows(value) and self._leaves(value, call)]
+        data = [value for value in found if graph.kind(value) is Kind.DATA]
+        read = [value for value in data or found if self._readers_outside(value, call)]
+        only_given = [value for value in data or found if value not in read]
+        named = _unique("output", map(self._given_as, only_given)) if read else []
+        return self._numbered(read or only_given, call) | dict(zip(named, only_given, strict=False))
+
+    def _numbered(self, values: list[str], call: Call) -> dict[str, str]:
+        if len(values) == 1:
+            return {"output": values[0]}
+        if any(self._leads_to(value, values, call) for value in values):
+            return dict(zip(_unique("output", map(_after, values)), values, strict=True))
+        return {f"output_{n}": value for n, value in enumerate(values)}
+
+    def _readers_outside(self, value: str, call: Call) -> list[int]:
+        return [k for k in self._graph.readers.get(value, ()) if k not in call.nodes]
+
+    def _leaves(self, value: str, call: Call) -> bool:
+        """Whether a value is an output: the graph gives it, or others read it than the likes of those who do here."""
+        if value in self._given:
+            return True
+        inside = {self._role(k) for k in self._graph.readers.get(value, ()) if k in call.nodes}
+        return any(self._role(k) not in inside for k in self._readers_outside(value, call))
+
+    def _role(self, k: int) -> tuple[str, str]:
+        """What a node is in its layer; layers of one stack differ in their number alone."""
+        return self._graph.nodes[k].op_type, _NUMBER.sub("#", "".join(self._scopes[k].modules[-1:]))
+
+    def _leads_to(self, value: str, others: Sequence[str], call: Call) -> bool:
+        """Whether another of the values is made of this one within the call."""
+        reached, wanted = {value}, set(others) - {value}
+        for k in sorted(call.nodes):
+            if not reached.isdisjoint(map(self._graph.value, self._graph.reads[k])):
+                reached.update(self._graph.nodes[k].output)
+        return not reached.isdisjoint(wanted)
+
+    def _given_as(self, value: str) -> str:
+        return _after(next(name for name, given in self._graph.outputs.items() if given == value))
+
+
+def node_ports(graph: Graph, call: Call) -> Iterator[Port]:
+    """The ports of a call that is one node: those say the order themselves."""
+    (k,) = call.nodes
+    outputs = list(graph.nodes[k].output)
+    for n, name in enumerate(graph.nodes[k].input):
+        if name and graph.flows(value := graph.value(name)):
+            yield Port(call, f"input_{n}", value)
+    for n, name in enumerate(outputs):
+        if name and graph.flows(name):
+            yield Port(call, "output" if len(outputs) == 1 else f"output_{n}", name)
+
+
+def _outline(known: Known) -> tuple[bool, tuple[int, ...]] | None:
+    """What must differ for two values not to be paired with each other's partner."""
+    if known.dtype is None or known.shape is None:
+        return None
+    return is_float(known.dtype), tuple(length for length in known.shape if length != 1)
+
+
+def _after(value: str) -> str:
+    """A port called after a value, of a long name after its end; never a number, which would be a position."""
+    name = spelled("/".join(value.split("/")[-2:]))
+    return f"value_{name}" if name[0].isdigit() else name
+
+
+def spelled(name: str) -> str:
+    """A name as part of a port; a cache's as transformers would have it."""
+    if found := _CACHED.search(name):
+        return f"past_key_values_{found[1]}_{found[2]}"
+    return _PLAIN.sub("_", name).strip("_") or "unnamed"
+
+
+def _unique(way: str, names: Iterable[str]) -> list[str]:
+    """Ports of these names, none twice."""
+    found: list[str] = []
+    for name in names:
+        port, more = f"{way}_{name}", 1
+        while port in found:
+            port, more = f"{way}_{name}_again{more}", more + 1
+        found.append(port)
+    return found
+
+
+_PREFIX = re.compile(rf"^(?:{ROOT}\.)+")
+
+
+def ops_of(graph: Graph, root: Call, found: Sequence[Scope], asked: str) -> tuple[str, list[Port]]:
+    """The layer that a person means, and the ports of the nodes in it."""
+    layer = find_layer(asked, (call.layer for call in root.walk()))
+    calls = sorted((call for call in root.walk() if call.layer == layer), key=lambda call: call.number)
+    return layer, [port for call in calls for op in _ops(graph, call, found) for port in node_ports(graph, op)]
+
+
+def _ops(graph: Graph, call: Call, found: Sequence[Scope]) -> Iterator[Call]:
+    """The nodes of a call, each as one itself."""
+    flowing = [k for k in sorted(call.nodes) if any(map(graph.flows, graph.nodes[k].output))]
+    for number, k in enumerate(flowing):
+        kind = graph.nodes[k].op_type
+        origin = Origin(kind, found[k].file, found[k].line)
+        layer = f"{call.layer}/op_{number:02d}_{kind}"
+        yield Call(layer, call.number, frozenset([k]), call.depth + 1, (), origin, is_node=True)
+
+
+def find_layer(asked: str, layers: Iterable[str]) -> str:
+    """The layer that a person means: by its name, or by its end where only one has it; the reference's name will do."""
+    there = list(dict.fromkeys(layers))
+    exact = [layer for layer in there if asked in (layer, layer.removeprefix(f"{ROOT}."))]
+    end = _PREFIX.sub("", asked)
+    found = exact or [layer for layer in there if layer.endswith(f".{end}")]
+    if len(found) == 1 or (exact and asked in exact):
+        return asked if asked in exact else found[0]
+    near = ", ".join((found or get_close_matches(asked, there, 4, 0.3))[:4]) or "none"
+    why = f"there are {len(found)} of that name; give one whole" if found else "there is no such layer; near it"
+    raise CaptureError(f"{printable(asked)}: {why}: {printable(near)}")

@@ -1,0 +1,190 @@
+"""A graph's values into a dump: the layers that were asked for, in order, as many at a time as memory should hold.
+
+The graph as onnxruntime would run it by itself: optimized first, and only then looked at.
+
+A value that is an output cannot be fused away. So the graph is optimized with the outputs it has, written down, and
+read back; of the layers' tensors those are left whose value is still there under its name. Optimizations that change
+how values are laid out in memory are left off: a name would mean something else then.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tensordiff.capture.engines.onnx.failures import Stopped
+from tensordiff.capture.engines.onnx.graph import Graph, Wires
+from tensordiff.capture.engines.onnx.model import load
+from tensordiff.capture.engines.onnx.ports import Port
+from tensordiff.capture.engines.onnx.session import Engine, Feed
+from tensordiff.capture.events import Event, Progress
+from tensordiff.capture.process.disk_space import Budget
+from tensordiff.capture.settings import Settings
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.writer import DumpWriter
+
+Tell = Callable[[Event], None]
+PART = 256 << 20
+"""Bytes of values that are asked for at a time; a single one may be larger."""
+_EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which layers are written."""
+
+    layers: str | None = None
+    leaves: bool = False
+    inputs: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> Selection:
+        """What the settings ask for."""
+        return cls(settings.layers, settings.leaves, not settings.no_inputs)
+
+    def takes(self, port: Port) -> bool:
+        """Whether this tensor is written."""
+        if (self.leaves and port.call.parts) or (not self.inputs and port.is_input):
+            return False
+        return self.layers is None or re.search(self.layers, port.call.layer) is not None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where the tensors of ports are to be had: in the graph as it is, or in one that reads other values."""
+
+    engine: Engine
+    wires: Wires | None = None
+    more: Mapping[str, Feed] = field(default_factory=dict)
+    name_of: Callable[[Port], str] = lambda port: port.value
+
+    def arrays(self, ports: Sequence[Port]) -> dict[str, Array | str]:
+        """The values of some ports, by the name they have here."""
+        return self.engine.values(map(self.name_of, ports), self.wires, self.more)
+
+    def nbytes(self, port: Port) -> int | None:
+        """How large a tensor will be, where that is known."""
+        return self.engine.graph.about(port.value).nbytes
+
+
+@dataclass
+class Sink:
+    """Writes tensors until the budget is spent."""
+
+    writer: DumpWriter
+    budget: Budget
+    nbytes: int = 0
+    entries: int = 0
+
+    def add(self, port: Port, found: Array | str, injected: tuple[str, ...] | None = None) -> None:
+        """Write a tensor, or say why not."""
+        if isinstance(found, str):
+            self.budget.leave_out(found)
+        elif self.budget.allows(found.nbytes):
+            call = port.call
+            kind, file, line, _ = call.origin
+            self.writer.add(
+                port.name, found, call=call.number, module_class=kind, source_file=file, source_line=line,
+                injected=injected,
+            )  # fmt: skip
+            self.nbytes, self.entries = self.nbytes + found.nbytes, self.entries + 1
+
+    def notes(self) -> list[str]:
+        """What was left out, as sentences."""
+        return self.budget.notes()
+
+
+@dataclass
+class Writing:
+    """One pass over ports, a part at a time."""
+
+    reading: Reading
+    sink: Sink
+    tell: Tell
+    injected: Callable[[Port], tuple[str, ...] | None] = lambda _: None
+    _next_s: float = 0.0
+
+    def write(self, ports: Sequence[Port]) -> None:
+        """Write the tensors of these ports. Where a node cannot be computed, what comes before it is written first."""
+        done = 0
+        for part in parts(self._affordable(ports), self.reading):
+            done = self._add(part, self._arrays(part), done, len(ports))
+
+    def _arrays(self, part: Sequence[Port]) -> dict[str, Array | str]:
+        try:
+            return self.reading.arrays(part)
+        except Stopped as stopped:
+            self._rescue(part, stopped)
+            raise
+
+    def _add(self, part: Sequence[Port], arrays: Mapping[str, Array | str], done: int, total: int) -> int:
+        for port in part:
+            self.sink.add(port, arrays[self.reading.name_of(port)], self.injected(port))
+            done += 1
+            if time.monotonic() >= self._next_s:
+                self._next_s = time.monotonic() + _EVERY_S
+                self.tell(Progress(done, total, port.call.layer))
+        return done
+
+    def _affordable(self, ports: Iterable[Port]) -> Iterator[Port]:
+        """Without those of which it is known that they go beyond the budget: they need not be computed."""
+        ahead = replace(self.sink.budget)  # it counts what is left out in the same place, and wants for itself
+        return (port for port in ports if ahead.allows(self.reading.nbytes(port) or 0))
+
+    def _rescue(self, part: Sequence[Port], stopped: Stopped) -> None:
+        """What was made before the node that could not be computed."""
+        if stopped.node is None:
+            return
+        maker = self.reading.engine.graph.maker
+        reached = [port for port in part if maker.get(port.value, -1) < stopped.node]
+        self._add(reached, self.reading.arrays(reached), 0, len(reached))
+
+
+def parts(ports: Iterable[Port], reading: Reading, most: int | None = None) -> Iterator[list[Port]]:
+    """Ports in order, in parts whose values are not larger together than they should be."""
+    largest = PART if most is None else most
+    part: list[Port] = []
+    held: set[str] = set()
+    total = 0
+    for port in ports:
+        name, size = reading.name_of(port), reading.nbytes(port) or 0
+        if part and name not in held and total + size > largest:
+            yield part
+            part, held, total = [], set(), 0
+        if name not in held:
+            held.add(name)
+            total += size
+        part.append(port)
+    if part:
+        yield part
+
+
+def size_of(ports: Iterable[Port], reading: Reading) -> int:
+    """Bytes that a dump of these ports will take, as far as is known."""
+    return sum(reading.nbytes(port) or 0 for port in ports)
+
+
+@contextmanager
+def optimized(engine: Engine) -> Iterator[Reading]:
+    """Where the tensors are to be had that are left. The optimized graph lies in a file for as long as it is run."""
+    with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
+        path = Path(folder) / engine.model.path.with_suffix(".onnx").name
+        engine.optimize(path)
+        model = load(str(path))
+        wires = Wires.of(model.nodes)
+        there = {*wires.maker, *engine.feeds}
+        names = {value: name for name, value in engine.graph.same.items() if name in there}
+        names |= {value: value for value in there}
+        yield Reading(replace(engine, model=model), wires, {}, lambda port: names[port.value])
+
+
+def left(ports: Sequence[Port], graph: Graph, reading: Reading) -> list[Port]:
+    """The ports whose value is still there, under any of its names."""
+    there = {*(reading.wires or graph.wires).maker, *reading.engine.feeds}
+    there |= {graph.value(name) for name in there}
+    return [port for port in ports if port.value in there]

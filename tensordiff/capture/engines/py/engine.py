@@ -1,0 +1,156 @@
+"""``py:FILE.py:FUNCTION``: the user's own model.
+
+The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; what the module gave for
+one step is what its ``yield`` returns. It is called once for every pass, so it should build what it needs; in a process
+that stays, the file is loaded once. Its own folder is on the path while it runs, as if Python had been started with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import GeneratorType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from tensordiff.capture.engines.torch.capture import Tell
+from tensordiff.capture.engines.torch.program import Program, Step, Steps, seed
+from tensordiff.capture.engines.torch.tasks import perform
+from tensordiff.capture.engines.torch.tensors import find_arguments
+from tensordiff.capture.engines.torch.unchanged import Same
+from tensordiff.capture.events import Done, Phase
+from tensordiff.capture.job import Job, Source
+from tensordiff.capture.process.persistent import Answer
+from tensordiff.errors import CaptureError, printable
+
+
+def run(job: Job, tell: Tell) -> Done:
+    """Run a ``py:`` job."""
+    return perform(load(job, tell), job, tell)
+
+
+def keep(job: Job, tell: Tell) -> Answer:
+    """Load a function that stays; it is called anew for each job, as it is for each pass."""
+    program, same = load(job, tell), Same(with_inputs=True)
+
+    def answer(job: Job, tell: Tell) -> Done:
+        _refuse_foreign(job)
+        return perform(same.of(program), job, tell)
+
+    return answer
+
+
+def load(job: Job, tell: Tell) -> FunctionProgram:
+    """Load what a job names."""
+    _refuse_foreign(job)
+    tell(Phase("loading", job.source.target))
+    seed(job.settings.seed)  # the file may make its model while it is imported
+    return FunctionProgram(job.source)
+
+
+def _refuse_foreign(job: Job) -> None:
+    """Options that are for models we load; the function loads its own."""
+    settings = job.settings
+    given = {
+        "--prompt": settings.prompt, "--prompt-file": settings.prompt_file, "--input-ids": settings.input_ids,
+        "--inputs": settings.inputs, "--image": settings.image, "--dtype": settings.dtype,
+        "--weights-dtype": settings.weights_dtype, "--num-hidden-layers": settings.num_hidden_layers,
+        "--config": settings.config or None, "--attn-implementation": settings.attn_implementation,
+        "--revision": settings.revision, "--device": None if settings.device == "auto" else settings.device,
+        "--steps": settings.steps if settings.steps > 1 else None,
+        "--trust-remote-code": settings.trust_remote_code or None,
+        "--prefer-module-v3": settings.prefer_module_v3 or None, "--optimized": settings.optimized or None,
+    }  # fmt: skip
+    if named := [option for option, value in given.items() if value is not None]:
+        raise CaptureError(f"{printable(job.source)}: {named[0]} is not for py: sources; say it in the function itself")
+
+
+class FunctionProgram:
+    """What a user's function returns or yields."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.function = load_function(source)
+
+    def steps(self) -> Steps:
+        """Call the function anew."""
+        made = self.function()
+        if isinstance(made, GeneratorType):
+            yield from self._yielded(made)
+            return
+        yield _copied(self._step(made))
+
+    def facts(self) -> Mapping[str, Any]:
+        """The function says nothing of a prompt."""
+        return {}
+
+    def _yielded(self, made: GeneratorType[Any, Any, Any]) -> Steps:
+        try:
+            found = next(made)
+            while True:
+                found = made.send((yield self._step(found)))
+        except StopIteration:
+            return
+
+    def _step(self, found: Any) -> Step:
+        """What a function gave, as a step; args and kwargs may be left out."""
+        if isinstance(found, nn.Module):
+            found = (found,)
+        if not (isinstance(found, tuple) and found and isinstance(found[0], nn.Module) and len(found) <= 3):
+            raise CaptureError(
+                f"{printable(self.source)}: gave {type(found).__name__}, and (module, args, kwargs) is wanted, "
+                "module being a torch.nn.Module"
+            )
+        module, args, kwargs = (*found, (), {})[:3] if len(found) != 2 else (*found, {})
+        if isinstance(args, Mapping) and len(found) == 2:
+            args, kwargs = (), args
+        if not isinstance(kwargs, Mapping):
+            raise CaptureError(f"{printable(self.source)}: kwargs are {type(kwargs).__name__}, and a dict is wanted")
+        return Step(module, tuple(args) if isinstance(args, tuple | list) else (args,), dict(kwargs))
+
+
+def _copied(step: Step) -> Step:
+    """A cache among the arguments must be fresh in every pass. What was computed is copied without its history, which
+    torch refuses to copy."""
+    found = find_arguments(step.args, step.kwargs, whole_caches=True).tensors.values()
+    memo = {id(tensor): tensor.detach().clone() for tensor in found if not tensor.is_leaf}
+    args, kwargs = copy.deepcopy((step.args, step.kwargs), memo)
+    return step._replace(args=args, kwargs=kwargs)
+
+
+def load_function(source: Source) -> Callable[[], Any]:
+    """The function that a source names."""
+    module = _load_file(Path(source.target).expanduser())
+    function = getattr(module, source.function or "", None)
+    if not callable(function):
+        names = [name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"]
+        there = ", ".join(names[:8]) or "none"
+        raise CaptureError(f"{printable(source.target)}: has no function {source.function}; there are: {there}")
+    return function  # type: ignore[no-any-return]
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CaptureError(f"{printable(path)}: is no file; write py:FILE.py:FUNCTION")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise CaptureError(f"{printable(path)}: is not Python; write py:FILE.py:FUNCTION")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        said = printable(str(error).partition("\n")[0])
+        raise CaptureError(f"{printable(path)}: could not be imported ({type(error).__name__}: {said:.300})") from error
+    return module
+
+
+def program(source: Source) -> Program:
+    """The program that a source is."""
+    return FunctionProgram(source)

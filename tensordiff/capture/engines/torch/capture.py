@@ -1,0 +1,175 @@
+"""Running a program into a dump: what ``hf``, ``py`` and the library share.
+
+A failing model leaves what it reached, flagged, with its error; so does a full disk. The dump says how it was
+made, in its facts, so that it can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensordiff.capture import tap as taps
+from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.hooks import Recorder, Selection
+from tensordiff.capture.engines.torch.program import Program, Step, first_device, seed
+from tensordiff.capture.engines.torch.sinks import Throttled, WritingSink
+from tensordiff.capture.engines.torch.size_estimate import estimate
+from tensordiff.capture.engines.torch.writing import BackgroundWriter
+from tensordiff.capture.events import Done, Event, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.answer import done, first_facts
+from tensordiff.capture.process.disk_space import Budget, tell_room
+from tensordiff.capture.settings import Settings
+from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.errors import CaptureError, TensordiffError, printable
+
+Tell = Callable[[Event], None]
+FRAMEWORK = "torch"
+
+
+def selection_of(settings: Settings) -> Selection:
+    """Which layers the settings ask for."""
+    return Selection(settings.layers, settings.leaves, not settings.no_inputs)
+
+
+def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
+    """What is known when it ran."""
+    return {
+        "versions": told.versions(),
+        "device": str(first_device(model)),
+        "dtype": told.dtype_of(model),
+        "config_overrides": dict(settings.config),
+        "flags": told.flags(model),
+        "model": told.about_model(model),
+        **program.facts(),
+    }
+
+
+def capture(program: Program, job: Job, tell: Tell) -> Done:
+    """Run a program once, and write what its modules were given and gave."""
+    settings = job.settings
+    steps, step = begin(program, settings)
+    tell_size(job, step, tell)
+    with open_writer(job) as writing:
+        sink = WritingSink(writing.background, Budget(settings.max_bytes))
+        recorder = Recorder(sink, selection_of(settings))
+        try:
+            play(recorder, steps, step, job, tell)
+        finally:
+            writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
+        notes = [*sink.notes(), *why_silent(recorder)]
+        writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes or None}
+        refuse_nothing(job, sink, recorder, notes)
+        tell(Phase("writing"))
+    return done(job, sink, writing.facts, tell)
+
+
+def refuse_nothing(job: Job, sink: WritingSink, recorder: Recorder, notes: Sequence[str]) -> None:
+    """Fail where nothing was written: an empty dump is hardly what was asked for."""
+    if not sink.entries:
+        raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
+
+
+def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1) -> None:
+    """Say what is about to run and how much will be written, as many times what modules give; refuses what cannot fit.
+
+    ``selection`` is what the settings ask for, unless it is given.
+    """
+    about = told.about_model(step.model)
+    tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
+    nbytes = estimate(step, job.settings.steps, selection or selection_of(job.settings))
+    tell_room(job, None if nbytes is None else times * nbytes, tell)
+
+
+def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
+    """A program's first step, at its seed and with its flags."""
+    if settings.deterministic:
+        told.make_deterministic()
+    seed(settings.seed)
+    steps = program.steps()
+    try:
+        return steps, next(steps)
+    except StopIteration:
+        raise CaptureError("the function gave no step; return or yield (module, args, kwargs)") from None
+
+
+def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name: str = "running") -> None:
+    """Run all steps under a recorder's hooks."""
+    tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
+    progress = Throttled(tell)
+    taps.listeners.append(recorder)
+    try:
+        while True:
+            if recorder.root is not step.model:
+                recorder.attach(step.model)
+                progress.total = len(recorder.hooked) * max(job.settings.steps, 1)
+            recorder.finished = progress.advance
+            step = steps.send(_forward(recorder, step, job))
+            recorder.step += 1
+    except StopIteration:
+        return
+    finally:
+        taps.listeners.remove(recorder)
+        recorder.detach()
+
+
+def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
+    try:
+        with torch.no_grad(), eager():
+            return step.model(*step.args, **step.kwargs)
+    except TensordiffError:
+        raise
+    except Exception as error:
+        inside = f" within {recorder.raised_in}" if recorder.raised_in else ""
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"{printable(job.source)}: the model raised {type(error).__name__}{inside}: {said:.400}; "
+            f"the layers it reached lie in {printable(job.output)}"
+        ) from error
+
+
+@dataclass
+class Writing:
+    """A dump being written."""
+
+    writer: DumpWriter
+    background: BackgroundWriter
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What to say of the run when it is over."""
+    order: list[Place] = field(default_factory=list)
+    """In which order the entries ran, where they were written in several parts."""
+
+    def begin_part(self) -> None:
+        """What follows is of another pass."""
+        self.background.drain()
+        self.writer.begin_part()
+
+
+@contextmanager
+def open_writer(job: Job) -> Iterator[Writing]:
+    """A dump being written by a thread; what the block says of it is added at the end, good or bad."""
+    with DumpWriter(job.output, first_facts(job, FRAMEWORK), overwrite=job.settings.force, lasting=False) as writer:
+        writing = Writing(writer, BackgroundWriter(writer))
+        try:
+            with writing.background:
+                yield writing
+        except BaseException as error:
+            _add_error(writer, writing.facts, error)
+            raise
+        writer.add_facts(**writing.facts)
+        if writing.order:
+            writer.arrange(writing.order)
+
+
+def _add_error(writer: DumpWriter, facts: Mapping[str, Any], error: BaseException) -> None:
+    try:
+        writer.add_facts(**{**facts, "error": printable(str(error) or type(error).__name__)})
+    except TensordiffError:
+        return  # the disk is full or gone: that is the error, and it is on its way

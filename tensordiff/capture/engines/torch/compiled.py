@@ -1,0 +1,88 @@
+"""Models whose hooks do not fire: compiled, scripted, captured as a graph. They are run eagerly, or it is said.
+
+What is compiled is run uncompiled while it is captured (torch has a switch for that), so the numbers are those of
+the eager code; where that is the model, a part of it or one of their methods, it is said too. Where hooks stayed silent
+for another reason, the layers are named.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+
+import torch
+from torch import nn
+
+from tensordiff.capture.engines.torch.hooks import ROOT, Recorder
+
+_COMPILER = "torch._dynamo"
+EAGER = "the model is compiled; it was run eagerly while it was captured, so these are the eager code's numbers"
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has been at a model, a part of it or a method of these."""
+    if _COMPILER not in sys.modules:
+        return False
+    modules = list(model.modules())
+    return any(map(_is_compiled, modules)) or any(map(_has_compiled_method, {type(module) for module in modules}))
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    is_whole = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+    return is_whole or any(map(_is_compiled_function, vars(module).values()))
+
+
+def _has_compiled_method(kind: type) -> bool:
+    bases = (base for base in kind.__mro__ if base not in nn.Module.__mro__)
+    return any(_is_compiled_function(value) for base in bases for value in vars(base).values())
+
+
+def _is_compiled_function(value: object) -> bool:
+    """What torch keeps from being compiled is wrapped too, and marked so."""
+    if not isinstance(value, FunctionType):
+        return False
+    about = vars(value)
+    return "_torchdynamo_orig_callable" in about and not about.get("_torchdynamo_disable")
+
+
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run what is compiled as if it were not, be it a function that nobody sees from the model."""
+    if _COMPILER not in sys.modules:  # nothing can be compiled; and to import it takes longer than many a capture
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
+    """Why a run left no tensor, which is hardly what was wanted."""
+    expression, layers = recorder.selection.layers, sorted(recorder.hooked)
+    if expression is not None and not any(re.search(expression, layer) for layer in layers):
+        some = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
+        return f"{expression!r} matches no layer; there are {len(layers)}: {some}"
+    return "; ".join(notes) or "the layers that were asked for were given no tensors and gave none"
+
+
+def why_silent(recorder: Recorder) -> list[str]:
+    """What a person should know of hooks that did not fire."""
+    model = recorder.root
+    if model is None:
+        return []
+    notes = [EAGER] if is_compiled(model) else []
+    silent = sorted(layer for layer in recorder.silent if layer != ROOT and not layer.endswith("dropout"))
+    children = len(recorder.hooked) - 1
+    if recorder.scripted:
+        notes.append(f"{recorder.scripted} modules are TorchScript, which takes no hooks; capture the eager model")
+    if silent and len(silent) == children and children:
+        notes.append(
+            "no hook within the model fired: it was replayed as a graph, or goes past its parts; "
+            "capture the eager model to see its layers"
+        )
+    elif silent:
+        some = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
+        notes.append(f"{len(silent)} of {children} layers did not run: {some}")
+    return notes

@@ -1,0 +1,314 @@
+"""Watching a model run: hooks on every module, which see what it is given and what it gives.
+
+Inputs are seen before the module runs, outputs after it, so entries stand in execution order and a model that
+raises leaves the inputs of the layer that raised. Calls are counted by layer and step. What becomes of what is
+seen is the sink's business; what is put in its place, the patch's. Hooks are removed whatever happens. A model may run
+in several threads at once: each has calls of its own under way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tensordiff.capture.engines.torch.facts import Place
+from tensordiff.capture.engines.torch.tensors import Found, Shape, find, find_arguments
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+ROOT = "model"
+_ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
+_MANY = 4096  # calls of which it is remembered how they were made before that is put in short
+
+
+def cache_layer_of(module: nn.Module | None) -> int | None:
+    """Which layer of a cache a module reads, where it says so."""
+    number = getattr(module, "layer_idx", None)
+    return number if isinstance(number, int) else None
+
+
+class Call(NamedTuple):
+    """One call of one module."""
+
+    layer: str
+    module: nn.Module | None
+    step: int
+    call: int
+
+    @property
+    def cache_layer(self) -> int | None:
+        """Which layer of a cache the module reads, where it says so."""
+        return cache_layer_of(self.module)
+
+    def entry_name(self, port: str) -> str:
+        """What a tensor of this call is called in a dump."""
+        return f"{self.layer}({self.call})-{port}" if self.call > 1 else f"{self.layer}-{port}"
+
+
+class Seen(NamedTuple):
+    """One tensor of one call."""
+
+    call: Call
+    port: str
+    tensor: Tensor
+    injected: tuple[str, ...] | None = None
+    about: str | None = None
+    """What made it, where that is no module: an operation, a function."""
+    place: Place | None = None
+    """Where that is written, likewise."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a dump."""
+        return self.call.entry_name(self.port)
+
+
+class Sink(Protocol):
+    """What takes the tensors."""
+
+    def see(self, seen: Seen) -> None:
+        """Take one; it may be written over as soon as this returns."""
+
+
+class Put(NamedTuple):
+    """What was put in a tensor's place."""
+
+    ports: Mapping[str, str]
+    """The reference's entry by the port it was put into."""
+    isolates: bool
+    """Whether what matters was: else what the layer gives still depends on what came before it."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The entries put in, where the layer is isolated by them."""
+        return tuple(self.ports.values()) if self.isolates else None
+
+
+NOTHING = Put({}, False)
+
+
+class Patch(Protocol):
+    """What puts other tensors in the place of a run's own."""
+
+    def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Put]:
+        """What the module is to be called with."""
+
+    def output(self, call: Call, output: Any) -> tuple[Any, Put]:
+        """What the module is to give."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which layers are seen."""
+
+    layers: str | None = None
+    leaves: bool = False
+    inputs: bool = True
+
+    def takes(self, layer: str, module: nn.Module) -> bool:
+        """Whether this layer is seen."""
+        if self.leaves and next(module.children(), None) is not None:
+            return False
+        return self.layers is None or re.search(self.layers, layer) is not None
+
+
+class _Running(NamedTuple):
+    call: Call
+    injected: tuple[str, ...] | None
+    handled: BaseException | None
+    """The exception that was being handled when it was called, in some ``except`` around it."""
+
+
+class _Thread(threading.local):
+    """Calls under way in one thread, the innermost last; and the innermost that an exception came out of."""
+
+    def __init__(self) -> None:
+        self.running: list[_Running] = []
+        self.raised_in: str | None = None
+
+
+@dataclass
+class Recorder:
+    """Hooks on a model, from ``attach`` to ``detach``."""
+
+    sink: Sink
+    selection: Selection = field(default_factory=Selection)
+    patch: Patch | None = None
+    step: int = 0
+    counts_steps: bool = False
+    """Whether every further call of the whole model is a step of its own."""
+    finished: Callable[[str], None] | None = None
+    """Called with a layer's name when it has run."""
+    fired: set[str] = field(default_factory=set)
+    hooked: set[str] = field(default_factory=set)
+    scripted: int = 0
+    """Modules that take no hooks: TorchScript."""
+
+    def __post_init__(self) -> None:
+        self._handles: list[Any] = []
+        self._counts: dict[tuple[str, int], count[int]] = {}
+        self._thread = _Thread()
+        self._stepping = threading.Lock()
+        self._root: nn.Module | None = None
+        self._kinds: list[Shape] = []
+        self._numbers: dict[str, int] = {}
+        """Of the kinds of call, by how JSON spells them."""
+        self._kind_of: dict[str, int] = {}
+        self._made: list[tuple[Call, Shape]] = []
+
+    def attach(self, model: nn.Module) -> None:
+        """Hook every module; those of a model before are let go."""
+        self.detach()
+        self._root = model
+        for name, module in model.named_modules():
+            if isinstance(module, nn.ModuleList | nn.ModuleDict):
+                continue  # these hold others and are never called
+            if isinstance(module, torch.jit.ScriptModule):
+                self.scripted += 1
+                continue  # these take no such hooks
+            layer = f"{ROOT}.{name}" if name else ROOT
+            takes = self.selection.takes(layer, module)
+            self.hooked.add(layer)
+            before, after = self._before(layer, module, takes), self._after(layer, module, takes)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
+
+    def detach(self) -> None:
+        """Remove every hook."""
+        while self._handles:
+            self._handles.pop().remove()
+        self._thread = _Thread()
+
+    @property
+    def running(self) -> Call | None:
+        """The call that runs now."""
+        running = self._thread.running
+        return running[-1].call if running else None
+
+    @property
+    def raised_in(self) -> str | None:
+        """The innermost layer that an exception came out of, until another is called."""
+        return self._thread.raised_in
+
+    def call_of(self, layer: str) -> Call:
+        """The call of a layer that is under way."""
+        found: Call = next(one.call for one in reversed(self._thread.running) if one.call.layer == layer)
+        return found
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The model that is hooked."""
+        return self._root
+
+    @property
+    def silent(self) -> set[str]:
+        """Layers whose hooks never fired."""
+        return self.hooked - self.fired
+
+    def calls(self) -> dict[str, Any]:
+        """How modules were called, each kind of call once, so that they can be called so again."""
+        self._sort_kinds()
+        return {"kinds": self._kinds, "of": self._kind_of}
+
+    def tap(self, name: str, value: Any) -> None:
+        """See a value that a person named within a forward; it is named after the module that runs."""
+        running = self.running
+        call = self._count(f"{running.layer}/{name}" if running else name, None)
+        with _disable_current_modes():  # what it takes to look is no operation of the model's
+            for port, tensor in find(value, "output").tensors.items():
+                self.sink.see(Seen(call, port, tensor))
+
+    # --- within hooks
+
+    def _before(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Arguments | None]:
+        sees, is_root, cache_layer = takes and self.selection.inputs, module is self._root, cache_layer_of(module)
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+            call = self._enter(layer, module)
+            put = NOTHING
+            if self.patch is not None:
+                (args, kwargs), put = self.patch.arguments(call, args, kwargs)
+            self._thread.running.append(_Running(call, put.names, sys.exc_info()[1]))
+            if sees:
+                found = find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root)
+                self._see_inputs(call, found, put.ports)
+            return (args, kwargs) if put.ports else None
+
+        return hook
+
+    def _after(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Any]:
+        is_root = module is self._root
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
+            left = self._leave(module)
+            if left is None:
+                return None
+            call, injected, _ = left
+            put = NOTHING
+            if self.patch is not None:
+                output, put = self.patch.output(call, output)
+            self.fired.add(layer)
+            if self.finished is not None:
+                self.finished(layer)
+            if takes:
+                for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
+                    self.sink.see(Seen(call, port, tensor, put.names or injected))
+            return output if put.ports else None
+
+        return hook
+
+    def _enter(self, layer: str, module: nn.Module) -> Call:
+        if self.counts_steps and module is self._root:
+            with self._stepping:
+                self.step += (ROOT, self.step) in self._counts
+                return self._count(layer, module, self.step)
+        return self._count(layer, module)
+
+    def _count(self, layer: str, module: nn.Module | None, step: int | None = None) -> Call:
+        """One more call of a layer: in the step of what called it, which another thread may have left behind."""
+        thread = self._thread
+        thread.raised_in = None
+        if step is None:
+            step = thread.running[-1].call.step if thread.running else self.step
+        place = layer, step
+        numbers = self._counts.get(place) or self._counts.setdefault(place, count(1))
+        return Call(layer, module, step, next(numbers))
+
+    def _leave(self, module: nn.Module) -> _Running | None:
+        """A module's call that has ended; None where it raised, or began before it was hooked."""
+        thread = self._thread
+        if not any(one.call.module is module for one in reversed(thread.running)):
+            return None
+        while (ended := thread.running.pop()).call.module is not module:
+            pass  # it was left by what hooks do not hear of, such as Ctrl-C
+        if sys.exc_info()[1] is ended.handled:
+            return ended
+        thread.raised_in = thread.raised_in or ended.call.layer
+        return None
+
+    def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
+        self._made.append((call, found.shape))
+        if len(self._made) >= _MANY:
+            self._sort_kinds()
+        for port, tensor in found.tensors.items():
+            self.sink.see(Seen(call, port, tensor, (put[port],) if port in put else None))
+
+    def _sort_kinds(self) -> None:
+        """Keep each kind of call once. Not call by call: the model waits for its hooks."""
+        made, self._made = self._made, []
+        for call, shape in made:
+            with suppress(TypeError, ValueError):  # JSON has no word for a value; replay will do without this call
+                number = self._numbers.setdefault(_ENCODER.encode(shape), len(self._kinds))
+                if number == len(self._kinds):
+                    self._kinds.append(shape)
+                self._kind_of[f"{call.layer}#{call.step}#{call.call}"] = number

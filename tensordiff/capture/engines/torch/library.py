@@ -1,0 +1,133 @@
+"""``with tensordiff.capture(model, "dump/"):`` around any forward, in the caller's own process.
+
+Every call of the whole model is a step. Leaving the block, well or by an exception, removes every hook; by an
+exception the dump stays readable up to there and is flagged.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import nn
+
+from tensordiff.capture import tap as taps
+from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.hooks import Recorder, Selection
+from tensordiff.capture.engines.torch.program import first_device
+from tensordiff.capture.engines.torch.sinks import WritingSink
+from tensordiff.capture.engines.torch.writing import BackgroundWriter
+from tensordiff.capture.process.disk_space import Budget
+from tensordiff.capture.settings import refuse_no_regex
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.errors import CaptureError, TensordiffError, printable
+
+
+class Capturing:
+    """A capture under way. ``notes`` says afterwards what a person should know of it."""
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        folder: str | PathLike[str],
+        *,
+        layers: str | None,
+        leaves: bool,
+        inputs: bool,
+        max_bytes: int | None,
+        overwrite: bool,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
+        if layers is not None:
+            refuse_no_regex("layers", layers)
+        self.model, self.folder = model, Path(folder)
+        self.notes: list[str] = []
+        self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, lasting=False)
+        self._background = BackgroundWriter(self._writer)
+        self._sink = WritingSink(self._background, Budget(max_bytes))
+        self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
+        self._facts: dict[str, Any] = {}
+        self._stack = ExitStack()
+
+    @property
+    def entries(self) -> int:
+        """How many tensors were seen so far."""
+        return self._sink.entries
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._writer)
+            stack.push(self._add_facts)
+            stack.enter_context(self._background)
+            stack.callback(self._gather_facts)
+            if self.model is not None:
+                stack.enter_context(eager())
+                stack.callback(self._recorder.detach)
+                self._recorder.attach(self.model)
+            stack.callback(taps.listeners.remove, self._recorder)
+            taps.listeners.append(self._recorder)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def _gather_facts(self) -> None:
+        """While the thread writes what still waits."""
+        self._background.close()
+        self._facts = {} if self.model is None else _about(self.model)
+        self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        self._facts |= {"notes": self.notes or None, "calls": self._recorder.calls()}
+
+    def _add_facts(self, _: object, error: BaseException | None, __: object) -> None:
+        """When the thread is done and the dump still open."""
+        if error is not None:
+            self._facts["error"] = printable(f"{type(error).__name__}: {error}")
+        try:
+            self._writer.add_facts(**self._facts)
+        except TensordiffError:
+            if error is None:
+                raise
+
+    def _unseen(self) -> list[str]:
+        if self._sink.entries:
+            return []
+        if not self._recorder.fired:
+            return ["nothing ran within the block: the dump is empty"]
+        return [f"the dump is empty: {why_nothing(self._recorder, self._sink.notes())}"]
+
+
+def capture(
+    model: nn.Module | None,
+    folder: str | PathLike[str],
+    *,
+    layers: str | None = None,
+    leaves: bool = False,
+    inputs: bool = True,
+    max_bytes: int | None = None,
+    overwrite: bool = False,
+) -> Capturing:
+    """Write what a model does within a ``with`` block into a dump.
+
+    ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
+    are written, without ``inputs`` only what they give. The first tensor that would go past ``max_bytes``, and all
+    after it, are left out, which ``notes`` says. A folder that
+    holds a dump is refused, unless ``overwrite``. ``None`` for the model captures what ``tap`` is given alone.
+    """
+    return Capturing(
+        model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite
+    )  # fmt: skip
+
+
+def _about(model: nn.Module) -> dict[str, Any]:
+    return {
+        "versions": told.versions(), "device": str(first_device(model)), "dtype": told.dtype_of(model),
+        "flags": told.flags(model), "model": told.about_model(model), "weights_hash": told.weights_hash(model),
+    }  # fmt: skip

@@ -1,0 +1,287 @@
+"""Where in the model's own code an operation was asked for: frames, without those of torch and of ours.
+
+Inside a layer: every operation that runs while one module does, without an edit to anyone's source.
+
+Operations are seen where torch dispatches them, so functions that are no modules are seen too. They are named
+``layer/op_03_aten.mm``, with the line of the model's own code that asked for them; what a function of that code
+returned (rope, an attention interface) is there as ``layer/fn_00_apply_rotary_pos_emb``. Weights are not written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tensordiff
+from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch.capture import Tell, all_facts, begin, open_writer, play, tell_size
+from tensordiff.capture.engines.torch.facts import Place, short
+from tensordiff.capture.engines.torch.hooks import ROOT, Call, Recorder, Seen, Selection
+from tensordiff.capture.engines.torch.inject import Injector, Report, look
+from tensordiff.capture.engines.torch.program import Program, Step
+from tensordiff.capture.engines.torch.sinks import WritingSink
+from tensordiff.capture.engines.torch.tensors import find, find_arguments
+from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.injection.passes import Pass
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.answer import done
+from tensordiff.capture.process.disk_space import Budget
+from tensordiff.errors import CaptureError, printable
+
+_TORCH, _OURS = Path(torch.__file__).parent, Path(tensordiff.__file__).parent
+_PYTHON = Path(sysconfig.get_paths()["stdlib"])
+_DEEPEST = 24
+
+
+@lru_cache(maxsize=4096)
+def _is_model_file(file: str) -> bool:
+    path = Path(file)
+    if not path.is_absolute() or path.is_relative_to(_TORCH) or path.is_relative_to(_OURS):
+        return False
+    return not path.is_relative_to(_PYTHON) or "site-packages" in path.parts
+
+
+def is_of_model(code: CodeType) -> bool:
+    """Whether code is the model's: neither torch's nor ours nor Python's."""
+    return _is_model_file(code.co_filename)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The nearest frame of the model's own code."""
+    while frame is not None and not is_of_model(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+@dataclass
+class Stacks:
+    """Stacks of what was seen, each frame kept once."""
+
+    outermost: FrameType | None = None
+    """The frame that called the layer; what lies beyond is not kept."""
+    frames: dict[str, int] = field(default_factory=dict)
+    of: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, name: str, frame: FrameType | None, inside: str) -> Place:
+        """Remember where something was asked for; the nearest place in the model's code."""
+        found, near = self._walk(frame), user_frame(frame)
+        if name not in self.of:
+            texts = [f"within {inside}", *found]
+            self.of[name] = [self.frames.setdefault(text, len(self.frames)) for text in texts]
+        return Place(short(near.f_code.co_filename), near.f_lineno) if near is not None else Place(None, None)
+
+    def _walk(self, frame: FrameType | None) -> list[str]:
+        found: list[str] = []
+        while frame is not None and frame is not self.outermost and len(found) < _DEEPEST:
+            if is_of_model(frame.f_code):
+                code = frame.f_code
+                found.append(f"{short(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
+            frame = frame.f_back
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest: every frame once, and their numbers by name, nearest first."""
+        return {"frames": list(self.frames), "of": self.of}
+
+
+_QUIET = {"aten.detach", "aten.alias", "aten.lift_fresh"}
+"""What torch does for its own book-keeping."""
+
+
+def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
+    """Run a program and write every operation within one of its layers."""
+    settings = job.settings
+    steps, step = begin(program, settings)
+    layer = find_layer(step.model, settings.ops or ROOT)
+    tell_size(job, step, tell, Selection(rf"^{re.escape(layer)}(\.|$)", inputs=not settings.no_inputs), _AN_OPERATION)
+    patch = _injector(layer, steps, step, job, tell)
+    if patch is not None:
+        steps, step = begin(program, settings)
+    with open_writer(job) as writing:
+        sink = WritingSink(writing.background, Budget(settings.max_bytes))
+        recorder = Recorder(sink, Selection(_NONE), patch)
+        watch = Watch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
+        with watch.on(step.model):
+            play(recorder, steps, step, job, tell, f"running, watching {layer}")
+        writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
+        notes = [*([patch.report.sentence()] if patch else []), *sink.notes()]
+        writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
+        writing.facts["weights_hash"] = told.weights_hash(step.model)
+        if not watch.count:
+            raise CaptureError(f"{layer}: did not run, so there is nothing to see in it")
+        tell(Phase("writing"))
+    tell(Note(f"{watch.count} operations in {layer}"))
+    return done(job, sink, writing.facts, tell)
+
+
+_NONE = r"(?!)"  # an expression that matches no layer: hooks only count calls here
+_AN_OPERATION = 4  # a guess: what operations are given and give, to what the modules around them are given and give
+
+
+def _injector(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> Injector | None:
+    """What gives the layer the reference's inputs, where that is asked for: found out in a pass of its own."""
+    injection = job.settings.inject
+    if injection is None:
+        return None
+    _, donors = look(injection, steps, step, job, tell)
+    return Injector(donors, Pass(frozenset([layer])), Report())
+
+
+def _injected(patch: Injector | None, job: Job, step: Step) -> dict[str, Any]:
+    injection = job.settings.inject
+    if patch is None or injection is None:
+        return {}
+    return {"injection": patch.report.as_json(injection, 1, training=step.model.training)}
+
+
+def find_layer(model: nn.Module, asked: str) -> str:
+    """The layer that a person means: by its name, or by its end where only one has it."""
+    layers = [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
+    exact = [layer for layer in layers if asked in (layer, layer.removeprefix(f"{ROOT}."))]
+    ends = [layer for layer in layers if layer.endswith(f".{asked}")]
+    found = exact or ends
+    if len(found) == 1:
+        return found[0]
+    near = ", ".join((found or get_close_matches(asked, layers, 4, 0.3))[:4]) or "none"
+    why = f"there are {len(found)} of that name" if found else "there is no such layer"
+    raise CaptureError(f"{printable(asked)}: {why}; {'give one whole' if found else 'near it'}: {printable(near)}")
+
+
+def _storages(model: nn.Module) -> set[int]:
+    """Where the weights lie, to tell them from what flows."""
+    return {weight.untyped_storage().data_ptr() for weight in (*model.parameters(), *model.buffers())}
+
+
+@dataclass
+class Watch:
+    """One layer being watched, for as long as ``on`` lasts."""
+
+    layer: str
+    recorder: Recorder
+    sink: WritingSink
+    weights: set[int]
+    inputs: bool = True
+    stacks: Stacks = field(default_factory=Stacks)
+    count: int = 0
+    is_on: bool = False
+    """Whether it runs now: a module that calls itself is watched from its outermost call."""
+
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Watch the layer whenever it is called."""
+        name = self.layer.removeprefix(ROOT).removeprefix(".")
+        module = model.get_submodule(name)
+        forward = module.forward
+        module.forward = self._watched(forward)
+        try:
+            yield
+        finally:
+            if "forward" in vars(module):
+                del module.forward
+            if module.forward != forward:
+                module.forward = forward  # it had one of its own, as accelerate gives
+
+    def _watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.is_on:
+                return forward(*args, **kwargs)
+            with self._start(sys._getframe()), _Dispatched(self), _returns(self):
+                return forward(*args, **kwargs)
+
+        return watched
+
+    @contextmanager
+    def _start(self, frame: FrameType) -> Iterator[None]:
+        self.stacks.outermost, self.is_on = frame, True
+        self._ops = self._functions = 0
+        try:
+            yield
+        finally:
+            self.is_on = False
+
+    def see(self, kind: str, about: str, tensors: dict[str, Tensor], frame: FrameType | None, *, number: int) -> None:
+        """Write tensors of one operation or function."""
+        watched, running = self.recorder.call_of(self.layer), self.recorder.running
+        call = Call(f"{self.layer}/{kind}_{number:02d}_{about}", None, watched.step, watched.call)
+        place = self.stacks.add(call.layer, frame, (running or watched).layer)
+        for port, tensor in tensors.items():
+            self.sink.see(Seen(call, port, tensor, about=about, place=place))
+
+    def next_op(self) -> int:
+        """The number of an operation, from 0 at every call of the layer."""
+        self._ops += 1
+        self.count += 1
+        return self._ops - 1
+
+    def next_function(self) -> int:
+        """The number of a function, likewise."""
+        self._functions += 1
+        return self._functions - 1
+
+    def flows(self, tensor: Tensor) -> bool:
+        """Whether a tensor is no weight, and no view of one."""
+        return tensor.device.type == "meta" or tensor.untyped_storage().data_ptr() not in self.weights
+
+
+class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+    """Sees every operation as torch dispatches it."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = str(func).removesuffix(".default")
+        if name in _QUIET:
+            return func(*args, **(kwargs or {}))
+        number, frame, watch = self.watch.next_op(), sys._getframe(1), self.watch
+        if watch.inputs:
+            inputs = find_arguments(args, kwargs or {}).tensors
+            watch.see("op", name, _flowing(watch, inputs), frame, number=number)
+        result = func(*args, **(kwargs or {}))
+        watch.see("op", name, _flowing(watch, find(result, "output").tensors), frame, number=number)
+        return result
+
+
+def _flowing(watch: Watch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {port: tensor for port, tensor in tensors.items() if watch.flows(tensor)}
+
+
+@contextmanager
+def _returns(watch: Watch) -> Iterator[None]:
+    """Sees what functions of the model's own code return, while the layer runs."""
+
+    def profile(frame: FrameType, event: str, given: Any) -> None:
+        if event == "return" and given is not None and _is_function(frame.f_code):
+            with torch.utils._python_dispatch._disable_current_modes():
+                tensors = _flowing(watch, find(given, "output").tensors)
+                if tensors:
+                    number = watch.next_function()
+                    watch.see("fn", frame.f_code.co_name, tensors, user_frame(frame), number=number)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+def _is_function(code: CodeType) -> bool:
+    """Whether this is a function of the model's code that hooks cannot see."""
+    return code.co_name not in ("forward", "__call__", "watched") and code.co_name[0] not in "<_" and is_of_model(code)

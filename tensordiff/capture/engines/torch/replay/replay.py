@@ -1,0 +1,135 @@
+"""One layer alone: rebuilt with its weights, called as a dump says it was called, its outputs written as a dump.
+
+How it was called is made again by ``rebuild``. A layer that cannot be called so is refused, and so is one that draws
+random numbers: what it gives is then no measure of it. With a bundle, the layer is exported, so that anyone can run it
+with torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensordiff.align.rules.rule import RuleSet
+from tensordiff.capture.engines.torch.capture import FRAMEWORK, Tell, all_facts, begin
+from tensordiff.capture.engines.torch.facts import place_of
+from tensordiff.capture.engines.torch.hooks import ROOT, Call
+from tensordiff.capture.engines.torch.ops import find_layer
+from tensordiff.capture.engines.torch.program import Program
+from tensordiff.capture.engines.torch.replay.arguments import Rebuilt, Recorded, rebuild, shape_of
+from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle
+from tensordiff.capture.engines.torch.tensors import copy, to_tensor
+from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.answer import first_facts
+from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.errors import CaptureError, printable
+
+
+def replay(program: Program, job: Job, tell: Tell) -> Done:
+    """Run one layer of a program on the inputs of a dump."""
+    dump = open_dump(Path(str(job.more["dump"])))
+    recorded = find_call(dump, str(job.more["layer"]), int(job.more["step"]), int(job.more["call"]))
+    _, step = begin(program, job.settings)
+    layer = _layer_of(step.model, recorded.call.layer)
+    module = step.model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
+    tell(Phase("replaying", layer))
+    rebuilt, given = _run(dump, recorded, step.model, layer)
+    notes = rebuilt.notes
+    facts = first_facts(job, FRAMEWORK) | all_facts(program, step.model, job.settings) | {"notes": notes or None}
+    _write(job, facts, recorded, module, given)
+    for note in notes:
+        tell(Note(note))
+    if (bundle := job.more.get("bundle")) is not None:
+        tell(Phase("writing", str(bundle)))
+        expected = {port: to_tensor(entry.read()) for port, entry in recorded.outputs.items()}
+        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
+        for note in write_bundle(Path(str(bundle)), layer, plain, rebuilt.fresh(), expected, given):
+            tell(Note(note))
+    return Done(job.output, len(given), {"layer": recorded.call.layer, "class": type(module).__name__, "notes": notes})
+
+
+def _run(dump: Dump, recorded: Recorded, model: nn.Module, layer: str) -> tuple[Rebuilt, dict[str, Tensor]]:
+    """Call a layer as it was called, and see what it gives."""
+    module = model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
+    try:
+        rebuilt = rebuild(dump, recorded, model, layer)
+        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
+        before = _chance()
+        with torch.no_grad():
+            given = plain(rebuilt.fresh())
+    except CaptureError as error:
+        raise CaptureError(f"{printable(layer)}: cannot be called as it was: {error}") from error
+    except Exception as error:  # whatever a model may raise
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"{printable(layer)}: called as it was, it raised {type(error).__name__}: {said:.300}"
+        ) from error
+    if any(not torch.equal(one, other) for one, other in zip(before, _chance(), strict=True)):
+        why = ", being in training mode" if module.training else ""
+        raise CaptureError(
+            f"{printable(layer)}: draws random numbers{why}, and a dump does not hold those that it drew; "
+            "capture the model in eval mode"
+        )
+    return rebuilt, given
+
+
+def _chance() -> list[Tensor]:
+    """Where the random numbers stand, to see whether any are drawn."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+
+
+def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
+    """The call of a layer that a person means."""
+    layers = dict.fromkeys(entry.layer for entry in dump.entries)
+    canonical = RuleSet()
+    named = [asked] if asked in layers else [layer for layer in layers if asked == layer.removeprefix(f"{ROOT}.")]
+    named = named or [layer for layer in layers if canonical.canonical(layer, "reference") == asked]
+    named = named or [layer for layer in layers if layer.endswith(f".{asked}")]
+    if len(named) != 1:
+        why = f"{len(named)} layers are called so; give one whole" if named else "it has no such layer; see inspect"
+        raise CaptureError(f"{printable(dump.path)}: {printable(asked)}: {why}")
+    call = Call(named[0], None, step, number)
+    entries = [e for e in dump.entries if (e.layer, e.step, e.call) == (named[0], step, number)]
+    inputs = {entry.port: entry for entry in entries if entry.is_input}
+    outputs = {entry.port: entry for entry in entries if not entry.is_input}
+    if not outputs:
+        raise CaptureError(f"{printable(dump.path)}: {printable(named[0])} gave nothing in step {step}, call {number}")
+    if (shape := shape_of(dump, call)) is None:
+        raise CaptureError(
+            f"{printable(dump.path)}: does not say how {printable(call.layer)} was called; "
+            "capture it with tensordiff capture, with its inputs"
+        )
+    return Recorded(call, inputs, outputs, shape)
+
+
+def _layer_of(model: nn.Module, layer: str) -> str:
+    """The model's own name for a layer of the dump."""
+    names = [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
+    if layer in names:
+        return layer
+    rules = RuleSet()
+    wanted = rules.canonical(layer, "reference")
+    found = [name for name in names if rules.canonical(name, "candidate") == wanted]
+    return found[0] if len(found) == 1 else find_layer(model, layer)
+
+
+def _write(
+    job: Job, facts: Mapping[str, Any], recorded: Recorded, module: nn.Module, given: Mapping[str, Tensor]
+) -> None:
+    """What came of it, as a dump that can be compared with the other."""
+    names, call = [entry.name for entry in recorded.inputs.values()], recorded.call
+    place = place_of(type(module))
+    with DumpWriter(job.output, facts, overwrite=True) as writer:
+        for port, entry in recorded.inputs.items():
+            writer.add(call.entry_name(port), entry.read(), step=call.step, call=call.call, injected=[entry.name])
+        for port, tensor in given.items():
+            writer.add(
+                call.entry_name(port), copy(tensor).array(), step=call.step, call=call.call, injected=names,
+                module_class=type(module).__name__, source_file=place.file, source_line=place.line,
+            )  # fmt: skip

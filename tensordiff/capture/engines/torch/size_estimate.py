@@ -1,0 +1,288 @@
+"""How large the tensors are that flow through a model, told from its modules in the order they are written.
+
+Nothing is run: a forward may print, count, sleep or keep what it sees, and is not ours to call twice. What flows is
+features at a number of places: tokens, samples, pixels. Linear layers change the features, convolutions and pooling
+the places too, and most other modules neither. Modules are mostly written in the order they run; where one takes other
+features than the one before it gives, what flowed last with that many is what it is given.
+
+How large a dump will be, before anything is run: a guess from the modules and the first inputs.
+
+What flows between modules is told by ``flow``; what eager attention gives beside it is heads times tokens squared.
+Right within a factor of three or so, which is enough to refuse in time; None where it cannot be told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
+
+from tensordiff.capture.engines.torch.facts import dtype_of
+from tensordiff.capture.engines.torch.hooks import ROOT, Selection
+from tensordiff.capture.engines.torch.program import Step
+from tensordiff.capture.engines.torch.tensors import find_arguments
+
+_POOLS = (_AvgPoolNd, _MaxPoolNd)
+_ADAPTIVE = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd)
+_HOLDERS = (nn.ModuleList, nn.ModuleDict)  # these are never called
+
+
+class UnknownSize(Exception):
+    """A module is given something whose size cannot be told."""
+
+
+class Flow(NamedTuple):
+    """What flows between two modules."""
+
+    batch: int
+    features: int
+    places: tuple[int, ...]
+
+    @property
+    def extent(self) -> int:
+        """Places of one of the batch."""
+        return math.prod(self.places)
+
+    @property
+    def size(self) -> int:
+        """Elements in all."""
+        return self.batch * self.features * self.extent
+
+
+class Passed(NamedTuple):
+    """A module that what flows has passed."""
+
+    name: str
+    module: nn.Module
+    takes: Flow
+    gives: Flow
+
+
+def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[Passed]:
+    """Every module that is called, with what it takes and gives; raises where that cannot be told."""
+    largest = max(inputs, key=lambda tensor: tensor.numel(), default=torch.empty(1))
+    walk = _Walk(inputs)
+    walk.through("", model, flow_of(largest))
+    return iter(walk.found.values())
+
+
+def flow_of(tensor: Tensor) -> Flow:
+    """What a tensor looks like to a model that is given it."""
+    shape = tuple(tensor.shape) or (1,)
+    if not tensor.is_floating_point():
+        return Flow(shape[0], 1, (math.prod(shape[1:]),))
+    if len(shape) >= 4:
+        return Flow(shape[0], shape[1], shape[2:])
+    return Flow(shape[0] if len(shape) > 1 else 1, shape[-1], shape[1:-1])
+
+
+class _Walk:
+    """One walk through a model."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.inputs = inputs
+        self.found: dict[nn.Module, Passed] = {}
+        self._last: dict[int, Flow] = {}
+        """What flowed last with so many features."""
+
+    def through(self, name: str, module: nn.Module, flow: Flow) -> Flow:
+        """What comes out of a module."""
+        if isinstance(module, torch.jit.ScriptModule):
+            return flow
+        takes, gives = self._own(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
+        self._last[gives.features] = gives
+        if not isinstance(module, _HOLDERS):
+            self.found.setdefault(module, Passed(name, module, takes, gives))
+        return gives
+
+    def _of_parts(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow]:
+        """A module takes what its first part takes, and gives what its last one gives."""
+        takes = None
+        for child, part in module.named_children():
+            gives = self.through(f"{name}.{child}" if name else child, part, flow)
+            takes, flow = takes or (self.found[part].takes if part in self.found else flow), gives
+        takes = takes or flow
+        # Attention gives something for every place, though it may look at fewer of them.
+        return takes, flow._replace(places=takes.places) if "attention" in type(module).__name__.lower() else flow
+
+    def _own(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow] | None:
+        """What a module of torch itself takes and gives; None where its parts say."""
+        if isinstance(module, _ConvNd):
+            flow = self._into(module, flow)
+            return flow, flow._replace(features=module.out_channels, places=_convolved(module, flow.places))
+        if isinstance(module, nn.Linear):
+            flow = self._into_linear(module.in_features, flow)
+            return flow, flow._replace(features=module.out_features)
+        if (features := _normalized(module)) is not None:
+            return (self._with(features, flow),) * 2
+        if isinstance(module, nn.Embedding):
+            flow = flow if _is_of_positions(name, module) else self._ids(flow)
+            return flow._replace(features=1), flow._replace(features=module.embedding_dim)
+        return (flow, _reshaped(module, flow)) if next(module.children(), None) is None else None
+
+    def _ids(self, flow: Flow) -> Flow:
+        ids = [tensor for tensor in self.inputs if not tensor.is_floating_point()]
+        return max(map(flow_of, ids), key=lambda one: one.size, default=flow)
+
+    def _with(self, features: int, flow: Flow) -> Flow:
+        """What flows with so many features."""
+        if features in (flow.features, 0):
+            return flow
+        return self._last.get(features, flow._replace(features=features))
+
+    def _into_linear(self, features: int, flow: Flow) -> Flow:
+        """What a linear layer is given: it may be flat."""
+        is_flat = features == flow.features * flow.extent != flow.features
+        return Flow(flow.batch, features, ()) if is_flat else self._with(features, flow)
+
+    def _into(self, conv: Any, flow: Flow) -> Flow:
+        """What a convolution is given."""
+        features, axes = conv.in_channels, len(conv.kernel_size)
+        given = [one for tensor in self.inputs for one in _seen_as(tensor, axes)]
+        for one in (flow, self._last.get(features, flow), *given):
+            if one.features == features and len(one.places) == axes:
+                return one
+        if len(flow.places) == axes:
+            return flow._replace(features=features)
+        return self._patches(conv)
+
+    def _patches(self, conv: Any) -> Flow:
+        """A convolution of patches that were cut out before, each by itself."""
+        size = conv.in_channels * math.prod(conv.kernel_size)
+        if conv.kernel_size != conv.stride:
+            raise UnknownSize(type(conv).__name__)
+        elements = max((tensor.numel() for tensor in self.inputs if tensor.is_floating_point()), default=0)
+        return Flow(math.ceil(elements / size), conv.in_channels, conv.kernel_size)
+
+
+def _seen_as(tensor: Tensor, axes: int) -> Iterator[Flow]:
+    """Ways in which an input may be given to a convolution: without a batch, without channels, as a film."""
+    shape = tuple(tensor.shape)
+    if not tensor.is_floating_point():
+        return
+    if len(shape) == axes + 2:
+        yield Flow(shape[0], shape[1], shape[2:])
+    elif len(shape) == axes + 1:
+        yield Flow(1, shape[0], shape[1:])
+        yield Flow(shape[0], 1, shape[1:])
+    elif len(shape) == axes + 3:
+        yield Flow(shape[0] * shape[1], shape[2], shape[3:])
+
+
+def _normalized(module: nn.Module) -> int | None:
+    """How many features a norm says that it is given."""
+    found: int | None = None
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        found = module.normalized_shape[-1]
+    elif isinstance(module, _BatchNorm):
+        found = module.num_features
+    elif isinstance(module, nn.GroupNorm):
+        found = module.num_channels
+    return found
+
+
+def _merged(module: nn.Module, flow: Flow) -> Flow:
+    """What a module that merges patches, as Swin has it, makes of them first: fewer, each with the features of some."""
+    linear = next((part for part in module.modules() if isinstance(part, nn.Linear)), None)
+    if linear is None or "merg" not in type(module).__name__.lower():
+        return flow
+    times = max(linear.in_features // flow.features, 1)
+    return Flow(flow.batch, flow.features * times, (flow.extent // times,))
+
+
+def _is_of_positions(name: str, module: nn.Module) -> bool:
+    return "pos" in name.rpartition(".")[2].lower() or "position" in type(module).__name__.lower()
+
+
+def _reshaped(module: Any, flow: Flow) -> Flow:
+    """What comes out of a module without parts."""
+    axes = len(flow.places)
+    if isinstance(module, _POOLS):
+        return flow._replace(places=_pooled(module, flow.places))
+    if isinstance(module, _ADAPTIVE):
+        sizes = zip(_each(module.output_size, axes), flow.places, strict=True)
+        return flow._replace(places=tuple(before if size is None else size for size, before in sizes))
+    if isinstance(module, nn.Upsample):
+        return flow._replace(places=_grown(module, flow.places))
+    if isinstance(module, nn.Flatten):
+        return Flow(flow.batch, flow.features * flow.extent, ())
+    return flow
+
+
+def _convolved(conv: Any, places: tuple[int, ...]) -> tuple[int, ...]:
+    if conv.padding == "same":
+        return places
+    padding = (0,) * len(places) if conv.padding == "valid" else conv.padding
+    if isinstance(conv, _ConvTransposeNd):
+        return tuple(
+            (n - 1) * s - 2 * p + d * (k - 1) + more + 1
+            for n, s, p, d, k, more in zip(
+                places, conv.stride, padding, conv.dilation, conv.kernel_size, conv.output_padding, strict=True
+            )
+        )
+    return _strided(places, conv.kernel_size, conv.stride, padding, conv.dilation)
+
+
+def _pooled(pool: Any, places: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = (pool.kernel_size, pool.stride, pool.padding, getattr(pool, "dilation", 1))
+    return _strided(places, *(_each(size, len(places)) for size in sizes))
+
+
+def _strided(places: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any) -> tuple[int, ...]:
+    """torch's formula; a model that would fail on it is let fail where it runs."""
+    every = zip(places, kernel, stride, padding, dilation, strict=True)
+    return tuple(max((n + 2 * p - d * (k - 1) - 1) // s + 1, 1) for n, k, s, p, d in every)
+
+
+def _grown(upsample: nn.Upsample, places: tuple[int, ...]) -> tuple[int, ...]:
+    if upsample.size is not None:
+        return tuple(_each(upsample.size, len(places)))
+    factors = _each(upsample.scale_factor, len(places))
+    return tuple(int(n * factor) for n, factor in zip(places, factors, strict=True))
+
+
+def _each(value: Any, axes: int) -> tuple[Any, ...]:
+    """One value for each axis."""
+    return tuple(value)[-axes:] if isinstance(value, tuple | list) and len(value) >= axes else (value,) * axes
+
+
+def estimate(step: Step, steps: int, selection: Selection) -> int | None:
+    """Bytes that a run will write, roughly."""
+    inputs = list(find_arguments(step.args, step.kwargs).tensors.values())
+    item: int = getattr(torch, dtype_of(step.model)).itemsize
+    try:
+        found = [one for one in passed(step.model, inputs) if selection.takes(_layer(one), one.module)]
+    except UnknownSize:
+        return None
+    return item * sum(int(_elements(one, selection) * _more(one, steps)) for one in found)
+
+
+def _layer(one: Passed) -> str:
+    return f"{ROOT}.{one.name}" if one.name else ROOT
+
+
+def _elements(one: Passed, selection: Selection) -> int:
+    """What a module gives and, if wanted, takes."""
+    return one.gives.size + (one.takes.size if selection.inputs else 0) + _attention(one)
+
+
+def _more(one: Passed, steps: int) -> float:
+    """Further steps have a token each."""
+    return 1 + (steps - 1) / max(one.gives.extent, 1)
+
+
+def _attention(one: Passed) -> int:
+    """The weights that eager attention gives beside its output."""
+    config: Any = getattr(one.module, "config", None)
+    heads = getattr(config, "num_attention_heads", None)
+    is_attention = "attention" in type(one.module).__name__.lower() and not any(
+        "attention" in type(child).__name__.lower() for child in one.module.children()
+    )
+    eager = getattr(config, "_attn_implementation", None) == "eager"
+    return one.gives.batch * heads * one.gives.extent**2 if is_attention and eager and isinstance(heads, int) else 0

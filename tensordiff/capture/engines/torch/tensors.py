@@ -1,0 +1,314 @@
+"""Tensors in what a module is given and gives: finding them, naming them, copying them, turning them into arrays.
+
+A copy is made when a hook sees a tensor, because the model may write over it a moment later. On the host it goes to
+memory that is used again, see ``ring``. From a GPU the copy is queued behind the kernels that make the tensor and not
+waited for; ``Copied.array`` waits, in the thread that writes. The names are those of MAX's print hook: ``input_0``,
+``input_hidden_states``, ``output_1_0``.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensordiff.capture.engines.torch import caches
+from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.model import Spec
+from tensordiff.errors import CaptureError, printable
+
+Shape = Any
+"""How a value was put together, as JSON: see ``Found``."""
+_AS_BITS = {1: torch.uint8, 2: torch.int16}
+_DEEPEST = 8
+_SCALARS = (bool, int, float, str)
+_PLAIN = (Tensor, torch.nn.Parameter)
+_WRITTEN: dict[Any, str] = {
+    dtype: name for name in DTYPES if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+}
+"""torch's types by the name that dumps use."""
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_NUMPY_S = {dtype for dtype, name in _WRITTEN.items() if hasattr(np, name)}
+
+
+class Found(NamedTuple):
+    """The tensors of a value, and how they stood in it."""
+
+    tensors: dict[str, Tensor]
+    shape: Shape
+    """``{"tensor": port}``, ``{"tuple": […]}``, ``{"list": […]}``, ``{"dict": {…}}``, ``{"dtype": name}``,
+    ``{"device": name}``, ``{"object": class}`` or a plain value. Beside ``tensor`` may stand ``is``, the port before it
+    that held the very same one, or its ``strides``; beside the others ``class``, where it is no plain one, and
+    ``keys``, where these are no text; beside a cache whether it was ``filled``."""
+
+
+def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> Found:
+    """Find the tensors of a value. Of a cache only one layer's are taken, unless it is wanted whole."""
+    walk = _Walk({}, cache_layer, whole_caches, ())
+    return Found(walk.tensors, walk.shape(value, port, 0))
+
+
+def find_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, cache_layer: int | None = None, whole_caches: bool = False
+) -> Found:
+    """Find the tensors that a module was called with."""
+    walk = _Walk({}, cache_layer, whole_caches, (*args, *kwargs.values()))
+    shape = {
+        "args": [walk.shape(value, f"input_{k}", 0) for k, value in enumerate(args)],
+        "kwargs": {key: walk.shape(value, f"input_{key}", 0) for key, value in kwargs.items()},
+    }
+    return Found(walk.tensors, shape)
+
+
+def _looks_elsewhere(values: tuple[Any, ...]) -> bool:
+    """Whether a module is given a second sequence: it is an encoder's, and what is cached of that matters too."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return len([tensor for tensor in tensors if tensor.dim() == 3 and tensor.is_floating_point()]) > 1
+
+
+class _Walk(NamedTuple):
+    """One walk through a value."""
+
+    tensors: dict[str, Tensor]
+    cache_layer: int | None
+    whole_caches: bool
+    beside: tuple[Any, ...]
+    """What the module is given, a cache among it."""
+
+    def shape(self, value: Any, port: str, depth: int) -> Shape:
+        if isinstance(value, Tensor):
+            port = self._free(port) if port in self.tensors else port
+            shape = self._of_tensor(value, port)
+            self.tensors[port] = value
+            return shape
+        if value is None or isinstance(value, _SCALARS):
+            return value
+        if caches.is_cache(value):
+            self.tensors.update(self._of_cache(value, port))
+            return {"object": type(value).__name__, "filled": caches.is_filled(value, self.cache_layer)}
+        if isinstance(value, torch.dtype | torch.device):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
+        if depth == _DEEPEST or (parts := _parts(value)) is None:
+            return {"object": type(value).__name__}
+        return self._together(value, {key: self.shape(part, f"{port}_{key}", depth + 1) for key, part in parts})
+
+    def _free(self, port: str) -> str:
+        """Another name for a port whose name is taken: ``{"a_b": x, "a": {"b": y}}`` spells two of them alike."""
+        return next(name for k in count(2) if (name := f"{port}_{k}") not in self.tensors)
+
+    def _of_tensor(self, value: Tensor, port: str) -> Shape:
+        for before, tensor in self.tensors.items():
+            if tensor is value:
+                return {"tensor": port, "is": before}
+        if value.layout is not torch.strided or value.is_nested or value.is_contiguous():
+            return {"tensor": port}
+        return {"tensor": port, "strides": list(value.stride())}
+
+    @staticmethod
+    def _together(value: Any, shapes: dict[str, Shape]) -> Shape:
+        kind = "tuple" if isinstance(value, tuple) else "list" if isinstance(value, list) else "dict"
+        shape: dict[str, Shape] = {kind: shapes if kind == "dict" else list(shapes.values())}
+        if type(value) not in (tuple, list, dict):
+            shape["class"] = f"{type(value).__module__}:{type(value).__qualname__}"
+        if isinstance(value, Mapping) and not all(type(key) is str for key in value):
+            shape["keys"] = list(value)
+        return shape
+
+    def _of_cache(self, cache: Any, port: str) -> Iterator[tuple[str, Tensor]]:
+        if self.whole_caches:
+            for number in caches.layers_of(cache):
+                yield from ((f"{port}_{number}_{name}", held) for name, held in caches.states(cache, number).items())
+        elif self.cache_layer is not None:
+            for name, held in caches.states(cache, self.cache_layer).items():
+                if not name.startswith(caches.CROSS) or _looks_elsewhere(self.beside):
+                    yield f"{port}_{name}", held
+
+
+def swap(value: Any, port: str, put: Mapping[str, Tensor], *, cache_layer: int | None = None) -> Any:
+    """The same value with other tensors at some ports; the value itself where nothing in it changes."""
+    if isinstance(value, Tensor):
+        return put.get(port, value)
+    if caches.is_cache(value):
+        if cache_layer is not None:
+            named = {name: f"{port}_{name}" for name in caches.NAMES}
+            caches.fill(value, cache_layer, {name: put[at] for name, at in named.items() if at in put})
+        return value
+    if value is None or isinstance(value, _SCALARS) or (parts := _parts(value)) is None:
+        return value
+    before = dict(parts)
+    after = {key: swap(part, f"{port}_{key}", put, cache_layer=cache_layer) for key, part in before.items()}
+    return value if all(after[key] is before[key] for key in before) else _remade(value, after)
+
+
+def _remade(value: Any, parts: dict[str, Any]) -> Any:
+    """A value of the same kind made of other parts; what else it holds stays as it is."""
+    if isinstance(value, tuple):
+        return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
+    made = copying.copy(value)
+    if isinstance(value, list):
+        made[:] = parts.values()
+    elif isinstance(value, Mapping):
+        for key in value:
+            made[key] = parts[str(key)]
+    else:
+        for name, part in parts.items():
+            object.__setattr__(made, name, part)  # it may be frozen
+    return made
+
+
+def swap_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], put: Mapping[str, Tensor], *, cache_layer: int | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with other tensors at some ports."""
+    return (
+        tuple(swap(value, f"input_{k}", put, cache_layer=cache_layer) for k, value in enumerate(args)),
+        {key: swap(value, f"input_{key}", put, cache_layer=cache_layer) for key, value in kwargs.items()},
+    )
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
+    """The named parts of a value that holds others; None where it is not one we look into."""
+    if isinstance(value, Mapping):
+        return ((str(key), part) for key, part in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value, strict=True)
+    if isinstance(value, tuple | list):
+        return ((str(k), part) for k, part in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return None
+
+
+class Copied(NamedTuple):
+    """A tensor as it was when it was seen, on its way to the host."""
+
+    held: Tensor
+    """On the host; pinned, where a GPU is still writing to it."""
+    ready: Any = None
+    """A cuda event to wait for; None where the copy is there already."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        return int(self.held.nbytes)
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype; waits for nothing."""
+        return Spec(tuple(self.held.shape), DTYPES[dtype_name(self.held.dtype)])
+
+    def array(self) -> Array:
+        """The values; waits until they are there."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return as_array(self.held)
+
+
+def why_not_copied(tensor: Tensor) -> str | None:
+    """Why a tensor's values cannot be had, or None."""
+    if _is_wrapped(tensor):
+        return "it stands for many within torch.vmap or torch.func, and has no values of its own"
+    if tensor.dtype in _WRITTEN and type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
+        return None  # the common case, quickly
+    if tensor.is_meta:
+        return "it lies on the meta device and has no values"
+    if tensor.is_quantized or tensor.is_nested or tensor.layout != torch.strided:
+        return f"it is {'quantized' if tensor.is_quantized else 'nested or sparse'}, and has no plain values"
+    if dtype_name(tensor.dtype) not in DTYPES:
+        return f"its type {dtype_name(tensor.dtype)} is not written"
+    return None
+
+
+def copy(tensor: Tensor) -> Copied:
+    """Copy a tensor to the host before anything else can happen to it."""
+    plain = resolved(tensor)
+    if plain.device.type != "cuda":
+        return Copied(torch.empty(plain.shape, dtype=plain.dtype).copy_(plain))
+    host = torch.empty(plain.shape, dtype=plain.dtype, pin_memory=True)
+    host.copy_(plain, non_blocking=True)
+    ready = torch.cuda.Event()
+    ready.record(torch.cuda.current_stream(plain.device))
+    return Copied(host, ready)
+
+
+def resolved(tensor: Tensor) -> Tensor:
+    """A tensor as plain values: without a gradient, and what torch puts off: a conjugate, shards elsewhere."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if type(tensor) not in _PLAIN:
+        tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.as_subclass(Tensor)
+    if tensor.is_conj():
+        tensor = tensor.resolve_conj()
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A torch type by the one name that dumps use."""
+    return _WRITTEN.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def to_array(tensor: Tensor) -> Array:
+    """A tensor of the host as a contiguous array, of the types numpy lacks too; copied only where it must be."""
+    return as_array(tensor.detach().contiguous())
+
+
+def as_array(tensor: Tensor) -> Array:
+    """A tensor of the host seen as an array, however it is laid out; no copy."""
+    if tensor.dtype in _NUMPY_S:
+        found: Array = tensor.numpy()
+        return found
+    name = dtype_name(tensor.dtype)
+    if name not in DTYPES:
+        raise CaptureError(f"tensors of type {name} are not written")
+    # numpy has no such type, so the bits are taken and called what they are.
+    raw = tensor.view(_AS_BITS[tensor.element_size()]).numpy()
+    return np.asarray(raw.view(DTYPES[name]))
+
+
+def to_tensor(array: Array) -> Tensor:
+    """An array as a tensor of its own, of the types numpy lacks too."""
+    name = array.dtype.name
+    plain = np.array(array, order="C")
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CaptureError(f"torch has no type {printable(name)}")
+    if hasattr(np, name) or name == "bool":
+        return torch.from_numpy(plain)
+    bits = plain.reshape(-1).view(np.dtype(f"int{8 * plain.itemsize}") if plain.itemsize > 1 else np.uint8)
+    return torch.from_numpy(bits).view(dtype).reshape(plain.shape)
+
+
+def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """A copy with the strides of another tensor of this shape, because kernels may add up in another order with others.
+
+    Where elements of the other share memory and ours differ there, the copy is contiguous.
+    """
+    shared = [axis for axis, stride in enumerate(strides) if stride == 0]
+    narrow = values
+    for axis in shared:
+        narrow = narrow.narrow(axis, 0, min(1, values.shape[axis]))
+    if _overlap(narrow.shape, strides) or (shared and not _same_bits(narrow.expand(values.shape), values)):
+        return values.clone(memory_format=torch.contiguous_format)
+    held = torch.empty_strided(narrow.shape, strides, dtype=values.dtype, device=values.device)
+    return held.copy_(narrow).expand(values.shape)
+
+
+def _overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements may lie in the same place."""
+    end = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride < end:
+            return True
+        end += (size - 1) * stride
+    return False
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    ours, theirs = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+    return bool(torch.equal(ours, theirs))

@@ -1,0 +1,119 @@
+"""Is a model what it was in the first capture of this process? Looked at before each capture in a process that stays.
+
+A model may change while it runs: statistics of a norm, a cache in a buffer, a counter; and a user's function may keep
+something of its own between two calls. So the values of all weights and buffers, the plain attributes and the number of
+hooks of all modules, the flags of torch and, where a function made them, the inputs are compared with those that the
+first capture began with.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch.program import Program, Step, Steps
+from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
+from tensordiff.capture.process.persistent import Changed
+from tensordiff.errors import printable
+
+State = dict[str, Any]
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_ELSEWHERE = ("_parameters", "_buffers", "_modules")
+_DEEPEST = 3
+
+
+class Same:
+    """The state that the first capture began with."""
+
+    def __init__(self, *, with_inputs: bool) -> None:
+        self.with_inputs = with_inputs
+        self._first: State | None = None
+
+    def of(self, program: Program) -> Program:
+        """A program that is looked at when it begins, once."""
+        return _Looked(program, self)
+
+    def look(self, step: Step) -> None:
+        """Remember the first step of the first capture; refuse one of another that differs."""
+        state = state_of(step, with_inputs=self.with_inputs)
+        first = self._first = state if self._first is None else self._first
+        for name in {**first, **state}:
+            if first.get(name) != state.get(name):
+                raise Changed(f"{printable(name)}: is not what it was when the process was new")
+
+
+class _Looked:
+    """A program whose first step is looked at."""
+
+    def __init__(self, program: Program, same: Same) -> None:
+        self._program, self._same = program, same
+        self._is_new = True
+
+    def steps(self) -> Steps:
+        """The program's own."""
+        steps = self._program.steps()
+        try:
+            step = next(steps)
+            if self._is_new:
+                self._same.look(step)
+            self._is_new = False
+            while True:
+                step = steps.send((yield step))
+        except StopIteration:
+            return
+
+    def facts(self) -> Mapping[str, Any]:
+        """The program's own."""
+        return self._program.facts()
+
+
+def state_of(step: Step, *, with_inputs: bool) -> State:
+    """All that is compared, by name."""
+    flags = {**told.flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
+    state = {f"torch's {name}": value for name, value in flags.items()}
+    for name, module in step.model.named_modules(prefix="model"):
+        state |= {f"{name}.{key}": value for key, value in _of_module(module)}
+    if with_inputs:
+        found = find_arguments(step.args, step.kwargs, whole_caches=True)
+        state |= {port: _values(tensor) for port, tensor in found.tensors.items()}
+        state["inputs"] = found.shape
+    return state
+
+
+def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield "class", type(module).__qualname__
+    tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    yield from ((name, _values(tensor)) for name, tensor in tensors)
+    yield from ((key, _spelled(value)) for key, value in vars(module).items() if key not in _ELSEWHERE)
+
+
+def _spelled(value: Any, depth: int = 0) -> Any:
+    """A value so that it can be compared: what is neither plain nor made of plain ones is known by its class."""
+    if isinstance(value, Tensor):
+        return _values(value)
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        return {str(key): _spelled(part, depth + 1) for key, part in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return [_spelled(part, depth + 1) for part in value]
+    return type(value).__qualname__
+
+
+def _values(tensor: Tensor) -> Any:
+    """What a tensor holds, in short."""
+    if is_lazy(tensor):
+        return "nothing yet"
+    about = str(tensor.dtype), tuple(tensor.shape), str(tensor.device)
+    if tensor.device.type == "meta":
+        return about
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return object()  # it cannot be told, so it is never the same
+    bits = resolved(tensor).cpu().contiguous().reshape(-1).view(torch.uint8)
+    return (*about, zlib.crc32(bits.numpy()))

@@ -1,0 +1,71 @@
+"""What a dump may take (``--max-bytes``) and what was left out of it: one rule for every engine.
+
+The beginning of a run is written without gaps: after the first tensor that does not fit, none is.
+
+Whether a dump will fit: its size and the room there is, before anything is written.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensordiff.capture.events import Event, Note
+from tensordiff.capture.job import Job
+from tensordiff.errors import CaptureError, printable
+from tensordiff.util.sizes import bytes_said
+
+
+@dataclass
+class Budget:
+    """Bytes that may be written, and how many tensors were not, by reason."""
+
+    max_bytes: int | None = None
+    wanted: int = 0
+    """Bytes asked for so far, with those that did not fit."""
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def allows(self, nbytes: int) -> bool:
+        """Whether a tensor of so many bytes more is written; where not, it is left out."""
+        self.wanted += nbytes
+        if self.max_bytes is None or self.wanted <= self.max_bytes:
+            return True
+        self.leave_out(f"--max-bytes {self.max_bytes} was reached")
+        return False
+
+    def leave_out(self, why: str) -> None:
+        """Count a tensor that is not written."""
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    def notes(self) -> list[str]:
+        """What was left out, as sentences."""
+        return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
+
+
+_SPARE = 64 << 20  # left free whatever happens
+
+
+def tell_room(job: Job, nbytes: int | None, tell: Callable[[Event], None]) -> None:
+    """Say how much a job will write at most, and the room there is; refuses where it will not fit."""
+    sizes = [size for size in (nbytes, job.settings.max_bytes) if size is not None]
+    tell(Note(check_disk(Path(job.output), min(sizes, default=None), force=job.settings.force)))
+
+
+def check_disk(folder: Path, nbytes: int | None, *, force: bool) -> str:
+    """A sentence on size and room; refuses where it will not fit."""
+    free = shutil.disk_usage(_nearest(folder)).free
+    size = "how much will be written is not known" if nbytes is None else f"about {bytes_said(nbytes)} to write"
+    sentence = f"{size}, {bytes_said(free)} free"
+    if (nbytes or 0) + _SPARE > free and not force:
+        raise CaptureError(
+            f"{printable(folder)}: {sentence}; write elsewhere, capture less with --layers, --leaves or --no-inputs, "
+            "or go ahead with --force"
+        )
+    return sentence
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next((path for path in (folder, *folder.resolve().parents) if path.is_dir()), Path("/"))

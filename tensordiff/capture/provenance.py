@@ -1,0 +1,52 @@
+"""How a dump was made, as it says itself: enough to make it again.
+
+A manifest names its source as text and, where ``capture`` wrote it, the settings. A stranger's manifest is
+believed no further than to offer a rerun; nothing runs before a person asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensordiff.capture.job import Source, parse_source
+from tensordiff.capture.settings import Settings
+from tensordiff.dump import Dump
+from tensordiff.errors import CaptureError
+
+ASKED = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
+"""The settings that say what a model is asked."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A source and how it was run."""
+
+    source: Source
+    settings: Settings
+
+
+def same_input(dump: Dump) -> Settings:
+    """The question and nothing else that a dump's run was asked: how another side computes is its own."""
+    made = how_made(dump)
+    asked = {name: getattr(made.settings, name) for name in ASKED} if made is not None else {}
+    if any(value is not None for name, value in asked.items() if name != "steps"):
+        return Settings(**asked)
+    ids = dump.facts.get("token_ids")
+    if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
+        asked["input_ids"] = tuple(ids)
+    return Settings(**asked)
+
+
+def how_made(dump: Dump) -> Made | None:
+    """What made a dump; None where it does not say, or where that cannot be found any more."""
+    text, settings = dump.facts.get("source"), dump.facts.get("settings")
+    if not isinstance(text, str) or not isinstance(settings, dict):
+        return None
+    try:
+        source, found = parse_source(text), Settings.from_json(settings)
+    except (CaptureError, TypeError):
+        return None
+    if source is None or (source.kind in ("py", "onnx") and not Path(source.target).is_file()):
+        return None
+    return Made(source, found)

@@ -1,0 +1,354 @@
+"""``tensordiff bisect``: binary search for the first bad place, judged by a person or by verdict.
+
+Driving a binary search from the command line: who judges, the log, and what the search came to.
+
+A person as the oracle of a search: shown one place at a time, asked for one word.
+
+All of it is talk and goes to stderr, so that what the search came to can be piped.
+
+What a binary search came to, in a few lines.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tensordiff.cli.capture_options import source_options
+from tensordiff.cli.options import DUMP, comparison, json_option
+from tensordiff.cli.sources import opened
+from tensordiff.cli.streams import Page, ask, echo, has_person, say
+from tensordiff.cli.summary import why_unknown
+from tensordiff.cli.table import COLOURS, Table
+from tensordiff.compare.engine import Row
+from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
+from tensordiff.report.json import bisect_json, dumps
+from tensordiff.report.labels import GLYPHS, label, number, sparkline
+from tensordiff.search.bisect import ASSUMPTION, Bisect
+from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search_and_check
+from tensordiff.search.oracle import Answer, VerdictOracle, search
+from tensordiff.session.session import Request, Session
+from tensordiff.session.state import read_state
+from tensordiff.util.text_width import wrap
+
+if TYPE_CHECKING:
+    from tensordiff.session.rerun_oracle import RerunOracle
+
+
+@click.command("bisect")
+@comparison
+@source_options
+@click.option("--auto", is_flag=True, help="Judge by verdict, reading only the pairs that are probed.")
+@click.option("--rerun", is_flag=True, help="Judge by running the candidate again, all before a layer made right.")
+@click.option("--log", type=DUMP, metavar="FILE", help="Write every mark to a new file as it is given.")
+@click.option("--replay", type=DUMP, metavar="FILE", help="Begin with the marks of a log.")
+@json_option
+def command(reference: Path, candidate: Path, as_json: bool, rerun: bool, **options: Any) -> int:
+    """Search the outputs of two dumps for the first bad one, as git bisect searches commits.
+
+    Use it where each answer is dear or a person must judge; compare measures everything and needs no assumption.
+    This one assumes that everything before the first bad place is good, and everything after it bad. With
+    --auto it looks at the neighbours of its answer and at a few samples, and says where that does not hold.
+
+    With --rerun each question is a run of the candidate in which everything before the layer is the reference's:
+    if the model's output heals, the fault lies before it. The candidate must be a source, or a dump that capture made.
+
+    \b
+    g, good   this is right            u, undo  take the last mark back
+    b, bad    this is wrong            l, log   show the marks so far
+    s, skip   this cannot be judged    q, quit  stop; go on later with --replay
+
+    Exit status: 0 nothing is bad, 1 something is, 2 could not tell, 130 interrupted.
+    """
+    from tensordiff.cli.commands.compare import request
+
+    wish = Wish(options.pop("auto"), options.pop("log"), options.pop("replay"), as_json, rerun)
+    return bisect(request(reference, candidate, **options), wish)
+
+
+_LONGEST_LOG = 1 << 24
+
+
+class Wish(NamedTuple):
+    """Who judges, and where marks are kept."""
+
+    auto: bool = False
+    log: Path | None = None
+    replay: Path | None = None
+    as_json: bool = False
+    rerun: bool = False
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether no person is needed."""
+        return self.auto or self.rerun
+
+
+def bisect(request: Request, wish: Wish) -> int:
+    """Search and report; the exit status. Raises, all being printed, where it could not be told."""
+    session = opened(request)
+    nothing = session.outcome(())
+    if not session.pairs:
+        raise why_unknown(session, nothing)
+    rerun = _rerun(session) if wish.rerun else None
+    oracle = rerun.places() if rerun else VerdictOracle.over(session.engine, session.pairs)
+    state = _begin(oracle, wish, request.session)
+    _introduce(session, state, wish)
+    if rerun is not None:
+        state = _run_again(state, rerun, wish)
+    else:
+        state = _judge(session, state, oracle, wish) if wish.auto else _ask(state, oracle, wish)
+    outcome = BisectOutcome(state, oracle, check(state, oracle) if wish.auto and not rerun else None, nothing.unread)
+    _report(session, outcome, wish)
+    if outcome.verdict == "unknown":
+        raise why_untold(outcome, wish.log)
+    return outcome.exit_status
+
+
+def _begin(oracle: VerdictOracle, wish: Wish, session: Path | None) -> Bisect:
+    """The search as the log left it, or the session."""
+    state = oracle.start()
+    if wish.replay is not None:
+        state = _replay(state, wish.replay)
+    elif session is not None:
+        state = _replay_log(state, read_state(session).bisect, session)
+    if not (state.is_done or wish.asks_nobody or has_person()):
+        raise TensordiffError("bisect asks a person, and there is no terminal to ask on; judge by verdict with --auto")
+    if wish.log is not None:
+        if wish.log.exists() and not (wish.replay and wish.log.samefile(wish.replay)):
+            go_on = f"go on from it with --replay {printable(wish.log)}"
+            raise WriteError(f"{printable(wish.log)}: is there already; give --log another name, or {go_on}")
+        _write(wish.log, state)
+    return state
+
+
+def _replay(state: Bisect, path: Path) -> Bisect:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            log = file.read(_LONGEST_LOG + 1)
+    except OSError as error:
+        raise BadFile(path, f"cannot be read ({error.strerror or error}); give a log that --log wrote") from error
+    if len(log) > _LONGEST_LOG:
+        raise BadFile(path, "is too long to be a log; give one that --log wrote")
+    return _replay_log(state, log, path)
+
+
+def _replay_log(state: Bisect, log: str, path: Path) -> Bisect:
+    try:
+        return state.replay(log)
+    except TensordiffError as error:
+        raise BadFile(path, str(error)) from error
+
+
+def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
+    """What is searched, and under which assumption."""
+    if wish.as_json and wish.asks_nobody:
+        return
+    lines = [
+        f"{len(state.places)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
+        f"assuming that {ASSUMPTION}",
+    ]
+    if session.alignment.order_from == "names":
+        lines.append("in the order of their names: neither dump says in which order its layers ran")
+    tell = echo if wish.asks_nobody else say
+    for line in lines:
+        tell(line)
+
+
+def _judge(session: Session, state: Bisect, oracle: VerdictOracle, wish: Wish) -> Bisect:
+    """By verdict: a line for each pair that is read."""
+    table = None if wish.as_json else Table(session, Page.here())
+    if table:
+        table.headings()
+    shown = 0
+    for reached in _kept(search_and_check(state, oracle), wish):
+        state, shown = reached, _show_new(table, oracle, shown)
+    check(state, oracle)
+    _show_new(table, oracle, shown)
+    return state
+
+
+def _rerun(session: Session) -> RerunOracle:
+    from tensordiff.cli.commands.capture import quietly
+    from tensordiff.session.rerun_oracle import RerunOracle
+
+    return RerunOracle.over(session, quietly)
+
+
+def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
+    """By rerun: a line for each. All are made by one process, which loads the candidate once."""
+    from tensordiff.capture.child import Standby
+
+    with Standby() as standby:
+        for reached in _kept(search(state, replace(oracle, standby=standby)), wish):
+            state = reached
+            mark, position = state.marks[-1]
+            if not wish.as_json:
+                echo(f"{mark:4}  {printable(state.places[position].name)}  ({len(state.suspects)} suspects left)")
+    if not wish.as_json and (sentence := oracle.told(state)):
+        echo(sentence)
+    return state
+
+
+def _show_new(table: Table | None, oracle: VerdictOracle, shown: int) -> int:
+    """Print the rows measured since; how many there are in all."""
+    if table:
+        for row in islice(oracle.rows.values(), shown, None):
+            table.row(row)
+    return len(oracle.rows)
+
+
+def _ask(state: Bisect, oracle: VerdictOracle, wish: Wish) -> Bisect:
+    """By a person. What they said is not lost when they stop."""
+    try:
+        for reached in _kept(search(state, Person(oracle)), wish):
+            state = reached
+    finally:
+        if not state.is_done and wish.log is None and state.marks:
+            say(f"\n{state.log()}")
+    return state
+
+
+def _kept(states: Iterator[Bisect], wish: Wish) -> Iterator[Bisect]:
+    """States, each in the log before anything else is done with it."""
+    for state in states:
+        if wish.log is not None:
+            _write(wish.log, state)
+        yield state
+
+
+def _write(path: Path, state: Bisect) -> None:
+    from tensordiff.align.rules.writing import put  # with it comes tomlkit, which nothing else here needs
+
+    put(path, state.log())
+
+
+def _report(session: Session, outcome: BisectOutcome, wish: Wish) -> None:
+    if wish.as_json:
+        echo(dumps(bisect_json(outcome)))
+    else:
+        print_outcome(Page.here(), session, outcome)
+
+
+ANSWERS: dict[str, Answer] = {"good": "good", "bad": "bad", "skip": "skip", "undo": "undo"}
+_WORDS = (*ANSWERS, "log", "quit")
+_PROMPT = f"{', '.join(_WORDS)}? "
+_BARS = 32
+
+
+@dataclass(frozen=True)
+class Person:
+    """Whoever sits at the terminal."""
+
+    oracle: VerdictOracle
+    """What measures the place that is shown."""
+
+    def ask(self, bisect: Bisect) -> Answer | None:
+        """Show the probe until it is judged."""
+        if bisect.probe is None:
+            return None
+        _show(self.oracle.row(bisect.probe), bisect)
+        while (word := _word(ask(_PROMPT))) != "quit":
+            if word == "log":
+                say(bisect.log().rstrip())
+            elif word == "undo" and not bisect.marks:
+                say("there is no mark to take back")
+            elif word in ANSWERS:
+                return ANSWERS[word]
+            else:
+                say(f"answer with one of {', '.join(_WORDS)}, or its first letter")
+        return None
+
+
+def _word(said: str | None) -> str:
+    """The word that was meant; the end of the input is a way to quit."""
+    if said is None:
+        return "quit"
+    said = said.lower()
+    return next((word for word in _WORDS if said in (word, word[0])), "")
+
+
+def _show(row: Row, bisect: Bisect) -> None:
+    wide = shutil.get_terminal_size().columns
+    say("")
+    for line in wrap(label(row.pair), wide, f"probe {row.pair.index}  ", "  "):
+        say(click.style(line, bold=True))
+    for text in _numbers(row):
+        say(f"  {text}")
+    glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
+    for line in wrap(f"{row.verdict.name}: {printable(row.verdict.why)}", wide, f"  {glyph} ", "    "):
+        say(click.style(line, fg=colour))
+    say(f"{len(bisect.suspects)} suspects, roughly {bisect.steps} steps left")
+
+
+def _numbers(row: Row) -> Iterator[str]:
+    if row.diff is None:
+        return
+    yield f"shape {list(row.shape or ())}, {' against '.join(dict.fromkeys(row.dtypes or ()))}"
+    yield f"max|Δ| {number(row.diff.max_abs)}  rel_l2 {number(row.diff.rel_l2)}"
+    yield sparkline(row.diff.profile, _BARS)
+
+
+_SHOWN = 4
+
+
+def print_outcome(page: Page, session: Session, outcome: BisectOutcome) -> None:
+    """The first bad place, or who is left to suspect, and whether the assumption held."""
+    echo()
+    if outcome.first_bad is not None:
+        _print_first_bad(page, outcome, outcome.first_bad)
+    elif outcome.bisect.is_done and outcome.bisect.any_bad:
+        page.print(f"skips leave several suspects: {_names(outcome, outcome.bisect.suspects)}", fg="red", bold=True)
+    elif outcome.bisect.all_good:
+        echo("nothing is bad")
+    if outcome.check is not None:
+        _print_check(page, session, outcome, outcome.check)
+    echo(f"verdict: {outcome.verdict}")
+
+
+def _print_first_bad(page: Page, outcome: BisectOutcome, row: Row) -> None:
+    page.print(f"first bad: {label(row.pair)}", fg="red", bold=True)
+    page.print(printable(outcome.why_bad), "  ")
+    page.print(printable(row.pair.reference.name), "  reference  ", " " * 13)
+    page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
+
+
+def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: Check) -> None:
+    if check.is_monotone and check.looked:
+        page.print(f"{len(check.looked)} more places that were looked at bear this out")
+    if check.is_monotone is False:
+        told = "; ".join(_contradictions(outcome, check))
+        scan = f"tensordiff compare {printable(session.reference.path)} {printable(session.candidate.path)}"
+        page.print(f"not monotone ({told}), so a scan may answer otherwise: {scan}", "! ", fg="yellow")
+
+
+def _contradictions(outcome: BisectOutcome, check: Check) -> Iterator[str]:
+    if check.earlier is not None:
+        yield f"bad before it: {_names(outcome, [check.earlier])}"
+    if check.good_again:
+        yield f"good after a bad one: {_names(outcome, check.good_again)}"
+
+
+def _names(outcome: BisectOutcome, positions: Sequence[int]) -> str:
+    shown = ", ".join(label(outcome.oracle.pairs[at]) for at in positions[:_SHOWN])
+    return f"{shown} and {len(positions) - _SHOWN} more" if len(positions) > _SHOWN else shown
+
+
+def why_untold(outcome: BisectOutcome, log: Path | None) -> TensordiffError:
+    """Why the search has no answer, and what to try."""
+    bisect = outcome.bisect
+    if not bisect.is_done:
+        left = f"stopped with {len(bisect.suspects)} suspects left"
+        kept = "save the marks shown above" if log is None else f"the marks are in {printable(log)}"
+        return TensordiffError(f"{left}; {kept}, and go on with --replay" if bisect.marks else left)
+    if bisect.all_good:
+        return TensordiffError(f"{outcome.unread[0]}; what it holds was not searched")
+    first = bisect.suspects[0]
+    why = f"{label(outcome.oracle.pairs[first])}: {outcome.oracle.row(first).verdict.why}"
+    return TensordiffError(f"{len(bisect.suspects)} places were skipped and none is known to be bad, first {why}")

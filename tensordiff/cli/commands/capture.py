@@ -1,0 +1,164 @@
+"""``tensordiff capture``: run a source into a dump.
+
+Running a source from the command line: its events as lines and a moving bar on stderr, its result on stdout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
+from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.runner import Run, dump_at
+from tensordiff.capture.settings import Injection
+from tensordiff.cli.capture_options import Bytes, asking_options, running_options, settings
+from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.progress import Bar
+from tensordiff.cli.streams import echo, say
+from tensordiff.errors import CaptureError, WriteError, printable
+from tensordiff.report.json import dumps
+
+
+@click.command("capture")
+@click.argument("source")
+@click.option("-o", "--output", type=DUMP, required=True, metavar="DIR", help="The folder to write; a new one.")
+@asking_options
+@running_options
+@click.option("--layers", metavar="REGEX", help="Write only layers whose name matches.")
+@click.option("--leaves", is_flag=True, help="Write only modules that hold no others.")
+@click.option("--no-inputs", is_flag=True, help="Write outputs only.")
+@click.option("--max-bytes", type=Bytes(), metavar="SIZE", help="Stop writing at this size: 500MB, 2GB.")
+@click.option(
+    "--ops",
+    metavar="LAYER",
+    help="Write every operation within this layer instead; with --inject, on the reference's inputs.",
+)
+@click.option("--inject", type=DUMP, metavar="DUMP", help="Give layers the inputs that this dump recorded.")
+@click.option("--inject-at", default="all", metavar="WHERE", help="all, once, leaves, a layer, FROM..TO, or a REGEX.")
+@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")
+@click.option("--force", is_flag=True, help="Write over an earlier dump, and where the disk seems too small.")
+@json_option
+def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
+    """Run a model once, and write what every layer was given and gave, in execution order.
+
+    \b
+    hf:PATH_OR_ID         a transformers model, with its own tokenizer or processor
+    max:PATH_OR_ID        the same checkpoint on Modular MAX
+    onnx:FILE             an exported graph, run by onnxruntime
+    py:FILE.py:FUNCTION   your own: the function returns (module, args, kwargs), or yields such steps
+
+    The model runs in a process of its own. Ctrl-C ends it; what was written until then can be opened.
+
+    With --inject, each matched layer is given the inputs that the reference recorded, so that an error shows only
+    where it arises; the dump says what could not be injected, and why. WHERE is one of
+
+    \b
+    all        every layer by itself, its parts running on their own: one pass for each level of nesting
+    once       every layer in one single pass: parts hide from what holds them
+    leaves     only modules that hold no others, in one pass
+    LAYER      one layer by its name; its parts run on their own
+    FROM..TO   all is made right up to TO, then left to run: does the rest heal?
+    REGEX      layers whose name matches, as all does
+
+    Compare afterwards with: tensordiff compare REF CAND --injected DIR
+
+    Exit status: 0 captured, 2 not, or not to its end, 130 interrupted.
+    """
+
+    return capture(source, output, options, as_json=as_json)
+
+
+SCHEMA = "tensordiff.capture/1"
+
+
+class ChildSaid(Exception):
+    """What a child's own traceback or log was; shown with ``--debug``."""
+
+
+def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) -> int:
+    """Capture and say what was made; raises where it was not."""
+    source = source_of(text)
+    inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
+    if inject is not None:
+        options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
+    elif rules is not None or at != "all":
+        raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
+    if dump_at(str(output)) is not None and not options["force"]:
+        raise WriteError(
+            f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
+        )
+    done = follow(Run(Job(source, settings(**options), str(output.absolute()))))
+    if as_json:
+        echo(dumps({"schema": SCHEMA, "path": done.path, "entries": done.entries, **done.facts}))
+    else:
+        echo(f"captured {done.entries:,} tensors, {_shown(done.facts.get('bytes'))}, in {printable(output)}")
+    return 0
+
+
+def source_of(text: str) -> Source:
+    """The source that a text names; refuses a path."""
+    source = parse_source(text)
+    if source is None:
+        raise CaptureError(
+            f"{printable(text)}: is no source; write hf:PATH_OR_ID, max:PATH_OR_ID, onnx:FILE or py:FILE.py:FUNCTION"
+        )
+    return source.absolute()
+
+
+def follow(run: Run, label: str = "") -> Done:
+    """Listen to a run until its end, showing how far it is. Leaving this leaves no process behind."""
+    with run, Bar(label) as bar:
+        try:
+            for event in run:
+                if isinstance(event, Done):
+                    return event
+                _show(event, bar)
+        except KeyboardInterrupt:
+            run.cancel()
+            bar.clear()
+            if (left := dump_at(run.job.output)) is not None:
+                say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
+            raise
+    raise CaptureError(f"{printable(run.job.source)}: ended without a word")
+
+
+def quietly(run: Run) -> Done:
+    """Listen to one run of many: the bar, and no notes."""
+    with run, Bar() as bar:
+        for event in run:
+            if isinstance(event, Done):
+                return event
+            if not isinstance(event, Note):
+                _show(event, bar)
+    raise CaptureError(f"{printable(run.job.source)}: ended without a word")
+
+
+def _show(event: Event, bar: Bar) -> None:
+    match event:
+        case Failed(sentence, detail, _):
+            raise CaptureError(sentence) from ChildSaid(f"\n{detail}")
+        case Note(text):
+            bar.clear()
+            say(printable(text))
+        case Phase(name, detail):
+            bar.show(f"{name} {printable(detail)}".strip(), 0, 0)
+        case Progress(done, total, what):
+            bar.show(printable(what), done, total)
+        case Done():
+            pass
+
+
+def _absolute(path: Path) -> str:
+    return str(path.expanduser().absolute())
+
+
+def _shown(nbytes: object) -> str:
+    if not isinstance(nbytes, int):
+        return "size unknown"
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,35 @@
+"""``tensordiff demo``: the sample dumps, with a planted bug to find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+@click.command("demo")
+def command() -> int:
+    """Open the sample dumps in the app: a tiny Llama against a copy with one planted bug.
+
+    Without a terminal they are compared, and finding the bug is success: status 0.
+    """
+    from tensordiff.cli import streams
+    from tensordiff.session.samples import sample
+
+    if streams.has_screen():
+        from tensordiff.cli.app import run_app
+        from tensordiff.tui.launch import Wanted
+
+        return run_app(Wanted(sample("reference"), sample("candidate"), _samples), keeps=False)
+    from tensordiff.cli.commands.compare import Talk, compare
+
+    return 0 if compare(_samples(), Talk()) == 1 else 2
+
+
+def _samples() -> Any:
+    """The sample dumps as a request; imported late, for ``--help`` must be quick."""
+    from tensordiff.session.samples import sample
+    from tensordiff.session.session import Request
+
+    injected, golden = sample("candidate_injected"), sample("golden")
+    return Request(sample("reference"), sample("candidate"), injected=injected, golden=golden)

@@ -1,0 +1,152 @@
+"""``tensordiff inspect``: what is in a dump.
+
+Listing a dump: one line an entry, or one JSON object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.progress import Progress
+from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.table import LEVELS
+from tensordiff.compare.look.statistics import statistics
+from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump.lint import lint_headers
+from tensordiff.errors import DumpError, TensordiffError, printable
+from tensordiff.report.json import dumps
+from tensordiff.report.labels import number
+from tensordiff.util.sizes import bytes_said
+from tensordiff.util.text_width import columns, fit, pad, wrap
+
+
+@click.command("inspect")
+@click.argument("dump", type=DUMP)
+@json_option
+@click.option("--stats", is_flag=True, help="Read every tensor: minimum, maximum, mean, RMS, NaN and infinities.")
+@click.option("--only", metavar="REGEX", help="Only entries whose name matches.")
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run.")
+def command(dump: Path, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
+    """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
+    from tensordiff.cli.sources import dump_of
+
+    return inspect(dump_of(dump), as_json=as_json, stats=stats, only=only, step=step)
+
+
+SCHEMA = "tensordiff.inspect/1"
+_STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size
+
+
+def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
+    """Show a dump; status 2 if any entry cannot be read."""
+    dump = open_dump(path)
+    entries = _chosen(dump, only, step)
+    with Progress("reading", len(entries)) as progress:
+        records = (_record(entry, stats) for entry in progress.over(entries))
+        if as_json:
+            return _print_json(dump, list(records))
+        return _print_text(dump, entries, records, progress)
+
+
+def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
+    try:
+        pattern = re.compile(only or "")
+    except re.error as error:
+        raise TensordiffError(f"--only {only!r} is not a regular expression: {error}") from error
+    return [e for e in dump.entries if pattern.search(e.name) and (step is None or e.step == step)]
+
+
+def _record(entry: Entry, stats: bool) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "name": entry.name, "layer": entry.layer, "port": entry.port, "call": entry.call, "step": entry.step,
+    }  # fmt: skip
+    try:
+        spec = entry.spec
+        record |= {"shape": list(spec.shape), "dtype": spec.dtype.name, "bytes": spec.nbytes, "problem": None}
+        if stats:
+            record["stats"] = statistics(entry.read()).as_json()
+    except DumpError as error:
+        record |= {"shape": None, "dtype": None, "bytes": None, "problem": str(error)}
+    return record
+
+
+def _print_json(dump: Dump, records: list[dict[str, Any]]) -> int:
+    whole = {
+        "schema": SCHEMA, "path": str(dump.path), "format": dump.format, "ordered": dump.ordered,
+        "interrupted": dump.interrupted, "facts": dict(dump.facts), "entries": records,
+        "problems": [problem._asdict() for problem in dump.problems],
+    }  # fmt: skip
+    echo(dumps(whole))
+    return _status(records)
+
+
+def _status(records: list[dict[str, Any]]) -> int:
+    return 2 if any(record["problem"] for record in records) else 0
+
+
+def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, Any]], progress: Progress) -> int:
+    page = Page.here()
+    order = "in execution order" if dump.ordered else "order unknown"
+    page.print(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries, {order}")
+    for finding in lint_headers(dump):
+        where = f"{printable(finding.where)} " if finding.where else ""
+        page.print(f"{finding.level}: {where}{printable(finding.what)}", f"  {LEVELS[finding.level][0]} ", "    ")
+    layout = _Layout.of(entries, page)
+    total, status = 0, 0
+    for record in records:
+        progress.clear()
+        for line in layout.lines(record):
+            echo(line)
+        total += record["bytes"] or 0
+        status = status or _status([record])
+    echo(f"{len(entries)} entries, {bytes_said(total)}")
+    return status
+
+
+class _Layout(NamedTuple):
+    """How wide names are, and whether steps are shown."""
+
+    name_width: int
+    has_steps: bool
+    page: Page
+
+    @classmethod
+    def of(cls, entries: list[Entry], page: Page) -> _Layout:
+        longest = max((columns(printable(entry.name)) for entry in entries), default=0)
+        room = 72 if page.wide is None else max(16, page.wide - _ABOUT - _STEP)
+        return cls(min(longest, room), any(entry.step for entry in entries), page)
+
+    def lines(self, record: dict[str, Any]) -> Iterator[str]:
+        """An entry on one line; on a terminal, its statistics or what is wrong with it on the next."""
+        name = printable(record["name"])
+        name = name if self.page.wide is None else fit(name, self.name_width)
+        step = f"{record['step']:>3} " if self.has_steps else ""
+        more = f"? {printable(record['problem'])}" if record["problem"] else _stats_cells(record.get("stats"))
+        line = f"{step}{pad(name, self.name_width)} {_about(record)}".rstrip()
+        if self.page.wide is None or not more:
+            yield f"{line} {more}".rstrip()
+        else:
+            yield line
+            yield from wrap(more, self.page.wide, " " * _STEP, " " * _STEP)
+
+
+def _about(record: dict[str, Any]) -> str:
+    if record["shape"] is None:
+        return ""
+    shape = "×".join(map(str, record["shape"])) or "scalar"
+    return f"{record['dtype']:<10} {shape:>14} {bytes_said(record['bytes']):>9}"
+
+
+def _stats_cells(stats: dict[str, Any] | None) -> str:
+    if stats is None:
+        return ""
+    headings = {"min": "minimum", "max": "maximum", "mean": "mean", "rms": "rms"}
+    values = (f"{name} {'-' if stats[key] is None else number(stats[key]):>9}" for name, key in headings.items())
+    odd = f"  nan {stats['nan']} inf {stats['inf']}" if stats["nan"] or stats["inf"] else ""
+    return " ".join(values) + odd

@@ -1,0 +1,86 @@
+"""``tensordiff replay``: one layer alone, on the inputs of a dump.
+
+Replaying a layer from the command line: run it, then compare what it gave with what the dump has.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from tensordiff.capture.job import Job
+from tensordiff.capture.provenance import Made, how_made
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Settings
+from tensordiff.cli.commands.capture import follow, source_of
+from tensordiff.cli.commands.compare import Talk, compare
+from tensordiff.cli.options import DUMP, json_option
+from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError, printable
+from tensordiff.session.session import Request
+
+
+@click.command("replay")
+@click.argument("dump", type=DUMP)
+@click.argument("layer")
+@click.option("--source", metavar="SOURCE", help="Take the layer from here; from what made the dump unless given.")
+@click.option("-o", "--output", type=DUMP, metavar="DIR", help="Write a bundle that runs with torch alone.")
+@click.option("--step", type=click.IntRange(min=0), default=0, metavar="N", help="The step to replay (default 0).")
+@click.option("--call", type=click.IntRange(min=1), default=1, metavar="N", help="The call to replay (default 1).")
+@click.option("--python", metavar="PATH", help="Run in another interpreter.")
+@json_option
+def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
+    """Rebuild one layer with its weights, call it as the dump says it was called, and compare what it gives.
+
+    With --source it is the layer of another model that is run on the dump's inputs: right inputs, so whatever is
+    wrong is its own. With -o a folder is written with the inputs, the outputs that the dump has, the weights and a
+    repro.py that needs torch alone and prints the same error.
+
+    Exit status: as compare: 0 agrees, 1 diverges, 2 could not tell.
+    """
+
+    return replay(dump, layer, Wish(**options), as_json=as_json)  # type: ignore[arg-type]
+
+
+class Wish(NamedTuple):
+    """Which call, of which model, and where a bundle goes."""
+
+    source: str | None = None
+    output: Path | None = None
+    step: int = 0
+    call: int = 1
+    python: str | None = None
+
+
+def replay(path: Path, layer: str, wish: Wish, *, as_json: bool) -> int:
+    """Replay and compare; the exit status."""
+    made = _made(path, wish)
+    with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
+        more = {
+            "dump": str(path.absolute()), "layer": layer, "step": wish.step, "call": wish.call,
+            "bundle": None if wish.output is None else str(wish.output.absolute()),
+        }  # fmt: skip
+        settings = replace(made.settings, inject=None, ops=None, python=wish.python or made.settings.python)
+        job = Job(made.source, settings, str(Path(folder) / "replayed"), "replay", more)
+        done = follow(Run(job))
+        only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
+        return compare(Request(path, Path(done.path), only=only), Talk(as_json=as_json))
+
+
+def _made(path: Path, wish: Wish) -> Made:
+    found = how_made(open_dump(path))
+    if wish.source is not None:
+        return Made(source_of(wish.source), found.settings if found and _is_alike(found, wish.source) else Settings())
+    if found is None:
+        raise CaptureError(f"{printable(path)}: does not say which source made it; give one with --source hf:… or py:…")
+    return found
+
+
+def _is_alike(found: Made, text: str) -> bool:
+    """Whether another source is run as the dump's was: settings of one kind are not for another."""
+    return found.source.kind == source_of(text).kind

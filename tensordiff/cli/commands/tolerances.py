@@ -1,0 +1,218 @@
+"""``tensordiff tolerances``: what would pass, for ``compare --tolerances`` to enforce.
+
+Learning tolerances from runs that agree: reading them, refusing what tells nothing, writing what was learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
+from tensordiff.align.rules.tables import ToleranceRule
+from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.progress import COMPILING, Progress
+from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.summary import why_unknown
+from tensordiff.compare.engine import Row
+from tensordiff.compare.lint import lint_pair
+from tensordiff.compare.tolerances import Need, front, match_for, need_of, tolerance_for
+from tensordiff.dump.lint import Finding, read_facts
+from tensordiff.errors import TensordiffError, printable
+from tensordiff.report.json import dumps
+from tensordiff.report.labels import label
+from tensordiff.session.session import Request, Session
+
+
+class Size(click.FloatRange):
+    """A number within bounds. NaN is none, and lies within all of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was typed, as a number."""
+        size = super().convert(value, param, ctx)
+        return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
+
+
+@click.command("tolerances")
+@click.argument("dumps", type=DUMP, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
+@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike.")
+@click.option(
+    "--margin", type=Size(0, 100), default=0.25, show_default=True, metavar="X", help="How much worse still passes."
+)
+@click.option("--per-layer", is_flag=True, help="One tolerance a layer, instead of one for all layers of a kind.")
+@click.option("-o", "--output", type=DUMP, metavar="FILE", help="Write them to a file.")
+@json_option
+def command(
+    dumps: tuple[Path, ...], rules: Path | None, margin: float, per_layer: bool, output: Path | None, as_json: bool
+) -> int:
+    """Measure runs that agree, and say which tolerances they would pass with a margin, in two digits rounded up.
+
+    Several pairs of dumps of one model (other prompts, other machines) make tolerances that all of them pass. A file
+    that is there keeps what it says and its comments; tables with the same match get new numbers. Enforce it with
+    compare --tolerances FILE: exit status 1 where a run is worse.
+
+    Nothing comes of runs that tell nothing: no pairs, NaN, a layer that diverges, an error that lint finds.
+
+    Exit status: 0 tolerances were found, 2 they were not.
+    """
+
+    if len(dumps) % 2:
+        raise click.UsageError(
+            f"dumps come in pairs, a reference and its candidate; there are {len(dumps)}", click.get_current_context()
+        )
+    both = tuple(zip(dumps[::2], dumps[1::2], strict=True))
+    return tolerate(both, rules, Wish(margin, per_layer, output, as_json))
+
+
+SCHEMA = "tensordiff.tolerances/1"
+_METRICS = ("rel_l2", "cos_dist", "max_abs", "kl_div")
+Needs = dict[str, Need]
+
+
+class Wish(NamedTuple):
+    """How to learn, and where to."""
+
+    margin: float
+    per_layer: bool
+    output: Path | None
+    as_json: bool
+
+
+def tolerate(both: Sequence[tuple[Path, Path]], rules: Path | None, wish: Wish) -> int:
+    """Learn and report; the exit status. Raises where there is nothing to learn."""
+    needs: Needs = {}
+    for reference, candidate in both:
+        session = Session.open(Request(reference, candidate, rules))
+        _refuse_bad(session)
+        for match, need in _learn(session, wish):
+            needs[match] = needs[match] | need if match in needs else need
+    if not needs:
+        raise TensordiffError(f"{_paths(*both[0])}: no floats are paired to learn from; pair more of them with --rules")
+    found = {match: tolerance_for(match, need, wish.margin) for match, need in needs.items()}
+    kept = 0 if wish.output is None else _write(wish.output, tuple(found.values()), _begin(both, wish))
+    if wish.as_json:
+        echo(dumps(_as_json(both, needs, found, wish)))
+    else:
+        page = Page.here()
+        _print_table(needs, found)
+        page.print(_front_line(needs), rest="  ")
+        page.print(f"margin {wish.margin:.4g}, rounded up to two digits")
+        if wish.output is not None:
+            page.print(_written(wish.output, len(found), kept))
+    return 0
+
+
+def _paths(reference: Path, candidate: Path) -> str:
+    return f"{printable(reference)} and {printable(candidate)}"
+
+
+def _refuse_bad(session: Session) -> None:
+    """Refuse dumps that lint finds an error in."""
+    for finding in _errors(session):
+        where = f"{printable(finding.where)}: " if finding.where else ""
+        paths = _paths(session.reference.path, session.candidate.path)
+        raise TensordiffError(f"{paths}: {where}{printable(finding.what)}; nothing is learnt from that; {finding.do}")
+
+
+def _errors(session: Session) -> Iterator[Finding]:
+    found: list[Iterator[Finding]] = [lint_pair(session.reference, session.candidate, session.alignment)]
+    sides = session.reference, session.candidate
+    found.extend((item for item in read_facts(dump) if isinstance(item, Finding)) for dump in sides)
+    return (finding for findings in found for finding in findings if finding.level == "error")
+
+
+def _learn(session: Session, wish: Wish) -> list[tuple[str, Need]]:
+    rows: list[Row] = []
+    with Progress("measuring", len(session.pairs), COMPILING) as progress:
+        rows.extend(progress.over(session.rows()))
+    outcome = session.outcome(rows)
+    if outcome.culprit is not None:
+        raise _diverges(session, outcome.culprit)
+    if outcome.verdict == "unknown":
+        raise why_unknown(session, outcome)
+    with Progress("learning", len(rows)) as progress:
+        needs = [(row, need_of(row, wish.margin)) for row in progress.over(rows)]
+    return [(match_for(row, per_layer=wish.per_layer), need) for row, need in needs if need is not None]
+
+
+def _diverges(session: Session, row: Row) -> TensordiffError:
+    paths = _paths(session.reference.path, session.candidate.path)
+    return TensordiffError(
+        f"{paths}: {label(row.pair)} diverges ({printable(row.verdict.why)}), and a tolerance learnt from it would let "
+        "that pass; mend it, or allow it by a [[tolerance]] of your own in --rules"
+    )
+
+
+def _begin(both: Sequence[tuple[Path, Path]], wish: Wish) -> str:
+    """What a new file says of itself."""
+    made = "\n".join(f"#   {printable(cand)} against {printable(ref)}" for ref, cand in both)
+    return (
+        f"# Tolerances that these runs pass with a margin of {wish.margin:.4g}, by tensordiff tolerances:\n{made}\n"
+        "# Enforce them with: tensordiff compare REF CAND --tolerances FILE. The first that matches counts.\n"
+    )
+
+
+def _write(path: Path, found: tuple[ToleranceRule, ...], begin: str) -> int:
+    """Put tables into a file, over those of the same match; how many others it has."""
+    old = read_rules_file(path) if path.exists() else RulesFile()
+    new = {tolerance.match: tolerance for tolerance in found}
+    others = [tolerance for tolerance in old.tolerances if tolerance.match not in new]
+    there = tuple(new.pop(tolerance.match, tolerance) for tolerance in old.tolerances)
+    write_rules_file(path, replace(old, tolerances=(*there, *new.values())), begin)
+    return len(others)
+
+
+def _print_table(needs: Needs, found: Mapping[str, ToleranceRule]) -> None:
+    width = max(len(printable(match)) for match in found)
+    echo(f"{'match':{width}} {'pairs':>5} " + " ".join(f"{metric:>8}" for metric in _METRICS))
+    for match, tolerance in found.items():
+        numbers = " ".join(f"{_number(getattr(tolerance, metric)):>8}" for metric in _METRICS)
+        echo(f"{printable(match):{width}} {needs[match].pairs:>5} {numbers}".rstrip())
+    echo()
+
+
+def _front_line(needs: Needs) -> str:
+    ends = ", ".join(f"{point.atol:g} {point.rtol:g}" for point in front(reduce(or_, needs.values()).atols))
+    return f"every element passes with --atol and --rtol of: {ends}"
+
+
+def _written(path: Path, count: int, kept: int) -> str:
+    own = f"; other tables in the file ({kept}) stay; of several that match a pair the first counts" if kept else ""
+    return f"{count} tolerances written to {printable(path)}{own}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _as_json(
+    both: Sequence[tuple[Path, Path]], needs: Needs, found: Mapping[str, ToleranceRule], wish: Wish
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "dumps": [{"reference": str(reference), "candidate": str(candidate)} for reference, candidate in both],
+        "margin": wish.margin,
+        "per_layer": wish.per_layer,
+        "output": wish.output and str(wish.output),
+        "front": _front(reduce(or_, needs.values())),
+        "tolerances": [
+            {key: asdict(tolerance)[key] for key in ("match", *_METRICS)}
+            | {"pairs": needs[match].pairs, "measured": _measured(needs[match]), "front": _front(needs[match])}
+            for match, tolerance in found.items()
+        ],
+    }
+
+
+def _front(need: Need) -> list[dict[str, float]]:
+    return [asdict(point) for point in front(need.atols)]
+
+
+def _measured(need: Need) -> dict[str, float | None]:
+    return {metric: getattr(need, metric) for metric in _METRICS}

@@ -1,0 +1,282 @@
+"""``tensordiff verify``: both sides captured, compared without and with injection, and all of it written down.
+
+Verifying two sides: capture what is not captured yet, compare without and with injection, write it all down.
+
+A side is a dump or a source. Of two dumps nothing is run: the scenario with injection then needs a dump that was made
+so, and where there is none it is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from tensordiff.capture.job import Job, Source
+from tensordiff.capture.runner import Run, dump_at
+from tensordiff.capture.settings import Injection, Settings
+from tensordiff.cli.capture_options import source_options
+from tensordiff.cli.commands.capture import follow
+from tensordiff.cli.commands.report import measured
+from tensordiff.cli.options import DUMP, how_compared, json_option, junit_option
+from tensordiff.cli.sources import opened
+from tensordiff.cli.streams import echo, say
+from tensordiff.cli.summary import why_unknown
+from tensordiff.dump import open_dump
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.errors import CaptureError, WriteError, printable
+from tensordiff.report.json import culprit_json, dumps
+from tensordiff.report.junit import write_junit
+from tensordiff.report.model import Story, tell
+from tensordiff.report.saving import encoded, save
+from tensordiff.report.verify_folder import (
+    CANDIDATE_LAYERS,
+    REFERENCE_LAYERS,
+    WITH,
+    WITHOUT,
+    Verified,
+    verify_summary,
+    write_scenario,
+)
+from tensordiff.session.session import Request, Session
+from tensordiff.session.sources import settings_for, source_in
+
+
+@click.command("verify")
+@click.argument("reference", type=DUMP, required=False)
+@click.argument("candidate", type=DUMP, required=False)
+@click.option("-o", "--output", type=DUMP, required=True, metavar="DIR", help="The folder to write.")
+@click.option("--save-layers", is_flag=True, help="Keep the tensors too.")
+@click.option("--suite", type=DUMP, metavar="FILE", help="Verify every model of a suite (TOML) instead of one pair.")
+@click.option("--fresh", is_flag=True, help="With --suite: verify again what is done already.")
+@how_compared
+@source_options
+@junit_option
+@json_option
+def command(reference: Path | None, candidate: Path | None, **options: Any) -> int:
+    """Verify a candidate against a reference; each is a dump or a source (hf:PATH, max:PATH, py:FILE.py:FUNCTION).
+
+    Sources are captured, the candidate a second time with the reference's inputs injected. Of dumps nothing is run: the
+    second scenario takes --injected, or the dump beside the candidate whose name ends in _injected, or is left out.
+
+    \b
+    DIR/
+      without_injection/  with_injection/    each with
+        reference_layers/  candidate_layers/   with --save-layers
+        module_names_reference.txt  module_names_candidate.txt
+        mse_plot.png  layer_verification_report.txt  report.html  report.json
+      summary.md                             both side by side: culprits, victims, what to try next
+
+    Exit status: as compare; of a suite the worst of its models.
+    """
+    from tensordiff.cli.commands.compare import request
+    from tensordiff.cli.commands.verify_suite import verify_suite
+
+    wish = Wish(**{name: options.pop(name) for name in Wish._fields})
+    suite, fresh = options.pop("suite"), options.pop("fresh")
+    if suite is not None:
+        if reference is not None:
+            raise click.UsageError("give a suite or two sides, not both", click.get_current_context())
+        return verify_suite(suite, request(Path(), Path(), **options), wish, fresh=fresh)
+    if reference is None or candidate is None:
+        raise click.UsageError("Missing argument 'REFERENCE CANDIDATE'", click.get_current_context())
+    asked = request(reference, candidate, **options)
+    return verify(asked, Sides(asked.settings, asked.settings), wish)
+
+
+SCHEMA = "tensordiff.verify/1"
+
+
+class Wish(NamedTuple):
+    """Where to, and how much is kept."""
+
+    output: Path
+    save_layers: bool = False
+    junit: Path | None = None
+    as_json: bool = False
+
+
+class Sides(NamedTuple):
+    """How each side is run, where it is a source."""
+
+    reference: Settings = Settings()
+    candidate: Settings = Settings()
+
+
+class _Taken(NamedTuple):
+    """Dumps of both sides, captured or given."""
+
+    reference: Path
+    candidate: Path
+    injected: Path | None
+    left_out: str
+    made: tuple[Path, ...] = ()
+    """Those that were captured for this."""
+
+
+def verify(request: Request, sides: Sides, wish: Wish) -> int:
+    """Verify and report; the exit status. Raises, all being written, where it could not be told."""
+    found, session = verified(request, sides, wish)
+    if wish.as_json:
+        echo(dumps(_as_json(found, wish)))
+    else:
+        echo(found.whole.sentence)
+        if found.left_out:
+            say(f"the scenario with injection was left out: {printable(found.left_out)}")
+        say(f"written: {printable(wish.output / 'summary.md')}")
+    outcome = found.whole.outcome
+    if outcome.verdict == "unknown":
+        raise why_unknown(session, outcome)
+    return outcome.exit_status
+
+
+def verified(request: Request, sides: Sides, wish: Wish, title: str | None = None) -> tuple[Verified, Session]:
+    """Do it all, and write it all; what was found, and the session that it was found in."""
+    title = title or f"{_called(request.candidate)} against {_called(request.reference)}"
+    with _layers(request, sides, wish) as taken:
+        request = replace(request, reference=taken.reference, candidate=taken.candidate, injected=None)
+        session = opened(request)
+        without = _scenario(session, wish.output / WITHOUT, title)
+        injected = None
+        if taken.injected is not None:
+            other = opened(replace(request, candidate=taken.injected))
+            injected = _scenario(other, wish.output / WITH, title)
+            session = opened(replace(request, injected=taken.injected))
+            whole = tell(session, measured(session), title=without.title)
+        else:
+            whole = without
+        found = Verified(whole, without, injected, taken.left_out, has_layers=wish.save_layers or not taken.made)
+        save(wish.output / "summary.md", encoded(verify_summary(found)))
+        write_junit(wish.junit, whole.outcome, whole.title)
+        if wish.save_layers:
+            _keep_layers(taken, wish.output)
+    return found, session
+
+
+def _called(side: Path) -> str:
+    """A source as it was given, a dump by the last part of its path."""
+    return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
+
+
+def _scenario(session: Session, folder: Path, title: str) -> Story:
+    story = tell(session, measured(session), title=title)
+    write_scenario(session, story, folder)
+    return story
+
+
+def _as_json(found: Verified, wish: Wish) -> dict[str, object]:
+    stories = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
+    return {
+        "schema": SCHEMA,
+        "output": str(wish.output),
+        "verdict": found.whole.verdict,
+        "sentence": found.whole.sentence,
+        "culprit": culprit_json(found.whole.outcome.culprit),
+        "victims": [row.pair.name for row in found.whole.victims],
+        "left_out": found.left_out or None,
+        "scenarios": {
+            name: {"verdict": story.verdict, "pairs": len(story.rows), "counts": story.counts, **story.statistics}
+            for name, story in stories.items()
+        },
+    }
+
+
+# --- layers: captured, given, kept ------------------------------------------------------------------
+
+
+@contextmanager
+def _layers(request: Request, sides: Sides, wish: Wish) -> Iterator[_Taken]:
+    """The dumps of both sides; what was captured only for this is gone afterwards, unless it is to be kept."""
+    made: list[Path] = []
+    try:
+        taken = _take(request, sides, wish.output, made)
+        yield taken._replace(made=tuple(made))
+    finally:
+        if not wish.save_layers:
+            for folder in made:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take(request: Request, sides: Sides, output: Path, made: list[Path]) -> _Taken:
+    ours, theirs = source_in(request.reference), source_in(request.candidate)
+    first = request.reference
+    if ours is not None:
+        settings = settings_for(ours, theirs, sides.reference)
+        first = _capture(ours, settings, output / WITHOUT / REFERENCE_LAYERS, made, "reference")
+    if theirs is None:
+        return _Taken(first, request.candidate, *_given_injected(request))
+    settings = settings_for(theirs, ours, sides.candidate, first)
+    second = _capture(theirs, settings, output / WITHOUT / CANDIDATE_LAYERS, made, "candidate")
+    if request.injected is not None:
+        return _Taken(first, second, request.injected, "")
+    rules = None if request.rules is None else str(request.rules.expanduser().absolute())
+    settings = replace(settings, inject=Injection(str(first.absolute()), "all", rules))
+    try:
+        third = _capture(theirs, settings, output / WITH / CANDIDATE_LAYERS, made, "candidate, injected")
+    except CaptureError as error:
+        return _Taken(first, second, None, str(error))
+    return _Taken(first, second, third, "")
+
+
+def _given_injected(request: Request) -> tuple[Path | None, str]:
+    """The dump made with injection: as told, or beside the candidate."""
+    if request.injected is not None:
+        return request.injected, ""
+    path = Path(os.path.abspath(request.candidate))  # noqa: PTH100 - "." and ".." have no name of their own
+    stem, suffix = (path.stem, path.suffix) if path.is_file() else (path.name, "")
+    beside = path.parent / f"{stem}_injected{suffix}"
+    if beside.exists():
+        return beside, ""
+    return None, (
+        f"the candidate is a dump, there is none made with injection beside it ({printable(beside)}), and --injected "
+        "was not given; make one with tensordiff capture SOURCE --inject REF"
+    )
+
+
+def _capture(source: Source, settings: Settings, folder: Path, made: list[Path], label: str) -> Path:
+    if dump_at(str(folder)):
+        shutil.rmtree(folder)  # what an earlier verification kept
+    made.append(folder)
+    follow(Run(Job(source.absolute(), settings, str(folder.absolute()))), label)
+    return folder
+
+
+def _keep_layers(taken: _Taken, output: Path) -> None:
+    _keep(taken.reference, output / WITHOUT / REFERENCE_LAYERS)
+    _keep(taken.candidate, output / WITHOUT / CANDIDATE_LAYERS)
+    if taken.injected is not None:
+        _keep(taken.injected, output / WITH / CANDIDATE_LAYERS)
+        _link(output / WITHOUT / REFERENCE_LAYERS, output / WITH / REFERENCE_LAYERS)
+
+
+def _keep(path: Path, folder: Path) -> None:
+    """A dump in tensordiff's own format; nothing to do for one that was captured there."""
+    if path == folder:
+        return
+    dump = open_dump(path)
+    with DumpWriter(folder, dump.facts, overwrite=True) as writer:
+        for entry in dump.entries:
+            origin = {} if entry.origin is None else entry.origin._asdict()
+            writer.add(entry.name, entry.read(), step=entry.step, call=entry.call, **origin)
+
+
+def _link(folder: Path, other: Path) -> None:
+    """The same dump a second time, without its bytes where the file system can do that."""
+    shutil.rmtree(other, ignore_errors=True)
+    try:
+        shutil.copytree(folder, other, copy_function=_link_file)
+    except OSError as error:
+        raise WriteError(f"{printable(other)}: the layers could not be kept: {error.strerror or error}") from error
+
+
+def _link_file(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,232 @@
+"""A run of many models: pairs, settings and tolerances by model, resumable, with one table in the end.
+
+    [settings]                    # for all; a model's own come over it
+    dtype = "float32"
+
+    [[model]]
+    name = "llama"
+    reference = "hf:models/llama"
+    candidate = "max:models/llama"
+    tolerances = "llama.toml"
+    settings = {prompt = "Hello"}
+    candidate_settings = {dtype = "bfloat16"}
+
+Paths are relative to the suite's folder. A model that is done says so in ``done.json``, written last, with a
+fingerprint of what was asked and of what lies there; it is not done again unless that changed. A model that
+cannot be verified does not stop the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tensordiff.capture.job import parse_source
+from tensordiff.capture.settings import Settings
+from tensordiff.cli.commands.verify import Sides, Wish, verified
+from tensordiff.cli.streams import echo, say
+from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
+from tensordiff.report.json import dumps
+from tensordiff.report.labels import GLYPHS, label, number
+from tensordiff.report.markdown import code, prose, table
+from tensordiff.report.saving import encoded, save
+from tensordiff.session.session import Request
+
+SCHEMA = "tensordiff.suite/1"
+_PATHS = ("rules", "tolerances", "golden", "injected")
+_NUMBERS = ("atol", "rtol", "threshold")
+_KEYS = {"name", "reference", "candidate", "step", "only", "settings", "reference_settings", "candidate_settings",
+         *_PATHS, *_NUMBERS}  # fmt: skip
+_NAME = re.compile(r"[\w][\w.-]{0,99}")
+_STATUS = {"agrees": 0, "drifts": 0, "unknown": 2, "diverges": 1}
+
+
+class Model(NamedTuple):
+    """One line of the suite."""
+
+    name: str
+    request: Request
+    sides: Sides
+
+
+class Result(NamedTuple):
+    """What became of a model."""
+
+    name: str
+    verdict: str
+    culprit: str | None
+    rel_l2: str
+    pairs: int
+    sentence: str
+
+
+def verify_suite(path: Path, usual: Request, wish: Wish, *, fresh: bool) -> int:
+    """Verify every model; the exit status: 1 where one diverges, else 2 where one could not be told, else 0."""
+    results = []
+    for model in read_suite(path, usual):
+        result = None if fresh else _done(model, wish.output)
+        say(f"{model.name}: {'done already' if result else 'verifying'}")
+        results.append(result or _verify(model, wish))
+    save(wish.output / "summary.md", encoded("\n".join(_summary(results)) + "\n"))
+    if wish.as_json:
+        echo(dumps({"schema": SCHEMA, "models": [result._asdict() for result in results]}))
+    else:
+        for line in _table(results):
+            echo(line)
+    statuses = {_STATUS[result.verdict] for result in results}
+    return 1 if 1 in statuses else max(statuses)
+
+
+def _verify(model: Model, wish: Wish) -> Result:
+    folder = wish.output / model.name
+    (folder / "done.json").unlink(missing_ok=True)
+    junit = wish.junit and wish.junit.with_name(f"{wish.junit.stem}-{model.name}{wish.junit.suffix}")
+    try:
+        found, _ = verified(model.request, model.sides, wish._replace(output=folder, junit=junit), model.name)
+    except TensordiffError as error:
+        say(f"{model.name}: {printable(error)}")
+        return Result(model.name, "unknown", None, "-", 0, printable(error))
+    whole = found.whole
+    culprit = whole.outcome.culprit
+    result = Result(
+        model.name, whole.verdict, label(culprit.pair) if culprit else None,
+        number(culprit.diff.rel_l2 if culprit and culprit.diff else None), len(whole.rows), whole.sentence,
+    )  # fmt: skip
+    save(folder / "done.json", encoded(dumps({"fingerprint": _fingerprint(model), **result._asdict()}) + "\n"))
+    return result
+
+
+def _done(model: Model, output: Path) -> Result | None:
+    """What an earlier run found, where nothing changed since."""
+    try:
+        found = json.loads((output / model.name / "done.json").read_bytes())
+        if found.pop("fingerprint") != _fingerprint(model):
+            return None
+        return Result(**found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # there is none, or none that can be believed: it is verified again
+
+
+def _fingerprint(model: Model) -> str:
+    request = model.request
+    paths = (request.reference, request.candidate, request.session, *(getattr(request, name) for name in _PATHS))
+    asked = repr((request, [side.to_json() for side in model.sides], [_state(path) for path in paths]))
+    return hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _state(path: Path | None) -> object:
+    """Sizes and times of what lies at a path; nothing of a hub's id."""
+    if path is None:
+        return None
+    source = parse_source(str(path))
+    path = Path(source.target) if source else path
+    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_suite(path: Path, usual: Request) -> list[Model]:
+    """The models of a suite; raises where the file says something that nobody knows."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadFile(path, f"the suite cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadFile(path, f"the suite is not valid TOML: {error}") from error
+    tables, for_all = found.get("model"), found.get("settings", {})
+    is_list = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
+    if not tables or not is_list or set(found) - {"model", "settings"}:
+        raise BadFile(path, "a suite is [[model]] tables, and [settings] for all of them; see docs/reports.md")
+    models = [_model(path, table, usual, _settings(path, usual.settings, for_all)) for table in tables]
+    if len({model.name.lower() for model in models}) < len(models):
+        raise BadFile(path, "two models have the same name, and would be written to the same folder")
+    return models
+
+
+def _model(path: Path, table: Mapping[str, Any], usual: Request, settings: Settings) -> Model:
+    if strange := ", ".join(sorted(set(table) - _KEYS)):
+        raise BadFile(path, f"a [[model]] says {strange}; known are {', '.join(sorted(_KEYS))}")
+    name = table.get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadFile(path, f"name = {name!r:.80}: a model's name becomes a folder; use letters, digits, - and _")
+    try:
+        request = _request(path, table, usual)
+    except (KeyError, TypeError) as error:
+        raise BadFile(path, f"model {name}: {error} is missing or is not what it should be") from error
+    except AlignError as error:
+        raise BadFile(path, f"model {name}: {error}") from error
+    own = _settings(path, settings, table.get("settings", {}))
+    sides = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
+    return Model(name, request, Sides(*sides))
+
+
+def _request(path: Path, table: Mapping[str, Any], usual: Request) -> Request:
+    reference, candidate = (_place(path, table[side]) for side in ("reference", "candidate"))
+    paths: dict[str, Any] = {name: _place(path, table[name]) for name in _PATHS if name in table}
+    plain: dict[str, Any] = {name: table[name] for name in ("step", "only") if name in table}
+    step, only = plain.get("step", 0), plain.get("only", "")
+    if type(step) is not int or step < 0 or not isinstance(only, str):
+        raise TypeError(f"step = {step!r:.80}, only = {only!r:.80}")
+    limits = usual.limits
+    atol, rtol, threshold = (table.get(name) for name in _NUMBERS)
+    if (tolerance := Tolerance.of(atol, rtol)) is not None:
+        limits = replace(limits, tolerance=tolerance)
+    if threshold is not None:
+        limits = replace(limits, threshold=threshold)
+    return replace(usual, reference=reference, candidate=candidate, limits=limits, **paths, **plain)
+
+
+def _place(suite: Path, text: Any) -> Path:
+    """A path of the suite, from where the suite lies; a source's too, where there is such a file."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.80}")
+    source = parse_source(text)
+    if source is None:
+        return suite.parent / text
+    target = suite.parent / source.target
+    return Path(str(replace(source, target=str(target)) if target.exists() else source))
+
+
+def _settings(path: Path, usual: Settings, table: Any) -> Settings:
+    if not isinstance(table, dict):
+        raise BadFile(path, "settings are a table: settings = {prompt = 'Hello'}")
+    try:
+        return Settings.from_json({**usual.to_json(), **table})
+    except (TensordiffError, TypeError) as error:
+        raise BadFile(path, str(error)) from error
+
+
+# --- telling --------------------------------------------------------------------------------------
+
+
+def _glyph(result: Result) -> str:
+    return next(glyph for name, glyph in GLYPHS.items() if name == result.verdict)
+
+
+def _table(results: list[Result]) -> Iterator[str]:
+    wide = max(len(result.name) for result in results)
+    for result in results:
+        culprit = f"{result.culprit} {result.rel_l2}" if result.culprit else ""
+        said = result.sentence if result.verdict == "unknown" else culprit
+        yield f"{_glyph(result)} {result.name:{wide}}  {result.verdict:8} {result.pairs:>6} pairs  {said}".rstrip()
+
+
+def _summary(results: list[Result]) -> Iterator[str]:
+    good = sum(result.verdict in ("agrees", "drifts") for result in results)
+    yield f"# {good} of {len(results)} models hold"
+    yield ""
+    lines = (
+        (_glyph(result), f"[{result.name}]({result.name}/summary.md)", result.verdict, str(result.pairs),
+         code(result.culprit) if result.culprit else "", result.rel_l2, prose(result.sentence))
+        for result in results
+    )  # fmt: skip
+    yield from table(("", "model", "verdict", "pairs", "culprit", "rel_l2", "in a sentence"), lines)

@@ -1,0 +1,171 @@
+"""Kinds in which one side is NaN or infinite and the other is not: where, and whether a type overflowed.
+
+Kinds that are the size of a rounding: a cast to a smaller type inside, or the last bits of the own type.
+
+A type is known by the bits of its mantissa. Values that were rounded to one lie on its grid, which values
+that were not hardly ever do; and a rounding's relative error ends sharply at half a step, which noise's
+does not.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from tensordiff.compare.hint.localized import block
+from tensordiff.compare.hint.sample import Evidence, Floats, Hint, Look, Mask, Seen, listed, size
+from tensordiff.dump.dtypes import DType, is_float
+
+_LARGEST = {"float16": 65504.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+
+
+def odd(seen: Seen) -> Hint | None:
+    """NaN or infinity on one side only, and where."""
+    look = seen.rows if seen.rows.odd is not None else seen.across
+    if look.odd is None:
+        return None
+    ref, cand, apart = look.odd
+    nan, side = _who(ref, cand, apart)
+    kind = "nan" if nan else "inf"
+    where, evidence = _where(seen, look, apart)
+    evidence |= {"side": side, "elements": int(apart.sum()), "looked_at": apart.size}
+    sentence = f"the {side} is {'NaN' if nan else 'infinite'} {where}"
+    if not nan and side == "candidate" and (overflowed := _overflowed(ref, apart)):
+        sentence += f", just where the reference is beyond what {overflowed} holds"
+        evidence["overflow"] = overflowed
+    return Hint(kind, sentence, evidence)
+
+
+def _who(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
+    """Whether it is NaN rather than infinity that stands apart, and on which side there is more of it."""
+    of_ref, of_cand = (~np.isfinite(side) & apart for side in (ref, cand))
+    side, values = ("reference", ref) if of_ref.sum() > of_cand.sum() else ("candidate", cand)
+    return bool((np.isnan(values) & apart).any()), side
+
+
+def _where(seen: Seen, look: Look, apart: Mask) -> tuple[str, Evidence]:
+    if apart.all():
+        return "everywhere", {"where": "everywhere"}
+    by_group, by_token, by_channel = (np.asarray(apart.all(axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+    if (apart == by_token[None, :, None]).all():
+        tokens = [int(t) for t in look.tokens[by_token]]
+        told = f"in all of {len(tokens)} of {len(look.tokens)} tokens ({listed(tokens)})"
+        return told, {"where": "tokens", "tokens": tokens[:100]}
+    is_whole = look is seen.rows and seen.sees_all_channels
+    if is_whole and (apart == by_channel).all() and (found := block(by_channel)):
+        head, begin, end = found
+        told = f"in channels {begin} to {end - 1} of every token" + (f", head {head}" if head is not None else "")
+        return told, {"where": "channels", "channels": [begin, end]}
+    if len(by_group) > 1 and (apart == by_group[:, None, None]).all():
+        groups = [int(g) for g in np.flatnonzero(by_group)]
+        return f"in all of {listed(groups)} of {len(by_group)} leading slices", {"where": "groups", "groups": groups}
+    return f"in {int(apart.sum())} of {apart.size} scattered elements", {"where": "scattered"}
+
+
+def _overflowed(ref: Floats, apart: Mask) -> str:
+    """The type whose largest value parts the infinite places from the others, if one does."""
+    inside, outside = np.abs(ref[apart]), np.abs(ref[~apart])
+    least, most = inside.min(), outside.max(initial=0.0, where=np.isfinite(outside))
+    return next((name for name, top in _LARGEST.items() if most <= 1.01 * top and least >= 0.99 * top), "")
+
+
+_TYPES = ((2, "float8_e5m2"), (3, "float8_e4m3"), (7, "bfloat16"), (10, "float16 or TF32"))
+_ENOUGH = 64
+_ENOUGH_FOR_A_BOUND = 512
+_MOST = 1 << 16  # elements looked at: bits are dear
+
+
+def _bits(dtype: DType) -> int:
+    return int(ml_dtypes.finfo(dtype).nmant)
+
+
+def _sides(seen: Seen) -> tuple[Floats, Floats]:
+    """Both sides where both are something, and no more of them than needed."""
+    ref, cand = seen.rows.ref.reshape(-1)[:_MOST], seen.rows.cand.reshape(-1)[:_MOST]
+    both = (ref != 0) & (cand != 0)
+    return ref[both], cand[both]
+
+
+def _steps(values: Floats, bits: int) -> Floats:
+    """The distance to the next number, for each value, in a type with so many bits."""
+    return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - 1 - bits))
+
+
+def _on_grid(values: Floats, bits: int) -> Mask:
+    scaled = np.ldexp(np.frexp(values)[0], bits + 1)
+    return np.asarray(scaled == np.rint(scaled))
+
+
+def _rounded(values: Floats, bits: int) -> Floats:
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
+
+
+def last_bits(seen: Seen) -> Hint | None:
+    """Nearly all elements differ by a step or two of their own type: another order of summing, an FMA."""
+    if not all(map(is_float, seen.dtypes)) or seen.rows.ref.size < _ENOUGH:
+        return None
+    bits, name = min((_bits(dtype), dtype.name) for dtype in seen.dtypes)
+    ref, cand = _sides(seen)
+    error = np.abs(cand - ref)
+    if not error.any() or size(seen.rows.error) > seen.floor * size(seen.rows.ref):
+        return None
+    steps = error / _steps(ref, bits)
+    most = 2.0 if bits >= 10 else 1.0
+    share = float((steps <= most).mean())
+    if share < 0.99 or error.max() > 2 * _steps(np.abs(ref).max(), bits):
+        return None
+    told = f"{share:.4%} of the elements differ by at most {most:.0f} step{'s' * (most > 1)} of {name}"
+    evidence: Evidence = {"type": name, "share": share, "steps": float(steps.max())}
+    return Hint("last_bits", f"{told} (order of summing, FMA)", evidence)
+
+
+def rounded(seen: Seen) -> Hint | None:
+    """One side was rounded to a smaller type inside."""
+    if not all(map(is_float, seen.dtypes)):
+        return None
+    ref, cand = _sides(seen)
+    if len(ref) < _ENOUGH or (ref == cand).all():
+        return None
+    return _by_grid(seen, ref, cand) or _by_bound(seen, ref, cand)
+
+
+def _by_grid(seen: Seen, ref: Floats, cand: Floats) -> Hint | None:
+    """The coarsest grid on which all of one side lies, and the other does not."""
+    sides = (("candidate", cand, ref, seen.dtypes[1]), ("reference", ref, cand, seen.dtypes[0]))
+    for bits, name in _TYPES:
+        for side, values, others, dtype in sides:
+            if _bits(dtype) >= bits and _on_grid(values, bits).mean() >= 0.999 and _on_grid(others, bits).mean() <= 0.5:
+                return _if_small(bits, name, side, (values, others), _bits(dtype) == bits)
+    return None
+
+
+def _if_small(bits: int, name: str, side: str, sides: tuple[Floats, Floats], is_own: bool) -> Hint | None:
+    """The rounding of a side is a hint if it is all the error there is; its own type's is, only if nothing else is."""
+    values, others = sides
+    equal = float((_rounded(others, bits) == values).mean())
+    relative = size(values - others) / size(others)
+    evidence: Evidence = {"type": name, "side": side, "equal_after_cast": equal, "rel_l2": relative}
+    other = "reference" if side == "candidate" else "candidate"
+    if equal >= 0.99:
+        return Hint("rounded", f"the {side} is the {other} cast to {name} ({equal:.4%} of it equal)", evidence)
+    if is_own or relative > min(8 * 2.0 ** -(bits + 1), 0.05):
+        return None
+    told = f"the {side} holds only values of {name}, and the error ({relative:.1e}) is no more than that explains"
+    return Hint("rounded", f"{told}: it was computed in {name} inside", evidence)
+
+
+def _by_bound(seen: Seen, ref: Floats, cand: Floats) -> Hint | None:
+    """The relative error fills what half a step of a type allows, and ends there."""
+    if len(ref) < _ENOUGH_FOR_A_BOUND:
+        return None
+    relative = np.abs(cand - ref) / np.abs(ref)
+    largest, usual = float(relative.max()), size(relative)
+    for bits, name in _TYPES[1:]:
+        half = 2.0 ** -(bits + 1)
+        is_finer = min(map(_bits, seen.dtypes)) >= bits + 3
+        if is_finer and 0.9 * half <= largest <= 1.05 * half and 0.36 * half <= usual <= 0.49 * half:
+            told = f"no element differs by more than half a step of {name}, and they fill it: rounded to it inside"
+            evidence: Evidence = {"type": name, "largest_rel": largest, "rms_rel": usual, "half_step": half}
+            return Hint("rounded", told, evidence)
+    return None

@@ -1,0 +1,180 @@
+"""Whether a pair agrees, and if not, whether what came in explains it.
+
+An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is
+wrong when its output stands clear of what precision explains (the floor) *and* of what its inputs
+carried in. A user's own tolerance beats all of it; what the user said is in ``limits``. What came in, and
+how quiet the run has been so far, is for ``past`` to know.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from tensordiff.compare.limits import Limits as Limits
+from tensordiff.compare.measure.diff import Diff
+
+VerdictName = Literal["agrees", "drifts", "diverges", "unknown"]
+
+
+class Floor(NamedTuple):
+    """Errors (rel_l2) up to ``agrees`` are rounding; beyond ``diverges`` no healthy layer goes by itself."""
+
+    agrees: float
+    diverges: float
+
+
+# For one layer of a healthy transformer, by the coarser type; measured on real runs, see docs/verdicts.md.
+FLOORS = {
+    "float64": Floor(1e-9, 1e-6),
+    "float32": Floor(1e-5, 1e-3),
+    "float16": Floor(5e-3, 5e-2),
+    "bfloat16": Floor(3e-2, 1e-1),
+    "float8": Floor(1e-1, 3e-1),
+    "exact": Floor(0.0, 0.0),
+}
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8": 2.0**-4}
+"""Half a step of each type: the relative error of one rounding."""
+_COARSEST_FIRST = ("float8", "bfloat16", "float16", "float32", "float64")
+GROWTH = 10.0
+"""How much a healthy layer may multiply the error that came in."""
+GROWTH_OF_FEW_BITS = 4.0
+"""The same in types of 16 bits and fewer: there healthy errors lie close together, and a bug's not far above."""
+_HALF_WRONG = 0.5
+"""An error of what came in beyond which nothing can be said of what comes out."""
+GOLDEN = Floor(2.0, 10.0)
+"""Of the candidate's error over the reference's, each against a golden run."""
+
+
+class Verdict(NamedTuple):
+    """A judgement and its reason."""
+
+    name: VerdictName
+    why: str
+
+
+@lru_cache(maxsize=512)
+def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
+    """The floor of the coarser of two types, and that type's name."""
+    for name in _COARSEST_FIRST:
+        if reference.startswith(name) or candidate.startswith(name):
+            return name, FLOORS[name]
+    if "complex" in reference + candidate:
+        return "float32", FLOORS["float32"]
+    return "exact", FLOORS["exact"]
+
+
+def growth_of(kind: str) -> float:
+    """How much a healthy layer may multiply what came in, in a type."""
+    return GROWTH if kind in ("float32", "float64", "exact") else GROWTH_OF_FEW_BITS
+
+
+def growth_for(dtypes: tuple[str, str]) -> float:
+    """The same for a pair of types."""
+    return growth_of(floor_for(*dtypes)[0])
+
+
+def exact_below(kind: str) -> float:
+    """The error below which a run is exact, for a type: a ratio to less than a few roundings says nothing."""
+    return (4.0 if growth_of(kind) == GROWTH else 1.0) * UNITS[kind]
+
+
+def is_coarser(dtypes: tuple[str, str]) -> bool:
+    """Whether the candidate has fewer bits than the reference."""
+    kinds = [floor_for(name, name)[0] for name in dtypes]
+    return "exact" not in kinds and _COARSEST_FIRST.index(kinds[1]) < _COARSEST_FIRST.index(kinds[0])
+
+
+def judge(
+    diff: Diff,
+    dtypes: tuple[str, str],
+    carried: float | None,
+    limits: Limits,
+    kl_div: float | None = None,
+    usual: float | None = None,
+) -> Verdict:
+    """Judge one pair by the limits that are its own (``Limits.for_pair``).
+
+    ``carried`` is the error of what came in, None where nothing is known of it; ``kl_div`` is measured only where
+    there is a limit to it; ``usual`` is the worst error of what agreed in this run so far, None where nothing did.
+    """
+    if not diff.elements:
+        return Verdict("agrees", "both are empty")
+    if diff.apart:
+        return _by_odd(diff, carried, limits)
+    if limits.are_set:
+        broken = limits.broken_by(diff, kl_div)
+        return Verdict("diverges", broken) if broken else Verdict("agrees", f"within the tolerance {limits.said}")
+    kind, floor = floor_for(*dtypes)
+    if diff.rel_l2 <= floor.agrees:
+        return Verdict("agrees", "equal" if diff.max_abs == 0 else f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
+    if kind == "exact":
+        return Verdict("diverges", f"{diff.outside} of {diff.elements} integers differ")
+    return _by_what_came_in(diff.rel_l2, carried, usual, kind, floor)
+
+
+def _by_odd(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
+    """NaN and infinities that stand apart; they spread, so none is a layer's own once they came in."""
+    if carried is None or math.isfinite(carried) or limits.are_set:
+        return Verdict("diverges", _odd(diff))
+    return Verdict("drifts", f"{_odd(diff)}; a rel_l2 of {carried} came in")
+
+
+def _odd(diff: Diff) -> str:
+    if diff.nan[0] != diff.nan[1]:
+        return f"NaN in {diff.nan[1]} places of the candidate, in {diff.nan[0]} of the reference"
+    if diff.inf[0] != diff.inf[1]:
+        return f"infinite in {diff.inf[1]} places of the candidate, in {diff.inf[0]} of the reference"
+    return f"NaN or infinite in other places ({diff.apart} stand apart)"
+
+
+def _by_what_came_in(error: float, carried: float | None, usual: float | None, kind: str, floor: Floor) -> Verdict:
+    growth = growth_of(kind)
+    if carried is not None and not carried <= floor.agrees:  # a NaN is not
+        if error <= growth * carried or not carried <= _HALF_WRONG:
+            return Verdict("drifts", f"rel_l2 {error:.1e}, and {carried:.1e} came in")
+        return Verdict("diverges", f"rel_l2 {error:.1e} is {error / carried:.0f} times what came in ({carried:.1e})")
+    came = "" if carried is None else f", though what came in agrees ({carried:.1e})"
+    stands_out = usual is not None and error > growth * max(usual, carried or 0.0)
+    if error <= floor.diverges and not stands_out:
+        return Verdict("drifts", f"rel_l2 {error:.1e} is above rounding ({kind}){came}")
+    return Verdict("diverges", f"rel_l2 {error:.1e}{came}")
+
+
+# --- against a golden run -------------------------------------------------------------------------
+
+
+class Golden(NamedTuple):
+    """Errors (rel_l2) of both sides against a run of higher precision."""
+
+    reference: float
+    candidate: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Candidate's error over reference's; None where the reference is exact."""
+        return self.candidate / self.reference if self.reference > 0 else None
+
+    def guarded(self, dtypes: tuple[str, str]) -> float | None:
+        """The ratio, where no error counts as less than a few roundings; None for types of which it says nothing.
+
+        A candidate with fewer bits than the reference is further off by right, and integers are not rounded.
+        """
+        kind, _ = floor_for(*dtypes)
+        if kind == "exact" or is_coarser(dtypes) or not math.isfinite(self.reference):
+            return None
+        return self.candidate / max(self.reference, exact_below(kind))
+
+
+def judge_by_golden(golden: Golden, ratio: float, carried: float | None) -> Verdict:
+    """Judge by a guarded ratio; ``carried`` is that of what came in."""
+    told = f"{golden.candidate:.1e} from the golden, the reference {golden.reference:.1e}"
+    if ratio <= GOLDEN.agrees:
+        return Verdict("agrees", f"as near to the golden as the reference is: {told}")
+    if carried is not None and not ratio > GROWTH_OF_FEW_BITS * max(carried, 1.0):  # a NaN is not
+        return Verdict("drifts", f"{told}: {ratio:.3g} times as far, and what came in {carried:.3g} times")
+    came = "" if carried is None else f", though what came in is {carried:.3g} times as far"
+    if ratio <= GOLDEN.diverges:
+        return Verdict("drifts", f"{told}: {ratio:.3g} times as far{came}")
+    return Verdict("diverges", f"{told}: {ratio:.3g} times as far{came}")

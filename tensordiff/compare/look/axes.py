@@ -1,0 +1,140 @@
+"""What the axes of a tensor are: tokens, channels, heads, told from the dump around it.
+
+Nothing here is guessed that the dump does not show: how many tokens a step has is the length of its ids, how many
+channels a head has is what a norm over heads, the rotary angles or the attention weights say. Headers at most
+are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tensordiff.compare.look.logits import is_logits
+from tensordiff.compare.measure.diff import unravel
+from tensordiff.dump.model import Dump, Entry, Spec
+from tensordiff.errors import DumpError
+
+_SPLIT = re.compile(r"(^|[._])(q|k|v|qkv|query|key|value|query_key_value|c_attn|wq|wk|wv|wqkv)(_proj)?$", re.I)
+_JOINED = re.compile(r"(attn|attention).*[._](o_proj|out_proj|c_proj|wo|dense)$", re.I)
+_IDS = re.compile(r"input_ids|position_ids")
+_QUERY = re.compile(r"(^|[._])(q|query)(_proj)?$")
+
+
+class Form(NamedTuple):
+    """A tensor's shape as it is shown, with a name for each axis. Elements stand in the same order in every form."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    def with_heads(self, heads: int) -> Form | None:
+        """The last axis as heads and what each has; None where it does not come out even."""
+        if heads < 2 or not self.shape or self.shape[-1] % heads:
+            return None
+        return Form((*self.names[:-1], "head", "head channel"), (*self.shape[:-1], heads, self.shape[-1] // heads))
+
+    def at_least_flat(self) -> Form:
+        """With two axes or more."""
+        missing = max(0, 2 - len(self.shape))
+        return Form(("",) * missing + self.names, (1,) * missing + self.shape)
+
+    def index_in(self, other: Form, index: Sequence[int]) -> tuple[int, ...]:
+        """The same place in another form."""
+        flat = 0
+        for at, size in zip(index, self.shape, strict=True):
+            flat = flat * size + at
+        return unravel(flat, other.shape)
+
+
+def form_of(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Form:
+    """Name the axes of a tensor that an entry holds, in the shape it is compared in."""
+    names = ["batch" if axis == 0 else f"axis {axis}" for axis in range(len(shape))]
+    is_ids = len(shape) < 3 and tokens is not None and shape[-1:] == (tokens,)
+    if is_ids:
+        names[-1] = "token"
+    elif shape:
+        names[-1] = "word" if is_logits(entry.layer, entry.port, shape) else "channel"
+        _name_inner(names, shape, tokens)
+    return Form(tuple(names), shape)
+
+
+def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) -> None:
+    """Name what lies before the last axis."""
+    found = [axis for axis in range(len(shape) - 1) if shape[axis] == tokens and tokens != 1]
+    token = found[-1] if found else None
+    if token is None:
+        if len(shape) == 2 and shape[0] != 1:
+            names[0] = "row"
+        return
+    names[token] = "token"
+    is_weights = len(shape) >= 3 and shape[-1] == tokens and token == len(shape) - 2
+    if is_weights:
+        names[-1] = "key token"
+    if token == len(shape) - 3:
+        names[token + 1] = "head"
+    elif token >= 2 or (token == 1 and is_weights):
+        names[token - 1] = "head"
+
+
+def tokens_of(dump: Dump, step: int) -> int | None:
+    """How many tokens a step has, from the ids it was given; None where no ids were dumped."""
+    for entry in dump.entries:
+        is_given = entry.step == step and entry.is_input
+        if is_given and (_IDS.search(entry.port) or "embed" in entry.layer):
+            spec = _spec(entry)
+            if spec is not None and spec.dtype.kind in "iu" and 1 <= len(spec.shape) <= 2:
+                return spec.shape[-1]
+    ids = dump.facts.get("token_ids")
+    return len(ids) if step == 0 and isinstance(ids, list) and not any(isinstance(i, list) for i in ids) else None
+
+
+def token_ids_of(dump: Dump, step: int) -> tuple[int, ...]:
+    """The ids themselves, where the dump says what it was asked."""
+    ids = dump.facts.get("token_ids")
+    return tuple(ids) if step == 0 and isinstance(ids, list) and all(isinstance(i, int) for i in ids) else ()
+
+
+def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
+    """Into how many heads an entry's channels fall; None where it has none, or nothing shows how many."""
+    has_heads = _JOINED.search(entry.layer) if entry.is_input else _SPLIT.search(entry.layer)
+    if not has_heads:
+        return None
+    sizes = (size for size in _head_sizes(entry, dump) if size and channels % size == 0 and channels > size)
+    size = next(sizes, None)
+    return channels // size if size else None
+
+
+def _head_sizes(entry: Entry, dump: Dump) -> Iterator[int | None]:
+    """Channels of a head: what is surest first."""
+    around = entry.layer.rpartition(".")[0]
+    near = [other for other in dump.entries if other.step == entry.step and _lies_near(other, around)]
+    for other in near:
+        spec = _spec(other) if other.layer.endswith(("q_norm", "k_norm")) else None
+        yield spec.shape[-1] if spec and len(spec.shape) >= 3 and spec.shape[-2] < spec.shape[-1] * 64 else None
+    for other in dump.entries:
+        if "rotary" in other.layer.rpartition(".")[2] and not other.is_input:
+            spec = _spec(other)
+            yield spec.shape[-1] if spec and len(spec.shape) >= 2 else None
+    yield _by_weights(near)
+
+
+def _lies_near(other: Entry, around: str) -> bool:
+    return other.layer == around or other.layer.rpartition(".")[0] == around
+
+
+def _by_weights(near: Sequence[Entry]) -> int | None:
+    """Attention weights have one matrix a head; the queries are then shared out among so many."""
+    specs = [(other, spec) for other in near if not other.is_input and (spec := _spec(other))]
+    square = (s.shape for _, s in specs if len(s.shape) == 4 and s.shape[-1] == s.shape[-2])
+    queries = (s.shape[-1] for other, s in specs if _QUERY.search(other.layer) and len(s.shape) >= 2)
+    shape, width = next(square, None), next(queries, None)
+    return width // shape[1] if shape and width and width % shape[1] == 0 else None
+
+
+def _spec(entry: Entry) -> Spec | None:
+    """None for what cannot be read; it has a row of its own, which says why."""
+    try:
+        return entry.spec
+    except DumpError:
+        return None

@@ -1,0 +1,81 @@
+"""|error| over two axes of a pair, in as many cells as a picture has: each the largest error of its block.
+
+A cell is the largest of all elements that fall into it, over every other axis too, so that a single wrong element
+is seen at any zoom. NaN is larger than anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.compare.measure.chunks import Block, Floats, blocks, errors
+from tensordiff.dump.dtypes import Array
+
+Cuts = NDArray[np.int64]
+
+
+class Plane(NamedTuple):
+    """Two axes of a shape, and where their cells begin and end, in order."""
+
+    down: int
+    across: int
+    rows: tuple[int, ...]
+    """The first place of each row of cells, and where the last ends."""
+    columns: tuple[int, ...]
+
+    def block(self, row: int, column: int, shape: tuple[int, ...]) -> Block:
+        """All elements of one cell."""
+        ranges = {
+            self.down: slice(self.rows[row], self.rows[row + 1]),
+            self.across: slice(self.columns[column], self.columns[column + 1]),
+        }
+        return tuple(ranges.get(axis, slice(0, size)) for axis, size in enumerate(shape))
+
+
+def heat(ref: Array, cand: Array, plane: Plane) -> Iterator[Floats]:
+    """The largest error in each cell, of all that was read so far."""
+    rows, columns = np.array(plane.rows), np.array(plane.columns)
+    cells = np.zeros((len(rows) - 1, len(columns) - 1))
+    yield cells.copy()
+    seen = _within(plane, ref.ndim)
+    ref, cand = ref[seen], cand[seen]
+    for block in blocks(ref.shape):
+        _, _, error = errors(ref[block], cand[block])
+        flat = _over_other_axes(error, plane)
+        _take(flat, block[plane.down].start, rows - rows[0], block[plane.across].start, columns - columns[0], cells)
+        yield cells.copy()
+
+
+def _within(plane: Plane, ndim: int) -> Block:
+    """Only what is looked at."""
+    ranges = {
+        plane.down: slice(plane.rows[0], plane.rows[-1]),
+        plane.across: slice(plane.columns[0], plane.columns[-1]),
+    }
+    return tuple(ranges.get(axis, slice(None)) for axis in range(ndim))
+
+
+def _over_other_axes(error: Floats, plane: Plane) -> Floats:
+    others = tuple(axis for axis in range(error.ndim) if axis not in (plane.down, plane.across))
+    flat: Floats = error.max(others)
+    return flat if plane.down < plane.across else flat.T
+
+
+def _take(flat: Floats, top: int, rows: Cuts, left: int, columns: Cuts, cells: Floats) -> None:
+    """Reduce a part to cells and take them in; ``np.maximum`` keeps a NaN."""
+    row_cuts, row = _cuts(rows, top, flat.shape[0])
+    column_cuts, column = _cuts(columns, left, flat.shape[1])
+    found = np.maximum.reduceat(np.maximum.reduceat(flat, row_cuts, axis=0), column_cuts, axis=1)
+    into = cells[row : row + len(row_cuts), column : column + len(column_cuts)]
+    np.maximum(into, found, out=into)
+
+
+def _cuts(edges: Cuts, start: int, length: int) -> tuple[Cuts, int]:
+    """Where cells begin inside a part, and the number of the first."""
+    first = int(np.searchsorted(edges, start, side="right")) - 1
+    last = int(np.searchsorted(edges, start + length, side="left"))
+    return np.maximum(edges[first:last] - start, 0), first

@@ -1,0 +1,166 @@
+"""Statistics of one tensor, in float64 and in parts: what ``inspect`` and a look into a layer show of an entry.
+
+How one tensor's values are spread: beside its ``Statistics`` the standard deviation, zeros and quantiles.
+
+Everything but the quantiles of a large tensor is of all its elements; those are of a sample taken evenly, and say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.dump.dtypes import Array
+
+_PART = 1 << 18
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of the finite elements; None where there is none."""
+
+    minimum: float | None
+    maximum: float | None
+    mean: float | None
+    rms: float | None
+    nan: int
+    inf: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+NOTHING = Statistics(None, None, None, None, 0, 0)
+"""Of an empty tensor."""
+
+
+class _Sums:
+    """Sum and sum of squares, held as multiples of a power of two: neither overflows, neither vanishes."""
+
+    def __init__(self) -> None:
+        self.count, self.exponent, self.total, self.squares = 0, -(1 << 12), 0.0, 0.0
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Take in some finite values."""
+        self.count += values.size
+        if peak := float(np.abs(values).max()):
+            self._hold(math.frexp(peak)[1])
+            scaled = np.ldexp(values, -self.exponent)
+            self.total += float(scaled.sum())
+            self.squares += float(np.dot(scaled, scaled))
+
+    def _hold(self, exponent: int) -> None:
+        if exponent > self.exponent:
+            self.total = math.ldexp(self.total, self.exponent - exponent)
+            self.squares = math.ldexp(self.squares, 2 * (self.exponent - exponent))
+            self.exponent = exponent
+
+    @property
+    def mean(self) -> float:
+        return math.ldexp(self.total / self.count, self.exponent)
+
+    @property
+    def rms(self) -> float:
+        return math.ldexp(math.sqrt(self.squares / self.count), self.exponent)
+
+
+def statistics(array: Array) -> Statistics:
+    """Read a tensor once. Real and imaginary parts of complex numbers count each by itself."""
+    found = NOTHING
+    for found in statistics_so_far(array):  # noqa: B007 - the last one is of the whole
+        pass
+    return found
+
+
+def statistics_so_far(array: Array) -> Iterator[Statistics]:
+    """The same after each part, for those who would stop."""
+    sums, ends, nan, inf = _Sums(), list[float](), 0, 0
+    for part, values in real_parts(array):
+        nan += int(np.count_nonzero(np.isnan(values)))
+        inf += int(np.count_nonzero(np.isinf(values)))
+        values = values[np.isfinite(values)]
+        if values.size:
+            sums.add(values)
+            ends = _ends(part, values, ends)
+        if sums.count:
+            yield Statistics(ends[0], ends[1], sums.mean, sums.rms, nan, inf)
+        else:
+            yield Statistics(None, None, None, None, nan, inf)
+
+
+def real_parts(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
+    """A tensor in flat parts, as stored and in float64; complex numbers as two reals each."""
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, _PART):
+        part = flat[begin : begin + _PART]
+        yield part, part.astype(np.complex128 if array.dtype.kind == "c" else np.float64).view(np.float64)
+
+
+def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list[float]:
+    """The least and the largest so far. Integers past 2^53 are told as they are, not as the nearest float."""
+    of: Array = part if part.dtype.kind in "iu" else values
+    ends = [*before, of.min().item(), of.max().item()]
+    return [min(ends), max(ends)]
+
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+SAMPLED = 1 << 21
+"""Elements that quantiles are taken of; of a tensor with more, so many at even distances."""
+
+
+class Spread(NamedTuple):
+    """Of the finite elements; None where there is none, or where it is not known yet."""
+
+    statistics: Statistics
+    elements: int
+    """Reals: a complex number counts as two."""
+    std: float | None = None
+    zeros: int = 0
+    quantiles: tuple[float, ...] = ()
+    sampled: bool = False
+    """Whether the quantiles are of a sample."""
+
+
+def spread(array: Array) -> Iterator[Spread]:
+    """Read a tensor twice. What is yielded is of all that was read so far; the last is whole."""
+    elements = array.size * (2 if array.dtype.kind == "c" else 1)
+    found, zeros = NOTHING, 0
+    yield Spread(found, elements)
+    for found in statistics_so_far(array):
+        yield Spread(found, elements)
+    if found.mean is None or found.minimum is None or found.maximum is None:
+        return
+    quantiles, sampled = _quantiles(array)
+    exponent = math.frexp(max(abs(found.minimum), abs(found.maximum)))[1]
+    squares = 0.0
+    for _, values in real_parts(array):
+        values = values[np.isfinite(values)]
+        zeros += int(np.count_nonzero(values == 0))
+        apart = np.ldexp(values, -exponent) - math.ldexp(found.mean, -exponent)
+        squares += float(np.dot(apart, apart))
+        yield Spread(found, elements, None, zeros, quantiles, sampled)
+    std = math.ldexp(math.sqrt(squares / (elements - found.nan - found.inf)), exponent)
+    yield Spread(found, elements, std, zeros, quantiles, sampled)
+
+
+def _quantiles(array: Array) -> tuple[tuple[float, ...], bool]:
+    flat = array.reshape(-1)
+    step = -(-flat.size // SAMPLED)
+    some = np.concatenate([values for _, values in real_parts(flat[::step])])
+    finite = some[np.isfinite(some)]
+    return tuple(_interpolated(np.sort(finite)) if finite.size else ()), step > 1
+
+
+def _interpolated(ordered: NDArray[np.float64]) -> Iterator[float]:
+    """Between neighbours by their distance; each is scaled before the two are added, so that none overflows."""
+    for share in QUANTILES:
+        place = share * (ordered.size - 1)
+        low = math.floor(place)
+        high = min(low + 1, ordered.size - 1)
+        yield float(ordered[low] * (1 - (place - low)) + ordered[high] * (place - low))

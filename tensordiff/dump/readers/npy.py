@@ -1,0 +1,253 @@
+"""What the front of a ``.npy`` array says of the rest, parsed without numpy's own reader.
+
+Six bytes of magic, a version, the length of a text and the text: a Python dict with ``descr``,
+``fortran_order`` and ``shape``. The text is bounded before it is parsed and only literals are
+accepted. Arrays of Python objects would need a pickle to be run, and structured, text and date
+arrays are not tensors: all are refused with a sentence.
+
+Reading ``.npy`` and ``.npz``: a file, or a folder of them.
+
+A ``.npy`` holds one array, named by its file; its header is read when its entry is first asked. An
+``.npz`` is a zip of such arrays. Those stored as they are, as ``numpy.savez`` leaves them, are seen
+in place; those compressed are unpacked when read, and what one unpacks to is bounded by what both
+the zip and the array's header claim before a byte is allocated for it.
+
+Neither kind is ``ordered``. An ``.npz`` keeps the order of the arguments that ``savez`` was given,
+which is execution order only if the caller kept it, and nothing in the file says so. Its entries
+stand in that order all the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tensordiff.dump.detect import Found
+from tensordiff.dump.dtypes import DTYPES, Array, DType
+from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
+from tensordiff.dump.model import Dump, Problem, Spec, entry
+from tensordiff.dump.multi_file import Part, join, open_parts
+from tensordiff.dump.zip_files import Deflated, Member, ZipMap, map_zip
+from tensordiff.errors import BadFile
+
+MAGIC = b"\x93NUMPY"
+MAX_FRONT_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
+_NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
+_MAX_BYTES = (1 << 63) - 1
+
+
+class NpyHeader(NamedTuple):
+    """An array before its values. ``stored`` is the dtype in the file, which may be big-endian."""
+
+    spec: Spec
+    stored: DType
+    is_fortran: bool
+    data_start: int
+
+    @property
+    def total_bytes(self) -> int:
+        """How long header and values are together."""
+        return self.data_start + self.spec.nbytes
+
+    def shape_values(self, raw: Array) -> Array:
+        """See the bytes behind the header as the array; a copy only where their order must be turned."""
+        array = raw.view(self.stored).reshape(self.spec.shape, order="F" if self.is_fortran else "C")
+        array = array.astype(self.spec.dtype, copy=False)
+        array.flags.writeable = False
+        return array
+
+
+def parse_front(front: bytes, path: str | os.PathLike[str], whose: str) -> NpyHeader:
+    """Read a header from an array's first bytes; ``whose`` begins a sentence about it: ``its member x``."""
+    length_bytes = _LENGTH_BYTES.get(front[6]) if front[:6] == MAGIC and len(front) > 6 else None
+    if length_bytes is None:
+        raise BadFile(path, f"{whose} does not begin as a .npy array does; was it written by something else?")
+    text_start = 8 + length_bytes
+    data_start = text_start + int.from_bytes(front[8:text_start], "little")
+    if data_start > min(len(front), MAX_FRONT_BYTES):
+        raise BadFile(path, f"{whose} has a header that is truncated or claims too many bytes; dump it again")
+    descr, is_fortran, shape = _fields(front[text_start:data_start], path, whose)
+    stored = _dtype(descr, path, whose)
+    _check_shape(shape, stored, path, whose)
+    return NpyHeader(Spec(shape, DTYPES[stored.newbyteorder("=").name]), stored, is_fortran, data_start)
+
+
+def _fields(text: bytes, path: str | os.PathLike[str], whose: str) -> tuple[object, bool, tuple[int, ...]]:
+    try:
+        # latin-1 serves all versions: what lies outside ASCII can only be field names, and those we refuse.
+        found = ast.literal_eval(text.decode("latin-1").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise BadFile(path, f"{whose} has a header that is not a Python literal; dump it again") from error
+    match found:
+        case {"descr": descr, "fortran_order": bool(is_fortran), "shape": tuple(shape)} if len(found) == 3:
+            return descr, is_fortran, shape
+    raise BadFile(path, f"{whose} has a header without descr, fortran_order and shape; dump it again")
+
+
+def _dtype(descr: object, path: str | os.PathLike[str], whose: str) -> DType:
+    if isinstance(descr, str) and _NUMBERS.fullmatch(descr):
+        try:
+            stored: DType = np.dtype(descr)
+        except TypeError as error:
+            raise BadFile(path, f"{whose} has dtype {descr}, which is not known; dump it again") from error
+        if stored.newbyteorder("=").name in DTYPES:
+            return stored
+    raise BadFile(path, f"{whose} {_why_not(descr)}")
+
+
+def _why_not(descr: object) -> str:
+    if not isinstance(descr, str):
+        return "is a structured array, not a tensor; save its fields one by one"
+    if descr.endswith("O"):
+        return "is an array of Python objects, which only running a pickle could read; save it as numbers"
+    if "V" in descr:
+        return (
+            f"has dtype {descr[:20]!r}, bytes without a meaning: .npy has no bfloat16 and no float8; "
+            "save it as .safetensors instead"
+        )
+    return f"has dtype {descr[:20]!r}, which is not one of the numbers we read; save it as float64 or int64"
+
+
+def _check_shape(shape: tuple[object, ...], stored: DType, path: str | os.PathLike[str], whose: str) -> None:
+    counts = [n for n in shape if type(n) is int and n >= 0]
+    spread = math.prod(max(n, 1) for n in counts)
+    if len(counts) != len(shape) or len(shape) > MAX_RANK or spread * stored.itemsize > _MAX_BYTES:
+        raise BadFile(path, f"{whose} claims an impossible shape; dump it again")
+
+
+@dataclass(frozen=True)
+class NpyFile:
+    """The array of one ``.npy`` file."""
+
+    path: Path
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Shape and dtype, from the header."""
+        return self._header(map_file(self.path)).spec
+
+    def read(self) -> Array:
+        """Map the values. The mapping lives as long as the array: a dump of thousands holds no file open."""
+        buffer = map_file(self.path)
+        header = self._header(buffer)
+        return _view(buffer, self.path, 0, header)
+
+    def _header(self, buffer: Buffer) -> NpyHeader:
+        header = parse_front(buffer[:MAX_FRONT_BYTES], self.path, "it")
+        _check_length(header, len(buffer), self.path, "it")
+        return header
+
+
+@dataclass(frozen=True)
+class NpzMember:
+    """One array of an ``.npz`` file."""
+
+    zipped: ZipMap
+    name: bytes
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Shape and dtype, from the header; of a compressed array no more than that is unpacked."""
+        return self._header.spec
+
+    def read(self) -> Array:
+        """The values: in place, or unpacked into a copy."""
+        header = self._header
+        if self._member.as_is:
+            return _view(self.zipped.buffer, self._path, self.zipped.span(self.name).start, header)
+        return header.shape_values(self._deflated.read()[header.data_start :])
+
+    @cached_property
+    def _header(self) -> NpyHeader:
+        if self._member.as_is:
+            start, size = self.zipped.span(self.name)
+            front = self.zipped.buffer[start : start + min(size, MAX_FRONT_BYTES)]
+        else:
+            front = self._deflated.front(MAX_FRONT_BYTES)
+        header = parse_front(front, self._path, self._whose)
+        _check_length(header, self._member.size, self._path, self._whose)
+        return header
+
+    @property
+    def _deflated(self) -> Deflated:
+        zipped, member = self.zipped, self._member
+        if not member.deflated:
+            raise BadFile(self._path, f"{self._whose} is encrypted or packed in a way we do not read; save it again")
+        span = zipped.packed_span(self.name)
+        return Deflated(self._path, self._whose, zipped.buffer, span, member.size, member.crc)
+
+    @property
+    def _member(self) -> Member:
+        return self.zipped.member(self.name)
+
+    @property
+    def _path(self) -> Path:
+        return Path(self.zipped.path)
+
+    @property
+    def _whose(self) -> str:
+        return f"its member {_text(self.name)!r:.120}"
+
+
+def look(found: Found) -> Dump | None:
+    """Open a ``.npy`` or ``.npz`` file, or a folder that holds some."""
+    if found.is_folder:
+        if names := found.named(".npy"):
+            return _dump_npy(found, names)
+        names = found.named(".npz")
+        return open_parts(found, "npz", names, _open_npz) if names else None
+    if found.path.name.lower().endswith(".npz"):
+        return join(found, "npz", [_open_npz(found.path)], [])
+    return _dump_npy(found, [found.path.name]) if _is_npy(found) else None
+
+
+def _is_npy(found: Found) -> bool:
+    if found.path.name.lower().endswith(".npy") and not found.head.startswith(MAGIC):
+        raise BadFile(found.path, "does not begin as a .npy file does; was it written by something else?")
+    return found.head.startswith(MAGIC)
+
+
+def _dump_npy(found: Found, names: list[str]) -> Dump:
+    folder = found.path if found.is_folder else found.path.parent
+    entries = tuple(entry(_stem(name), NpyFile(folder / name)) for name in names)
+    return Dump(found.path, "numpy", entries, ordered=False, problems=found.problems)
+
+
+def _open_npz(path: Path) -> Part:
+    zipped = map_zip(map_file(path), path)
+    arrays = [name for name in zipped.rows if name.endswith(b".npy")]
+    others = [Problem(_text(name), "is not a .npy array") for name in zipped.rows if not name.endswith(b".npy")]
+    entries = [entry(_stem(_text(name)), NpzMember(zipped, name)) for name in arrays]
+    return Part(path.name, entries, False, others, {})
+
+
+def _stem(name: str) -> str:
+    return name[:-4] if name.lower().endswith(".npy") else name
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _check_length(header: NpyHeader, length: int, path: Path, whose: str) -> None:
+    if header.total_bytes != length:
+        raise BadFile(
+            path,
+            f"{whose} is truncated or its header lies: {header.spec.dtype.name} of shape "
+            f"{list(header.spec.shape)!s:.120} makes {header.total_bytes} bytes and {length} are there; "
+            "dump it again, one array a file",
+        )
+
+
+def _view(buffer: Buffer, path: Path, start: int, header: NpyHeader) -> Array:
+    raw = Spec((header.spec.nbytes,), DTYPES["uint8"])
+    return header.shape_values(view_buffer(buffer, path, start + header.data_start, raw))

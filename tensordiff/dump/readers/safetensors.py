@@ -1,0 +1,279 @@
+"""The quick way through a ``.safetensors`` header that is as it should be.
+
+A header may have a hundred thousand rows, and taking each apart in Python would be most of what opening takes. Here
+all are checked as they are parsed. What is not perfect in every row gets no sentence here: ``safetensors_header``
+then goes the plain way, which says what is wrong.
+
+What the front of a ``.safetensors`` file says of the rest, believed only after it was checked.
+
+A file is an 8-byte length, a JSON header of that length, and the tensors' bytes. A header is
+believed whole or not at all: one tensor outside the file, over another, or of another size than its
+shape refuses the file. Gaps between tensors are let be: some writers align. What the bytes of a
+tensor mean is decided in ``safetensors_files``.
+
+Reading ``.safetensors``: one file, or a folder of them. Only headers are touched on opening.
+
+The common library sorts tensors by dtype and name as it writes, so the order of a file says nothing
+of execution: entries stand in file order and the dump is not ``ordered``, unless the ``__metadata__``
+of every file has ``order``, a JSON list of all its names as they were executed. What a header claims
+is checked in ``safetensors_header``. A dtype we do not know refuses its own tensor and no other.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tensordiff.dump.detect import Found
+from tensordiff.dump.dtypes import DTYPES, Array, DType
+from tensordiff.dump.files import MAX_RANK, MappedFile, map_file, parse_json, view_buffer
+from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.multi_file import Part, join, open_parts
+from tensordiff.errors import BadFile
+from tensordiff.util.collector import collector_held
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """What a header says of one tensor. The metadata parses as one too, without a place."""
+
+    dtype: str = ""
+    shape: tuple[Count, ...] = ()
+    data_offsets: tuple[Count, Count] | None = None
+
+
+class _Metadata(msgspec.Struct):
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
+
+
+_claims = msgspec.json.Decoder(dict[str, Claim])
+_metadata = msgspec.json.Decoder(_Metadata)
+_FIELDS = (b'"dtype"', b'"shape"', b'"data_offsets"')
+_METADATA = "__metadata__"
+
+
+def parse_claims(text: bytes) -> tuple[dict[str, Claim], dict[str, str]] | None:
+    """All claims by name, and the metadata; None where the header is anything but plain."""
+    try:
+        claims, metadata = _claims.decode(text), _metadata.decode(text).metadata
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    claims.pop(_METADATA, None)
+    # A name or a field given twice would be lost in parsing. Without escapes, as often as the word stands there, so
+    # often it is a field.
+    is_plain = b"\\" not in text and all(text.count(field) == len(claims) for field in _FIELDS)
+    return (claims, metadata) if is_plain and text.count(b'"__metadata__"') <= 1 else None
+
+
+MAX_HEADER_BYTES = 100_000_000  # the library's own limit
+
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
+    "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32",
+    "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+    "F4": "float4_e2m1fn",
+}  # fmt: skip
+CODES: dict[str, DType] = {code: DTYPES[name] for code, name in _NAMES.items()}
+_BITS = {code: dtype.itemsize * 8 for code, dtype in CODES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+
+
+class Row(NamedTuple):
+    """What a header says of one tensor; offsets count from the end of the header."""
+
+    begin: int
+    end: int
+    name: str
+    code: str
+    shape: tuple[int, ...]
+
+
+class Header(NamedTuple):
+    """The rows in the order their bytes lie, and the strings that whoever wrote the file put beside them."""
+
+    rows: list[Row]
+    metadata: dict[str, str]
+    data_start: int
+
+
+def read_header(path: Path) -> Header:
+    """Read and check a file's header; touches nothing after it."""
+    buffer = map_file(path)
+    length = int.from_bytes(buffer[:8], "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, len(buffer) - 8):
+        raise BadFile(
+            path,
+            f"is truncated or not a safetensors file: it claims a header of {length} bytes "
+            f"and is itself {len(buffer)} bytes long; dump it again",
+        )
+    text = buffer[8 : 8 + length]
+    rows, metadata = _quick_rows(text) or _checked_rows(path, text)
+    rows.sort(key=_by_place)
+    _check_places(path, rows, len(buffer) - 8 - length)
+    return Header(rows, metadata, 8 + length)
+
+
+def _by_place(row: Row) -> tuple[int, int]:
+    return row[:2]
+
+
+def _quick_rows(text: bytes) -> tuple[list[Row], dict[str, str]] | None:
+    """Rows and metadata of a header in which nothing is wrong; None of any other."""
+    if (parsed := parse_claims(text)) is None:
+        return None
+    claims, metadata = parsed
+    rows = []
+    for name, claim in claims.items():
+        code, shape, place = claim.dtype, claim.shape, claim.data_offsets
+        bits = _BITS.get(code)
+        if place is None or bits is None or len(shape) > MAX_RANK:
+            return None
+        begin, end = place
+        if math.prod(shape) * bits != (end - begin) * 8:
+            return None
+        rows.append(Row(begin, end, name, code, shape))
+    return rows, metadata
+
+
+def _checked_rows(path: Path, text: bytes) -> tuple[list[Row], dict[str, str]]:
+    """The same of any header, with a sentence for what is wrong."""
+    fields = parse_json(text, path, "its header")
+    if not isinstance(fields, dict):
+        raise BadFile(path, "its header is not a JSON object; dump it again")
+    metadata = _checked_metadata(path, fields.pop("__metadata__", {}))
+    return [_row(path, name, claim) for name, claim in fields.items()], metadata
+
+
+def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:
+    if isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values()):
+        return metadata
+    raise BadFile(path, "its __metadata__ is not an object of strings; dump it again")
+
+
+def _row(path: Path, name: str, claim: Any) -> Row:
+    # Plain tests, not patterns, which cost three times as much: a header may have many thousands of rows.
+    try:
+        code, shape, (begin, end) = claim["dtype"], claim["shape"], claim["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise _lie(path, name, "no dtype, shape and data_offsets as they should be") from None
+    if not (type(begin) is int and type(end) is int and 0 <= begin <= end):
+        raise _lie(path, name, "impossible data_offsets")
+    if type(code) is not str or not _is_shape(shape):
+        raise _lie(path, name, "an impossible dtype or shape")
+    if code in _BITS and math.prod(shape) * _BITS[code] != (end - begin) * 8:
+        raise _lie(path, name, f"dtype {code} and shape {shape!r:.120}, but {end - begin!r:.40} bytes")
+    return Row(begin, end, name, code, tuple(shape))
+
+
+def _is_shape(shape: Any) -> bool:
+    """A bool is an int to Python, and no dimension."""
+    is_counts = type(shape) is list and len(shape) <= MAX_RANK and {int}.issuperset(map(type, shape))
+    return is_counts and min(shape, default=0) >= 0
+
+
+def _lie(path: Path, name: str, claim: str) -> BadFile:
+    return BadFile(path, f"its header lies: it gives tensor {name!r:.120} {claim}; dump it again")
+
+
+def _check_places(path: Path, rows: list[Row], data_bytes: int) -> None:
+    if rows and (row := max(rows, key=lambda row: row.end)).end > data_bytes:
+        raise BadFile(
+            path,
+            f"is truncated: tensor {row.name!r:.120} ends at byte {row.end!r:.40} of the data, "
+            f"of which {data_bytes} bytes are there; dump it again",
+        )
+    for one, other in pairwise(rows):
+        if other.begin < one.end:
+            raise BadFile(
+                path,
+                f"its header lies: tensors {one.name!r:.120} and {other.name!r:.120} overlap; dump it again",
+            )
+
+
+SUFFIX = ".safetensors"
+_ORDER = "order"
+_IN_PLACE = {code: dtype for code, dtype in CODES.items() if code != "F4"}
+
+
+class _Tensor(NamedTuple):
+    """A tensor as its header's row places it. One small tuple each: a file may hold many thousands."""
+
+    file: MappedFile
+    data_start: int
+    row: Row
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype, unless the dtype is one we do not read."""
+        dtype = CODES.get(self.row.code)
+        if dtype is None:
+            raise self._refusal()
+        return Spec(self.row.shape, dtype)
+
+    def read(self) -> Array:
+        """Map the values; packed ones are unpacked into a copy."""
+        file, data_start, (begin, end, _, code, shape) = self
+        dtype, buffer = _IN_PLACE.get(code), file.buffer
+        if dtype is not None and end - begin > 0 and data_start + end <= len(buffer):
+            return np.ndarray(shape, dtype, buffer, data_start + begin)  # the header was checked, the file's end is now
+        if code != "F4":
+            return view_buffer(file.buffer, file.path, data_start + begin, self.spec)
+        packed = Spec((end - begin,), DTYPES["uint8"])
+        return _unpack(view_buffer(file.buffer, file.path, data_start + begin, packed), self.spec)
+
+    def _refusal(self) -> BadFile:
+        _, _, name, code, _ = self.row
+        why = "how its bits are packed is written nowhere" if code.startswith("F6_") else "which is not known"
+        return BadFile(self.file.path, f"tensor {name!r:.120} has dtype {code!r:.40}, {why}; dump it in another dtype")
+
+
+def _unpack(packed: Array, spec: Spec) -> Array:
+    """Two 4-bit floats a byte, the first in the low bits, as torch's ``float4_e2m1fn_x2`` keeps them."""
+    values = np.stack((packed & 0xF, packed >> 4), axis=-1).view(spec.dtype).reshape(spec.shape)
+    values.flags.writeable = False
+    return values
+
+
+def look(found: Found) -> Dump | None:
+    """Open a ``.safetensors`` file or a folder that holds some."""
+    if not found.is_folder:
+        return join(found, "safetensors", [_open_part(found.path)], []) if _is_ours(found) else None
+    names = found.named(SUFFIX)
+    return open_parts(found, "safetensors", names, _open_part) if names else None
+
+
+def _is_ours(found: Found) -> bool:
+    """By suffix, or by the look of a header: the Hugging Face cache keeps its files under bare hashes."""
+    if found.path.name.lower().endswith(SUFFIX):
+        return True
+    return found.head[8:10] == b'{"' and int.from_bytes(found.head[:8], "little") <= MAX_HEADER_BYTES
+
+
+def _open_part(path: Path) -> Part:
+    with collector_held():
+        header = read_header(path)
+        file = MappedFile(path)
+        entries = [entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]
+    order = header.metadata.pop(_ORDER, None)
+    if order is None:
+        return Part(path.name, entries, False, [], header.metadata)
+    try:
+        return Part(path.name, _in_order(path, entries, order), True, [], header.metadata)
+    except BadFile as error:
+        return Part(path.name, entries, False, [Problem(path.name, error.problem)], header.metadata)
+
+
+def _in_order(path: Path, entries: list[Entry], order: str) -> list[Entry]:
+    """The entries as ``order`` lists them; a list that does not name each once orders nothing."""
+    names = parse_json(order.encode(errors="surrogatepass"), path, "the order in its __metadata__")
+    by_name = {item.name: item for item in entries}
+    is_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_names or len(names) != len(by_name) or set(names) != by_name.keys():
+        raise BadFile(path, "the order in its __metadata__ does not list its tensors, each once, and is ignored")
+    return [by_name[name] for name in names]

@@ -1,0 +1,205 @@
+"""One file that ``torch.save`` wrote: what it holds, and where the bytes of its tensors lie.
+
+Two layouts are read: the zip that torch writes since 1.6, and the row of pickles before it. Both
+end as an ``Archive``. What the values are called and which of them belong together is decided in
+``torch_files``; nothing else in tensordiff looks inside a torch file.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from struct import Struct
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.files import Buffer, map_file, view_buffer
+from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, Pickled, unpickle
+from tensordiff.dump.readers.torch.stand_ins import BadPickle, Storage, Tensor, shorten
+from tensordiff.dump.zip_files import MEMBER_MAGIC, Span, ZipMap, map_zip
+from tensordiff.errors import BadFile
+
+FilePath = str | os.PathLike[str]
+
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_LEGACY_PROTOCOL = 1001
+_LEGACY_MARK = _LEGACY_MAGIC.to_bytes(10, "little")
+_COUNT = Struct("<q")
+_REMEMBER_BELOW = 2048
+
+
+class Storages(Protocol):
+    """Where the bytes of a file's storages lie."""
+
+    @property
+    def big_endian(self) -> bool:
+        """Whether the high byte comes first."""
+
+    def find(self, key: str) -> Span:
+        """A storage's bytes."""
+
+
+class Archive(NamedTuple):
+    """A torch file, mapped: the stand-ins it holds, and where their storages are."""
+
+    path: FilePath
+    buffer: Buffer
+    value: object
+    storages: Storages
+
+    def read(self, tensor: Tensor) -> Array:
+        """A tensor's values, read-only, mapped where no bytes need to change."""
+        buffer, offset = self._bytes_of(tensor)
+        values = view_buffer(buffer, self.path, offset, tensor.spec, tensor.strides)
+        if tensor.conjugate:
+            values = np.conjugate(values)
+        if tensor.negative:
+            values = np.negative(values)
+        if values.flags.writeable:
+            values.flags.writeable = False
+        return values
+
+    def _bytes_of(self, tensor: Tensor) -> tuple[Buffer, int]:
+        """A buffer, and where in it a tensor starts."""
+        if 0 in tensor.spec.shape:
+            return b"", 0
+        storage, offset = tensor.storage, tensor.offset * tensor.spec.dtype.itemsize
+        start, size = self.storages.find(storage.key)
+        if size < storage.nbytes:
+            raise BadFile(
+                self.path,
+                f"holds {size} of {storage.nbytes} bytes of its storage {shorten(storage.key)!r}; "
+                "it is truncated or damaged; dump it again",
+            )
+        if self.storages.big_endian:
+            return _swap(self.buffer[start : start + storage.nbytes], tensor), offset
+        return self.buffer, start + offset
+
+
+def _swap(data: bytes, tensor: Tensor) -> bytes:
+    """Bytes of a machine that put the high byte first, turned round. A complex number is two numbers."""
+    dtype = tensor.spec.dtype
+    width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    whole = len(data) - len(data) % width
+    return np.frombuffer(data[:whole], f"u{width}").byteswap().tobytes()
+
+
+def open_archive(path: FilePath) -> Archive:
+    """Open a torch file: read its pickle, map the rest."""
+    buffer = map_file(path)
+    try:
+        if buffer[:4] == MEMBER_MAGIC:
+            return _open_zip(path, buffer)
+        if is_legacy(buffer[:64]):
+            return _open_legacy(path, buffer)
+    except BadPickle as error:
+        raise BadFile(path, str(error)) from error
+    raise BadFile(path, _what_else(buffer))
+
+
+def is_legacy(head: bytes) -> bool:
+    """Whether a file starts as torch's did before 1.6."""
+    return head[:1] == b"\x80" and _LEGACY_MARK in head[:32]
+
+
+def _open_zip(path: FilePath, buffer: Buffer) -> Archive:
+    zipped = map_zip(buffer, path)
+    # Every member lies in one folder, whose name is that of the file when it was saved.
+    folder = next(iter(zipped.rows), b"").partition(b"/")[0]
+    if folder + b"/data.pkl" not in zipped.rows:
+        raise BadFile(path, "is a zip file without a data.pkl; it was not written by torch.save")
+    if folder + b"/constants.pkl" in zipped.rows:
+        raise BadFile(path, "is a TorchScript program, not a dump; run it and torch.save what it gives")
+    start, size = zipped.span(folder + b"/data.pkl")
+    if size > MAX_PICKLE_BYTES:
+        raise BadFile(path, f"its pickle takes {size} bytes, too many to be true; save fewer tensors in one file")
+    return Archive(path, buffer, _unpickle(buffer[start : start + size]), _ZipStorages(zipped, folder))
+
+
+class _ZipStorages(NamedTuple):
+    zipped: ZipMap
+    folder: bytes
+
+    @property
+    def big_endian(self) -> bool:
+        """Torch before 2.1 did not say, and was used where the low byte comes first."""
+        name = self.folder + b"/byteorder"
+        if name not in self.zipped.rows:
+            return False
+        start, size = self.zipped.span(name)
+        order = self.zipped.buffer[start : start + min(size, 8)]
+        if order not in (b"little", b"big"):
+            raise BadFile(self.zipped.path, "names a byte order that is neither little nor big; dump it again")
+        return order == b"big"
+
+    def find(self, key: str) -> Span:
+        return self.zipped.span(self.folder + b"/data/" + key.encode("utf-8", "surrogatepass"))
+
+
+def _unpickle(data: bytes) -> object:
+    return _remembered(data) if len(data) < _REMEMBER_BELOW else unpickle(data).value
+
+
+@lru_cache(maxsize=256)
+def _remembered(data: bytes) -> object:
+    """Files of a print hook differ in their numbers; the pickle is the same for all of one shape."""
+    return unpickle(data).value
+
+
+def _open_legacy(path: FilePath, buffer: Buffer) -> Archive:
+    magic = unpickle(buffer)
+    protocol = unpickle(buffer, magic.end)
+    if (magic.value, protocol.value) != (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
+        raise BadPickle("has the header of an old torch file of a kind we do not know")
+    system = unpickle(buffer, protocol.end)  # says which machine wrote it; the bytes are little-endian on all
+    content = unpickle(buffer, system.end)
+    spans = _legacy_spans(buffer, content, unpickle(buffer, content.end))
+    return Archive(path, buffer, content.value, _LegacyStorages(spans))
+
+
+class _LegacyStorages(NamedTuple):
+    spans: dict[str, Span]
+    big_endian: bool = False
+
+    def find(self, key: str) -> Span:
+        return self.spans[key]
+
+
+def _legacy_spans(buffer: Buffer, content: Pickled, keys: Pickled) -> dict[str, Span]:
+    """Where each storage lies: they follow the pickles in the order of their keys, each after its count."""
+    spans: dict[str, Span] = {}
+    at = keys.end
+    for key in _check_keys(keys.value, content):
+        spans[key] = _legacy_span(buffer, at, content.storages[key])
+        at = spans[key].start + spans[key].size
+    return spans
+
+
+def _check_keys(keys: object, content: Pickled) -> list[str]:
+    known = content.storages
+    if type(keys) is not list or not all(type(key) is str and key in known for key in keys):
+        raise BadPickle("lists other storages than its tensors use; dump it again")
+    if not len(keys) == len(set(keys)) == len(known):
+        raise BadPickle("does not list each of its storages once; dump it again")
+    return keys
+
+
+def _legacy_span(buffer: Buffer, at: int, storage: Storage) -> Span:
+    start = at + _COUNT.size
+    if start + storage.nbytes > len(buffer) or _COUNT.unpack_from(buffer, at)[0] != storage.count:
+        raise BadPickle(f"its storage {shorten(storage.key)!r} is truncated or damaged; dump it again")
+    return Span(start, storage.nbytes)
+
+
+def _what_else(buffer: Buffer) -> str:
+    if not buffer:
+        return "is empty; dump it again"
+    if buffer[257:262] == b"ustar":
+        return "is a tar file, as torch wrote before 0.1.10; load it with torch and torch.save it again"
+    if buffer[:1] == b"\x80":
+        return "is a pickle that torch.save did not write; where it was made, torch.save its tensors"
+    if buffer[:8] == b"version ":
+        return "is a pointer to a file that Git LFS keeps; run: git lfs pull"
+    return "is not a file of torch.save, or is truncated; dump it again"

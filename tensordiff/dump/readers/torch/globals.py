@@ -1,0 +1,160 @@
+"""The names that a torch file's pickle may use, and what answers for each.
+
+A pickle names functions and classes to call. None is called: each name in ``GLOBALS`` is answered by
+a stand-in from here that notes what the real one would have built, and every other name is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensordiff.dump.dtypes import DTYPES
+from tensordiff.dump.readers.torch.stand_ins import (
+    BadPickle,
+    Refused,
+    StorageType,
+    Tensor,
+    TorchDType,
+    shorten,
+    view_storage,
+)
+
+_CONVERT = "where it was made, use torch.save({k: v.detach().cpu() for k, v in tensors.items()}, path)"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A function or class that may be named; ``stand_in`` answers for it where it may be called."""
+
+    name: str
+    stand_in: Callable[..., object] | None = None
+
+
+def find_global(module: str, name: str) -> object:
+    """The stand-in for a global that a pickle names."""
+    found = GLOBALS.get((module, name))
+    if found is None:
+        needed = shorten(f"{module}.{name}")
+        raise BadPickle(f"needs {needed} to be loaded, which tensordiff will not run; {_CONVERT}")
+    return found
+
+
+def _tensor_v2(
+    storage: object, offset: object, size: object, stride: object,
+    _grad: object, _hooks: object, flags: object = None,
+) -> Tensor | Refused:  # fmt: skip
+    return view_storage(storage, offset, size, stride, flags)
+
+
+def _tensor_v3(
+    storage: object, offset: object, size: object, stride: object,
+    _grad: object, _hooks: object, of: object, flags: object = None,
+) -> Tensor | Refused:  # fmt: skip
+    return view_storage(storage, offset, size, stride, flags, of)
+
+
+def _parameter(data: object, *_rest: object) -> Tensor | Refused:
+    if type(data) is not Tensor and type(data) is not Refused:
+        raise BadPickle("makes a parameter of something other than a tensor")
+    return data
+
+
+def _from_type(rebuild: object, kind: object, args: object, _state: object) -> object:
+    """A tensor with attributes of its own. Its values lie in the tensor only if its class adds nothing."""
+    if type(rebuild) is not Known or rebuild.name not in _REBUILDS or type(args) is not tuple:
+        raise BadPickle("rebuilds a tensor in a way we do not know")
+    if kind not in _PLAIN_TENSORS:
+        raise BadPickle(f"holds a subclass of torch.Tensor; {_CONVERT}")
+    return _REBUILDS[rebuild.name](*args)
+
+
+def _encode(text: object, encoding: object) -> str:
+    """Bytes, as Python writes them in an old pickle. No tensor lies in them: their text will do."""
+    if type(text) is not str or encoding != "latin1":
+        raise BadPickle("writes bytes in a way we do not know")
+    return text
+
+
+def _mapping(*args: object) -> dict[object, object]:
+    """An empty mapping: its items follow in the pickle. Python 2 alone wrote them here."""
+    if args and type(args[0]) is list and args[0]:
+        raise BadPickle("holds a mapping as Python 2 wrote it; load and save it again with a newer torch")
+    return {}
+
+
+def _same(values: object = ()) -> object:
+    return values
+
+
+def _no_value(*_args: object) -> None:
+    """Something that is no tensor and holds none, such as a device."""
+
+
+def _refuse(sentence: str) -> Callable[..., Refused]:
+    return lambda *_args: Refused(sentence)
+
+
+_REFUSED_SIZES = {
+    "complex32": 4, "qint8": 1, "quint8": 1, "qint32": 4, "quint4x2": 1, "quint2x4": 1, "float4_e2m1fn_x2": 1,
+    "bits8": 1, "bits16": 2, "bits1x8": 1, "bits2x4": 1, "bits4x2": 1,
+}  # fmt: skip
+_STORAGES = {
+    "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16",
+    "Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
+    "ComplexDouble": "complex128", "ComplexFloat": "complex64",
+    "Untyped": "uint8",
+    "QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32", "QUInt4x2": "quint4x2", "QUInt2x4": "quint2x4",
+}  # fmt: skip
+_REBUILDS: dict[str, Callable[..., object]] = {
+    "_rebuild_tensor": view_storage,  # torch itself gives it the first four
+    "_rebuild_tensor_v2": _tensor_v2,
+    "_rebuild_tensor_v3": _tensor_v3,
+    "_rebuild_parameter": _parameter,
+    "_rebuild_parameter_with_state": _parameter,
+    "_rebuild_qtensor": _refuse("is quantized; save its .dequantize() instead"),
+    "_rebuild_sparse_tensor": _refuse("is sparse; save its .to_dense() instead"),
+    "_rebuild_sparse_csr_tensor": _refuse("is sparse; save its .to_dense() instead"),
+    "_rebuild_nested_tensor": _refuse("is a nested tensor; save its .unbind() instead"),
+    "_rebuild_meta_tensor_no_storage": _refuse("is on the meta device and has no values"),
+    "_rebuild_wrapper_subclass": _refuse("is a subclass of torch.Tensor; save a plain tensor"),
+}
+
+_TORCH_DTYPES = {name: TorchDType(name, dtype.itemsize, dtype) for name, dtype in DTYPES.items()} | {
+    name: TorchDType(name, size, None) for name, size in _REFUSED_SIZES.items()
+}
+_SCHEMES = (
+    "tensor_affine", "tensor_symmetric",
+    "channel_affine", "channel_symmetric", "channel_affine_float_qparams",
+)  # fmt: skip
+_PLAIN_TENSORS = (Known("torch.Tensor"), Known("torch.nn.parameter.Parameter"))
+_BUILTINS: dict[str, Callable[..., object] | None] = {
+    "set": _same, "frozenset": _same, "complex": _no_value, "bytearray": _no_value,
+    "list": None, "dict": None, "tuple": None, "int": None, "float": None, "str": None, "bool": None,
+}  # fmt: skip
+
+GLOBALS: dict[tuple[str, str], object] = {
+    ("collections", "OrderedDict"): Known("OrderedDict", _mapping),
+    ("collections", "defaultdict"): Known("defaultdict", _mapping),
+    ("collections", "Counter"): Known("Counter", _no_value),
+    ("_codecs", "encode"): Known("encode", _encode),
+    ("torch", "Size"): Known("torch.Size", _same),
+    ("torch", "device"): Known("torch.device", _no_value),
+    ("torch", "Tensor"): _PLAIN_TENSORS[0],
+    ("torch.nn.parameter", "Parameter"): _PLAIN_TENSORS[1],
+    ("torch.serialization", "_get_layout"): Known("_get_layout", _no_value),
+    ("torch._tensor", "_rebuild_from_type_v2"): Known("_rebuild_from_type_v2", _from_type),
+    **{("torch._utils", name): Known(name, stand_in) for name, stand_in in _REBUILDS.items()},
+    **{("torch", name): of for name, of in _TORCH_DTYPES.items()},
+    **{
+        (module, f"{kind}Storage"): StorageType(_TORCH_DTYPES[name])
+        for kind, name in _STORAGES.items()
+        for module in ("torch", "torch.cuda", "torch.storage")
+    },
+    **{
+        (module, name): Known(name, stand_in)
+        for name, stand_in in _BUILTINS.items()
+        for module in ("builtins", "__builtin__")
+    },
+    **{("torch", f"per_{scheme}"): Known(scheme) for scheme in _SCHEMES},
+}

@@ -1,0 +1,267 @@
+"""Reading the pickle inside a torch file without running it.
+
+Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to
+whatever index it claims; a subclass cannot stop all three. This machine knows only the opcodes that
+``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``torch_globals`` for
+everything else, and stops at the first thing it does not know. No step may cost more than the bytes
+it takes: what was read once can be referred to a million times. Nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tensordiff.dump.files import Buffer
+from tensordiff.dump.readers.torch.globals import Known, find_global
+from tensordiff.dump.readers.torch.stand_ins import BadPickle, Storage, find_storage
+
+MAX_PICKLE_BYTES = 1 << 26
+_MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte and us seventy
+_STOP = ord(".")
+_NEWEST_PROTOCOL = 5
+_ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
+_MOST_PARTS = 16  # of a key, or of a call's arguments
+_LONGEST_KEY = 4096
+_INT_BITS = 60  # under these, no two integers hash alike
+
+
+class Pickled(NamedTuple):
+    """What a pickle holds, where it ends, and the storages it pointed to, by key."""
+
+    value: object
+    end: int
+    storages: dict[str, Storage]
+
+
+def unpickle(data: Buffer, start: int = 0) -> Pickled:
+    """Read the pickle that starts at a byte of some data."""
+    machine = _Machine(data, start)
+    try:
+        value = machine.run()
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise BadPickle(f"its pickle is damaged near byte {machine.at}; dump it again") from error
+    return Pickled(value, machine.at, machine.storages)
+
+
+class _Machine:
+    """A stack, those below it since the last marks, and a memo."""
+
+    __slots__ = ("at", "below", "data", "limit", "memo", "stack", "storages")
+
+    def __init__(self, data: Buffer, start: int) -> None:
+        self.data, self.at, self.limit = data, start, min(len(data), start + MAX_PICKLE_BYTES)
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []
+        self.memo: dict[int, object] = {}
+        self.storages: dict[str, Storage] = {}
+
+    def run(self) -> object:
+        for _ in range(_MAX_OPCODES):
+            opcode = self.data[self.at]
+            self.at += 1
+            if opcode == _STOP:
+                return self.stack.pop()
+            step = _STEPS.get(opcode)
+            if step is None:
+                raise BadPickle(f"its pickle has an opcode {opcode:#x}, which torch.save does not write")
+            step(self)
+        raise BadPickle(f"its pickle has more than {_MAX_OPCODES:,} steps; save fewer tensors in one file")
+
+    def take(self, count: int) -> bytes:
+        start, self.at = self.at, self.at + count
+        if self.at > self.limit:
+            raise BadPickle("its pickle is truncated, or larger than any we read; dump it again")
+        return self.data[start : self.at]
+
+    def take_count(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def take_line(self) -> str:
+        end = self.data.find(b"\n", self.at, self.limit)
+        if end < 0:
+            raise BadPickle("its pickle is truncated; dump it again")
+        return self.take(end + 1 - self.at)[:-1].decode()
+
+    def pop_marked(self) -> list[object]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+
+_Step = Callable[[_Machine], None]
+_STEPS: dict[int, _Step] = {}
+
+
+def _opcode(*codes: bytes) -> Callable[[_Step], _Step]:
+    def register(step: _Step) -> _Step:
+        _STEPS.update((code[0], step) for code in codes)
+        return step
+
+    return register
+
+
+def _push(code: bytes, make: Callable[[_Machine], object]) -> None:
+    """Register an opcode that pushes one value."""
+
+    @_opcode(code)
+    def step(machine: _Machine) -> None:
+        value = make(machine)  # may put another stack in the machine
+        machine.stack.append(value)
+
+
+_push(b"N", lambda _: None)
+_push(b"\x88", lambda _: True)
+_push(b"\x89", lambda _: False)
+_push(b"K", lambda m: m.take_count(1))
+_push(b"M", lambda m: m.take_count(2))
+_push(b"J", lambda m: int.from_bytes(m.take(4), "little", signed=True))
+_push(b"\x8a", lambda m: int.from_bytes(m.take(m.take_count(1)), "little", signed=True))
+_push(b"G", lambda m: struct.unpack(">d", m.take(8))[0])
+_push(b"X", lambda m: m.take(m.take_count(4)).decode("utf-8", "surrogatepass"))
+_push(b"\x8c", lambda m: m.take(m.take_count(1)).decode("utf-8", "surrogatepass"))
+_push(b"\x8d", lambda m: m.take(m.take_count(8)).decode("utf-8", "surrogatepass"))
+_push(b"U", lambda m: m.take(m.take_count(1)).decode())  # str of Python 2
+_push(b"T", lambda m: m.take(m.take_count(4)).decode())
+_push(b"C", lambda m: m.take(m.take_count(1)))
+_push(b"B", lambda m: m.take(m.take_count(4)))
+_push(b"\x8e", lambda m: m.take(m.take_count(8)))
+_push(b"\x96", lambda m: m.take(m.take_count(8)))
+_push(b")", lambda _: ())
+_push(b"]", lambda _: [])
+_push(b"}", lambda _: {})
+_push(b"\x8f", lambda _: [])  # a set: what it holds matters, that it holds it once does not
+_push(b"t", lambda m: tuple(m.pop_marked()))
+_push(b"\x91", lambda m: m.pop_marked())
+_push(b"\x85", lambda m: (m.stack.pop(),))
+_push(b"h", lambda m: m.memo[m.take_count(1)])
+_push(b"j", lambda m: m.memo[m.take_count(4)])
+_push(b"c", lambda m: find_global(m.take_line(), m.take_line()))
+
+
+@_opcode(b"\x80")
+def _protocol(machine: _Machine) -> None:
+    if machine.take_count(1) > _NEWEST_PROTOCOL:
+        raise BadPickle("its pickle is of a newer protocol than torch writes")
+
+
+@_opcode(b"\x95")
+def _frame(machine: _Machine) -> None:
+    machine.take(8)
+
+
+@_opcode(b"(")
+def _mark(machine: _Machine) -> None:
+    machine.below.append(machine.stack)
+    machine.stack = []
+
+
+@_opcode(b"q")
+def _put(machine: _Machine) -> None:
+    machine.memo[machine.take_count(1)] = machine.stack[-1]
+
+
+@_opcode(b"r")
+def _put_far(machine: _Machine) -> None:
+    machine.memo[machine.take_count(4)] = machine.stack[-1]
+
+
+@_opcode(b"\x94")
+def _memoize(machine: _Machine) -> None:
+    machine.memo[len(machine.memo)] = machine.stack[-1]
+
+
+@_opcode(b"\x86")
+def _pair(machine: _Machine) -> None:
+    machine.stack[-2:] = [(machine.stack[-2], machine.stack[-1])]
+
+
+@_opcode(b"\x87")
+def _triple(machine: _Machine) -> None:
+    machine.stack[-3:] = [(machine.stack[-3], machine.stack[-2], machine.stack[-1])]
+
+
+@_opcode(b"a")
+def _append(machine: _Machine) -> None:
+    item = machine.stack.pop()
+    _list(machine).append(item)
+
+
+@_opcode(b"e", b"\x90")
+def _extend(machine: _Machine) -> None:
+    items = machine.pop_marked()
+    _list(machine).extend(items)
+
+
+@_opcode(b"s")
+def _set_item(machine: _Machine) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _dict(machine)[_key(key)] = value
+
+
+@_opcode(b"u")
+def _set_items(machine: _Machine) -> None:
+    items = machine.pop_marked()
+    target = _dict(machine)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        target[_key(key)] = value
+
+
+@_opcode(b"b")
+def _set_state(machine: _Machine) -> None:
+    """Attributes, such as ``_metadata`` of a state dict, are dropped; only a mapping may be given any."""
+    machine.stack.pop()
+    _dict(machine)
+
+
+@_opcode(b"\x93")
+def _named_by_stack(machine: _Machine) -> None:
+    name, module = machine.stack.pop(), machine.stack.pop()
+    if type(name) is not str or type(module) is not str:
+        raise BadPickle("its pickle names a global by something other than text")
+    machine.stack.append(find_global(module, name))
+
+
+@_opcode(b"R")
+def _call(machine: _Machine) -> None:
+    args, known = machine.stack.pop(), machine.stack.pop()
+    if type(known) is not Known or known.stand_in is None or type(args) is not tuple or len(args) > _MOST_PARTS:
+        raise BadPickle("its pickle calls something that is not to be called")
+    machine.stack.append(known.stand_in(*args))
+
+
+@_opcode(b"Q")
+def _point(machine: _Machine) -> None:
+    storage = find_storage(machine.stack.pop())
+    if machine.storages.setdefault(storage.key, storage) != storage:
+        raise BadPickle("its pickle describes one storage in two ways")
+    machine.stack.append(storage)
+
+
+def _list(machine: _Machine) -> list[object]:
+    top = machine.stack[-1]
+    if type(top) is not list:
+        raise BadPickle("its pickle appends to something other than a list")
+    return top
+
+
+def _dict(machine: _Machine) -> dict[object, object]:
+    top = machine.stack[-1]
+    if type(top) is not dict:
+        raise BadPickle("its pickle fills something other than a dict")
+    return top
+
+
+def _key(key: object) -> object:
+    """A dict's key: flat, for hashing what is nested without end would end the process."""
+    parts = key if type(key) is tuple else (key,)
+    if len(parts) > _MOST_PARTS or not all(type(part) in _ATOMS and _is_small(part) for part in parts):
+        raise BadPickle("its pickle has a dict whose keys are neither short text nor numbers")
+    return key
+
+
+def _is_small(part: object) -> bool:
+    """Long text is slow to compare; large integers can be chosen to share one hash."""
+    if isinstance(part, str | bytes):
+        return len(part) <= _LONGEST_KEY
+    return not isinstance(part, int) or part.bit_length() <= _INT_BITS

@@ -1,0 +1,280 @@
+"""What the tensors of one torch file are called: the path of keys that leads to them.
+
+``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor, tensor]}`` holds ``a_0`` and ``a_1``. A value
+that a pickle refers to twice is found twice, so a few bytes can claim more tensors than a disk could
+hold: how often values may be shared is bounded here, not how many there are.
+
+Reading what ``torch.save`` leaves: one file of many tensors, or a folder of one tensor a file.
+
+A folder may hold a hundred thousand files, so opening it lists names and no more; each file is
+opened when its entry is asked and let go with the array that was read from it. Where a print hook
+left ``tensor_names.txt``, that is the order of execution. A folder's ``.bin`` may be anything and
+counts only if the first of them is torch's. What is inside a file is read by ``torch_archive``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from tensordiff.dump.detect import Found
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.files import map_file
+from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
+from tensordiff.dump.readers.torch.stand_ins import BadPickle, Refused, Storage, Tensor, shorten
+from tensordiff.dump.zip_files import MEMBER_MAGIC
+from tensordiff.errors import BadFile
+
+Leaf = Tensor | Refused
+NamedLeaf = tuple[str, Leaf]
+_Container = dict[object, object] | list[object] | tuple[object, ...]
+
+_MAX_DEPTH = 64
+_MAX_NAME = 4096
+_MAX_TEXT = 1 << 25
+_MAX_SHARING = 16
+_ALWAYS_ALLOWED = 1 << 14
+_BARE_STORAGE = Refused("is a bare storage; save the tensor itself")
+_WALKED = (Tensor, Refused, Storage, dict, list, tuple)
+
+
+def name_tensors(content: object, stem: str) -> list[NamedLeaf]:
+    """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem."""
+    return list(_Walk(stem).leaves("", _unwrap(content), 0))
+
+
+def _unwrap(content: object) -> object:
+    """SGLang's dumper writes each tensor as a value with notes about it."""
+    if not isinstance(content, dict) or content.keys() != {"value", "meta"}:
+        return content
+    return content["value"]
+
+
+class _Walk:
+    """A walk through what a file holds, and how far it has come."""
+
+    def __init__(self, stem: str) -> None:
+        self._stem, self._room, self._text = stem, _ALWAYS_ALLOWED, _MAX_TEXT
+        self._seen: set[int] = set()
+
+    def leaves(self, name: str, value: object, depth: int) -> Iterator[NamedLeaf]:
+        if isinstance(value, Leaf):
+            yield name or self._stem, value
+        elif isinstance(value, Storage):
+            yield name or self._stem, _BARE_STORAGE
+        elif isinstance(value, dict | list | tuple):
+            self._enter(value, depth)
+            for child, below in self._children(name, value):
+                self._check_name(child)
+                yield from self.leaves(child, below, depth + 1)
+
+    def _children(self, name: str, value: _Container) -> Iterator[tuple[str, object]]:
+        if isinstance(value, dict):
+            before = f"{name}." if name else ""
+            return ((f"{before}{key}", below) for key, below in value.items() if isinstance(below, _WALKED))
+        before = f"{name or self._stem}_"
+        return ((f"{before}{i}", below) for i, below in enumerate(value) if isinstance(below, _WALKED))
+
+    def _enter(self, value: _Container, depth: int) -> None:
+        """Count a container's values; met for the first time, it brings room to meet them again."""
+        if id(value) not in self._seen:
+            self._seen.add(id(value))
+            self._room += len(value) * _MAX_SHARING
+        self._room -= len(value)
+        if self._room < 0 or depth >= _MAX_DEPTH:
+            raise BadPickle("holds values shared too often or nested too deep; save a flat dict of tensors")
+
+    def _check_name(self, name: str) -> None:
+        self._text -= len(name)
+        if len(name) > _MAX_NAME or self._text < 0:
+            raise BadPickle(f"names a tensor with {len(name)} characters, or too many; save under shorter keys")
+
+
+_SURE = (".pt", ".pth")
+_MAYBE = (".bin", ".ckpt")
+_NAMES = "tensor_names.txt"
+_MAX_NAMES_BYTES = 1 << 26
+_HEAD_BYTES = 1024  # the first member's header, with the longest name a file system allows
+_MANGLED = re.compile(r'[\\/:*?"<>| \x00-\x1f]')
+
+
+def look(found: Found) -> Dump | None:
+    """Open a torch file or a folder of them."""
+    return _look_folder(found) if found.is_folder else _look_file(found)
+
+
+def _look_file(found: Found) -> Dump | None:
+    mine = found.path.name.lower().endswith(_SURE) or _is_torch(found.path)
+    return _open_file(found.path) if mine else None
+
+
+def _look_folder(found: Found) -> Dump | None:
+    files = _torch_files(found)
+    if not files:
+        return None
+    if _NAMES in found.files:
+        return _open_hooked(found, files)
+    return (len(files) == 1 and _open_only_file(found, files[0])) or _open_flat(found, files)
+
+
+def _torch_files(found: Found) -> list[str]:
+    unsure = found.named(*_MAYBE)
+    kinds = _SURE + _MAYBE if unsure and _is_torch(found.path / unsure[0]) else _SURE
+    return found.named(*kinds)
+
+
+def _is_torch(path: Path) -> bool:
+    """Whether a file that could be anything starts as a torch file does."""
+    try:
+        head = map_file(path)[:_HEAD_BYTES]
+    except BadFile:
+        return False  # not ours to complain of: nothing says that it is torch's
+    return is_legacy(head) or (head[:4] == MEMBER_MAGIC and b"/data.pkl" in head)
+
+
+def _open_flat(found: Found, files: list[str]) -> Dump:
+    """A folder of files in no known order. Two files of one stem keep their suffixes."""
+    stems = [_stem(file) for file in files]
+    counts, folder = Counter(stems), str(found.path)
+    entries = tuple(
+        _file_entry(folder, file, stem if counts[stem] == 1 else file) for stem, file in zip(stems, files, strict=True)
+    )
+    return Dump(found.path, "torch", entries, ordered=False, problems=found.problems)
+
+
+def _open_hooked(found: Found, files: list[str]) -> Dump:
+    """A folder with the names a print hook wrote as the model ran; files it does not name come last."""
+    counts = Counter(_read_names(found.path / _NAMES))
+    pairs = _pair_names(list(counts), files)
+    taken = set(pairs.values())
+    rest = {file if _stem(file) in pairs else _stem(file): file for file in files if file not in taken}
+    entries = tuple(_file_entry(str(found.path), file, name) for name, file in (pairs | rest).items())
+    return Dump(found.path, "torch-hook", entries, True, (*found.problems, *_name_problems(counts, pairs)))
+
+
+def _read_names(path: Path) -> list[str]:
+    text = map_file(path)
+    if len(text) > _MAX_NAMES_BYTES:
+        raise BadFile(path, f"has {len(text)} bytes, more than any list of names; is it another file?")
+    return [line.rstrip("\r") for line in os.fsdecode(bytes(text)).split("\n") if line.strip()]
+
+
+def _pair_names(names: list[str], files: list[str]) -> dict[str, str]:
+    """The file each name means: its own, or the one left over that the name became on the file system."""
+    own = {_stem(file): file for file in reversed(files)}
+    named = set(names)
+    left = {_mangle(stem): file for stem, file in own.items() if stem not in named}
+    pairs = ((name, own.get(name) or left.pop(_mangle(name), None)) for name in names)
+    return {name: file for name, file in pairs if file}
+
+
+def _name_problems(counts: Counter[str], pairs: dict[str, str]) -> Iterator[Problem]:
+    for name, count in counts.items():
+        if name not in pairs:
+            yield Problem(f"{shorten(name)}.pt", f"is named in {_NAMES} but has no file of its own", is_unread=True)
+        elif count > 1:
+            yield Problem(pairs[name], f"is named {count} times in {_NAMES} and can hold only one of them")
+
+
+def _mangle(name: str) -> str:
+    return _MANGLED.sub("_", name)
+
+
+def _stem(file: str) -> str:
+    stem, dot, suffix = file.rpartition(".")
+    return stem if stem and f"{dot}{suffix.lower()}" in _SURE + _MAYBE else file
+
+
+def _file_entry(folder: str, file: str, name: str) -> Entry:
+    return entry(name, TorchFile(folder, file))
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """The one tensor of a file, which is opened anew each time it is asked for."""
+
+    folder: str
+    file: str
+
+    @cached_property
+    def spec(self) -> Spec:
+        """Shape and dtype, from the file's pickle."""
+        return self._open()[1].spec
+
+    def read(self) -> Array:
+        """The values; the mapping of the file goes with them."""
+        archive, tensor = self._open()
+        return archive.read(tensor)
+
+    def _open(self) -> tuple[Archive, Tensor]:
+        archive = open_archive(f"{self.folder}{os.sep}{self.file}")
+        if isinstance(archive.value, Tensor):
+            return archive, archive.value
+        found = _name_tensors(archive, _stem(self.file))
+        if len(found) > 1:
+            some = ", ".join(shorten(name) for name, _ in found[:3])
+            raise BadFile(archive.path, f"holds {len(found)} tensors ({some}, …); open that file on its own")
+        return archive, _readable(archive, *found[0])
+
+
+def _open_file(path: Path) -> Dump:
+    """One file, its tensors in the order they were put in."""
+    archive = open_archive(path)
+    kept: dict[str, Entry] = {}
+    twins: list[Problem] = []
+    for name, leaf in _name_tensors(archive, _stem(path.name)):
+        if name in kept:
+            why = f"has two tensors named {shorten(name)!r}; the first is kept"
+            twins.append(Problem(path.name, why, is_unread=True))
+        else:
+            kept[name] = entry(name, _InArchive(archive, name, leaf))
+    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(twins))
+
+
+def _open_only_file(found: Found, file: str) -> Dump | None:
+    """A folder's only file, if it holds several tensors."""
+    try:
+        dump = _open_file(found.path / file)
+    except BadFile:
+        return None  # said again, and to whom it concerns, when its entry is asked
+    return replace(dump, path=found.path, problems=found.problems + dump.problems) if len(dump) > 1 else None
+
+
+class _InArchive(NamedTuple):
+    """One tensor of a file that stays mapped."""
+
+    archive: Archive
+    name: str
+    leaf: Leaf
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype."""
+        return _readable(*self).spec
+
+    def read(self) -> Array:
+        """The values, mapped."""
+        return self.archive.read(_readable(*self))
+
+
+def _name_tensors(archive: Archive, stem: str) -> list[NamedLeaf]:
+    try:
+        found = name_tensors(archive.value, stem)
+    except BadPickle as error:
+        raise BadFile(archive.path, str(error)) from error
+    if not found:
+        raise BadFile(archive.path, "holds no tensor; was something else saved under this name?")
+    return found
+
+
+def _readable(archive: Archive, name: str, leaf: Leaf) -> Tensor:
+    if isinstance(leaf, Refused):
+        raise BadFile(archive.path, f"its tensor {shorten(name)!r} {leaf.sentence}")
+    return leaf

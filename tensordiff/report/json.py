@@ -1,0 +1,171 @@
+"""The JSON of ``compare``: the contract's shape, strict JSON, nothing else.
+
+The JSON of ``bisect``: the answer, the suspects, and every place that was judged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tensordiff.align.match import Alignment
+from tensordiff.compare.engine import Row
+from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.lint import Finding
+from tensordiff.compare.look.logits import Logits
+from tensordiff.dump.model import Dump
+from tensordiff.report.labels import component
+from tensordiff.search.bisect import ASSUMPTION, Mark
+from tensordiff.search.bisect_outcome import BisectOutcome
+from tensordiff.search.outcome import Outcome
+
+COMPARE_SCHEMA = "tensordiff.compare/1"
+
+
+def strict(value: Any) -> Any:
+    """JSON has no NaN: non-finite numbers become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON text. Names from outside keep no control characters and no lone surrogates."""
+    return json.dumps(strict(value), allow_nan=False, ensure_ascii=True)
+
+
+def compare_json(
+    reference: Dump,
+    candidate: Dump,
+    alignment: Alignment,
+    outcome: Outcome,
+    findings: Iterable[Finding],
+    logits: Logits | None = None,
+    hint: Hint | None = None,
+) -> dict[str, Any]:
+    """The whole comparison as one object; the hint is the culprit's."""
+    return {
+        "schema": COMPARE_SCHEMA,
+        "reference": _dump(reference),
+        "candidate": _dump(candidate),
+        "alignment": {
+            "pairs": len(alignment.pairs),
+            "coverage": round(alignment.coverage, 4),
+            "order": alignment.order,
+            "orphans": {
+                "reference": [entry.name for entry in alignment.reference_orphans],
+                "candidate": [entry.name for entry in alignment.candidate_orphans],
+            },
+        },
+        "lint": [finding._asdict() for finding in findings],
+        "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
+        "culprit": _hinted(culprit_json(outcome.culprit), hint),
+        "culprits": [culprit_json(row) for row in outcome.culprits],
+        "verdict": outcome.verdict,
+        "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
+    }
+
+
+def _dump(dump: Dump) -> dict[str, Any]:
+    return {
+        "path": str(dump.path),
+        "format": dump.format,
+        "entries": len(dump),
+        "source": dump.facts.get("source"),
+    }
+
+
+def row_json(row: Row, hint: Hint | None = None) -> dict[str, Any]:
+    """One measured pair as an object."""
+    reference, candidate = row.pair.reference, row.pair.candidate
+    return {
+        "index": row.pair.index, "name": row.pair.name, "port": reference.port,
+        "step": reference.step, "call": reference.call,
+        "reference": reference.name, "candidate": candidate.name, "by": row.pair.by,
+        "views": list(row.views), "dtype": row.dtypes, "shape": row.shape,
+        "diff": row.diff and row.diff.as_json(), "injected": row.injected and row.injected.as_json(),
+        "golden_ratio": row.golden_ratio, "hint": hint and hint._asdict(),
+        "verdict": row.verdict.name, "why": row.verdict.why,
+        "amplification": row.amplification, "downcast": row.downcast,
+    }  # fmt: skip
+
+
+def culprit_json(row: Row | None) -> dict[str, Any] | None:
+    """The place to look at first, in few words."""
+    if row is None:
+        return None
+    whole = row_json(row)
+    return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
+
+
+def _hinted(culprit: dict[str, Any] | None, hint: Hint | None) -> dict[str, Any] | None:
+    return culprit and culprit | {"hint": hint and hint._asdict()}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Statistics of the MSE over outputs, in all and by component."""
+    measured = [(component(row.pair.name), row.diff.mse) for row in rows if row.diff and not row.is_input]
+    groups: dict[str, list[float]] = {}
+    for name, mse in measured:
+        groups.setdefault(name, []).append(mse)
+    return {
+        "mse": statistics_of([mse for _, mse in measured]),
+        "components": {name: {"pairs": len(some), "mse": statistics_of(some)} for name, some in sorted(groups.items())},
+    }
+
+
+def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Min, max, mean and median of the finite values, and how many are finite; None where none is."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return {"min": None, "max": None, "mean": None, "median": None, "finite": 0}
+    return {
+        "min": min(finite), "max": max(finite), "mean": statistics.fmean(finite),
+        "median": statistics.median(finite), "finite": len(finite),
+    }  # fmt: skip
+
+
+BISECT_SCHEMA = "tensordiff.bisect/1"
+
+
+def bisect_json(outcome: BisectOutcome) -> dict[str, Any]:
+    """A whole search as one object."""
+    bisect, check = outcome.bisect, outcome.check
+    return {
+        "schema": BISECT_SCHEMA,
+        "assumption": ASSUMPTION,
+        "places": len(bisect.places),
+        "first_bad": _first_bad(outcome),
+        "suspects": [_place(outcome, at) for at in _suspects(outcome)],
+        "probes": [_judged(outcome, at, mark) for mark, at in bisect.marks],
+        "checks": [_judged(outcome, at, check.marks[at]) for at in check.looked] if check else [],
+        "monotone": check.is_monotone if check else None,
+        "verdict": outcome.verdict,
+    }
+
+
+def _first_bad(outcome: BisectOutcome) -> dict[str, Any] | None:
+    found = culprit_json(outcome.first_bad)
+    return None if found is None else found | {"why": outcome.why_bad}
+
+
+def _suspects(outcome: BisectOutcome) -> range:
+    return range(0) if outcome.bisect.all_good else outcome.bisect.suspects
+
+
+def _place(outcome: BisectOutcome, at: int) -> dict[str, Any]:
+    pair = outcome.oracle.pairs[at]
+    return {"index": pair.index, "name": pair.name, "port": pair.reference.port}
+
+
+def _judged(outcome: BisectOutcome, at: int, mark: Mark) -> dict[str, Any]:
+    row = outcome.oracle.row(at)
+    rel_l2 = row.diff.rel_l2 if row.diff else None
+    return _place(outcome, at) | {"rel_l2": rel_l2, "verdict": row.verdict.name, "mark": mark}

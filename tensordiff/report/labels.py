@@ -1,0 +1,125 @@
+"""How a pair, a number, a shape and a verdict are spelled wherever they are shown.
+
+Names come from outside: what leaves here is one printable line. What is markup in a format (``<`` in HTML, ``|`` in
+Markdown, a leading ``=`` in a spreadsheet) is that format's to escape.
+
+Which part of a network a layer belongs to, by the words people use for them.
+
+A profile as one line of text, on one log scale for all, so that rows can be compared by eye.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+from tensordiff.align.match import Pair
+from tensordiff.compare.judge.verdict import VerdictName
+from tensordiff.dump.model import Entry
+from tensordiff.errors import printable
+
+GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
+_NUMBER = 8
+_NAMELESS = "(no name)"
+_LONGEST = 300  # characters of a name in a line that has more to tell
+
+
+def label(pair: Pair) -> str:
+    """A pair as people call it: its layer, the port unless it is the output, the call and step unless the first."""
+    entry = pair.reference
+    port = () if entry.port in ("output", "output_0") else (entry.port,)
+    call = () if entry.call == 1 else (f"call {entry.call}",)
+    step = () if entry.step == 0 else (f"step {entry.step}",)
+    return printable(" ".join((pair.name or _NAMELESS, *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+
+
+def name_of(entry: Entry) -> str:
+    """An entry as it is called in its dump."""
+    return printable(entry.name or _NAMELESS)
+
+
+def short(text: str, width: int = _LONGEST) -> str:
+    """Cut in the middle: a layer's number and its last part tell it from others."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[head + 1 - width :]}"
+
+
+def number(value: float | None) -> str:
+    """A number in at most eight characters, nine with a sign; ``-`` where there is none."""
+    if value is None:
+        return "-"
+    text = "0" if value == 0 else f"{value:.2e}"
+    return text if len(text.lstrip("-")) <= _NUMBER else f"{value:.1e}"
+
+
+def shape_of(shape: Sequence[int] | None) -> str:
+    """A shape as Python spells a list; ``-`` where the two sides have none in common."""
+    return "-" if shape is None else str(list(shape))
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of something, in the right number."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many characters; what is left out is marked."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+_COMPONENTS = (
+    ("norm", re.compile(r"norm(?:\d|_|\b)|(?:^|[._])ln_?[\w]*$", re.I)),
+    ("attention", re.compile(r"attn|attention|(?:^|\.)[qkvo]_?proj|qkv|rotary|rope", re.I)),
+    ("mlp", re.compile(r"mlp|feed_?forward|ffn|expert|intermediate|act_fn|(?:^|\.)(?:fc\d|gate|up|down)\b", re.I)),
+    ("embedding", re.compile(r"embed|(?:^|\.)w[tp]e$", re.I)),
+    ("head", re.compile(r"(?:^|\.)(?:lm_)?head|pooler|classifier|logits", re.I)),
+    ("block", re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.\d+$")),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1 << 16)
+def component(layer: str) -> str:
+    """Attention, mlp, norm, embedding, head, block, or other; the last part of the name counts first."""
+    last = layer.rpartition(".")[2]
+    for text in (last, layer):
+        for name, pattern in _COMPONENTS:
+            if pattern.search(text):
+                return name
+    return "other"
+
+
+BARS = "▁▂▃▄▅▆▇█"
+LOWEST, HIGHEST = -8.0, 0.0
+"""log10 of the relative errors that the lowest and the highest bar stand for."""
+
+
+def sparkline(profile: Sequence[float], width: int) -> str:
+    """One character a stretch: ``·`` no error, bars by size, ``×`` NaN, ``∞`` infinite."""
+    return "".join(_bar(value) for value in shrink(profile, width))
+
+
+def shrink(profile: Sequence[float], width: int) -> list[float]:
+    """The largest of each of at most ``width`` stretches; a NaN is larger than anything."""
+    count = min(width, len(profile))
+    cuts = [len(profile) * k // count for k in range(count + 1)] if count else [0]
+    return [max(profile[a:b], key=_rank) for a, b in pairwise(cuts)]
+
+
+def _rank(value: float) -> tuple[bool, float]:
+    return math.isnan(value), value
+
+
+def _bar(value: float) -> str:
+    if math.isnan(value):
+        return "×"
+    if math.isinf(value):
+        return "∞"
+    if value <= 0:
+        return "·"
+    height = (math.log10(value) - LOWEST) / (HIGHEST - LOWEST)
+    return BARS[max(0, min(len(BARS) - 1, int(height * len(BARS))))]

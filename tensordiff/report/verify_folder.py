@@ -1,0 +1,194 @@
+"""One scenario of a verification as a folder: which modules ran, the plot, and the report as text, HTML and JSON.
+
+A verification on one page: both scenarios side by side, culprits and victims, what it means, what to try next.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from tensordiff.compare.engine import Row
+from tensordiff.dump.model import Dump
+from tensordiff.errors import printable
+from tensordiff.report.compared import Compared
+from tensordiff.report.formats import write_story
+from tensordiff.report.labels import GLYPHS, counted, label, number
+from tensordiff.report.markdown import code, prose, sentence_markdown, table
+from tensordiff.report.model import Story
+from tensordiff.report.row_detail import Close
+from tensordiff.report.saving import encoded, save
+
+WITHOUT, WITH = "without_injection", "with_injection"
+REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
+REPORTS = ("mse_plot.png", "layer_verification_report.txt", "report.html", "report.json")
+
+
+def write_scenario(session: Compared, story: Story, folder: Path) -> None:
+    """Write everything but the layers themselves."""
+    for side, dump in (("reference", session.reference), ("candidate", session.candidate)):
+        save(folder / f"module_names_{side}.txt", encoded(module_names(dump)))
+    for name in REPORTS:
+        write_story(session, story, folder / name)
+
+
+def module_names(dump: Dump) -> str:
+    """The modules of a dump, one a line, as they ran."""
+    layers = dict.fromkeys(printable(entry.layer) for entry in dump.entries if not entry.is_input)
+    return "".join(f"{layer}\n" for layer in layers)
+
+
+_MOST = 30
+Lines = Iterator[str]
+
+
+class Verified(NamedTuple):
+    """What a verification found."""
+
+    whole: Story
+    """Both scenarios weighed together; the first one alone where there is no other."""
+    without: Story
+    injected: Story | None
+    left_out: str
+    """Why there is no scenario with injection; empty where there is one."""
+    has_layers: bool = True
+    """Whether the dumps are still there."""
+
+
+def verify_summary(found: Verified) -> str:
+    """``summary.md``."""
+    sections = (_head(found), _scenarios(found), _blame(found), _meaning(found), _next(found))
+    return "\n".join(chain.from_iterable(sections)) + "\n"
+
+
+def _head(found: Verified) -> Lines:
+    whole = found.whole
+    yield f"# {GLYPHS[whole.verdict]} {whole.verdict}: {prose(whole.title)}"
+    yield ""
+    yield sentence_markdown(whole)
+
+
+def _scenarios(found: Verified) -> Lines:
+    stories = [found.without, *([found.injected] if found.injected else [])]
+    names = [WITHOUT, WITH][: len(stories)]
+    asked: tuple[tuple[str, Callable[[Story], str]], ...] = (
+        ("verdict", lambda story: f"{GLYPHS[story.verdict]} {story.verdict}"),
+        ("pairs", lambda story: str(len(story.rows))),
+        ("agree, drift, diverge, unknown", lambda story: ", ".join(str(count) for count in story.counts.values())),
+        ("first culprit", lambda story: code(label(story.culprits[0].pair)) if story.culprits else "none"),
+        ("largest MSE", lambda story: number(story.statistics["mse"]["max"])),
+        ("median MSE", lambda story: number(story.statistics["mse"]["median"])),
+        ("not paired", lambda story: str(len(story.orphans))),
+    )
+    yield ""
+    yield from table(
+        ("", *(name.replace("_", " ") for name in names)),
+        ((title, *(told(story) for story in stories)) for title, told in asked),
+    )
+    yield ""
+    links = (f"[{name}/report.html]({name}/report.html), [plot]({name}/mse_plot.png)" for name in names)
+    yield f"Reports: {'; '.join(links)}."
+    if found.left_out:
+        yield ""
+        yield f"**The scenario with injection was left out**: {prose(found.left_out)}."
+
+
+def _blame(found: Verified) -> Lines:
+    whole = found.whole
+    yield from _listed("Culprits: wrong by themselves", whole.culprits, whole)
+    yield from _listed("Modules that a culprit lies in", whole.holders, whole)
+    yield from _listed("Victims: wrong because of what came before", whole.victims, whole)
+
+
+def _listed(title: str, rows: tuple[Row, ...], story: Story) -> Lines:
+    if not rows:
+        return
+    yield ""
+    yield f"## {title} ({len(rows)})"
+    yield ""
+    yield from table(("layer", "rel_l2", "with injection", "why"), (_row(row) for row in rows[:_MOST]))
+    if len(rows) > _MOST:
+        yield ""
+        yield f"and {len(rows) - _MOST} more of {counted(len(story.rows), 'pair')}"
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    diff, injected = (number(found.rel_l2) if found else "-" for found in (row.diff, row.injected))
+    return code(label(row.pair)), diff, injected, prose(row.verdict.why)
+
+
+def _meaning(found: Verified) -> Lines:
+    yield ""
+    yield "## What it means"
+    yield ""
+    yield from (f"- {sentence}" for sentence in _means(found))
+
+
+def _means(found: Verified) -> Lines:
+    whole = found.whole
+    if whole.verdict == "unknown":
+        yield "Nobody can tell whether the two agree: look at what could not be compared before any number is believed."
+    elif not whole.culprits:
+        yield "No layer is wrong by itself; what differs is rounding, or what rounding became on its way through."
+    elif found.injected is None:
+        yield "A layer is called a culprit here because what came in agrees, or agrees far better than what came out."
+        yield "Only a run with the reference's inputs injected tells culprits from victims for certain."
+    else:
+        yield from _weighed(whole)
+    if found.injected is not None and found.without.culprits and not found.injected.culprits:
+        yield "With right inputs every layer is right: the error is carried along, or arises between these layers."
+    close = next(iter(whole.closes), None)
+    if close is not None and close.hint is not None:
+        yield f"The culprit looks like: {prose(close.hint.sentence)}."
+
+
+def _weighed(whole: Story) -> Lines:
+    yield f"Wrong even with the reference's inputs: {counted(len(whole.culprits), 'layer')}. The fault lies there."
+    if whole.victims:
+        yield f"Right again with right inputs: {counted(len(whole.victims), 'layer')}. Mend what runs before."
+    yield "Weights, caches, masks and positions that were not injected count as part of a layer here."
+
+
+def _next(found: Verified) -> Lines:
+    yield ""
+    yield "## What to try next"
+    yield ""
+    yield from (f"- {sentence}" for sentence in _tries(found))
+
+
+def _tries(found: Verified) -> Lines:
+    whole = found.whole
+    both = " ".join(shlex.quote(side.path) for side in (whole.reference, whole.candidate))
+    if not found.has_layers:
+        yield f"The layers were not kept: verify again with {code('--save-layers')} for what follows."
+    if whole.culprits:
+        yield f"Look at the culprit's elements: {code(f'tensordiff report {both} --select {_named(whole)}')}"
+        yield from _about(next(iter(whole.closes), None))
+    if whole.culprits and found.injected is None:
+        yield f"Capture the candidate with {code('--inject REF')}, and give that dump with {code('--injected')}."
+    if whole.orphans:
+        yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {code(f'tensordiff align {both}')}"
+    if whole.findings:
+        yield f"Ask whether the comparison is fair: {code(f'tensordiff lint {both}')}"
+    if not whole.has_golden and whole.verdict != "agrees":
+        yield f"Give a run in higher precision with {code('--golden')}: it tells a bug from a noisy layer."
+    if whole.verdict in ("agrees", "drifts"):
+        yield f"Keep it so: {code(f'tensordiff tolerances {both} -o tolerances.toml')}, then give that file in CI."
+
+
+def _named(whole: Story) -> str:
+    return shlex.quote(f"^{re.escape(label(whole.culprits[0].pair))}$")
+
+
+def _about(close: Close | None) -> Lines:
+    if close is None:
+        return
+    for side, origin in zip(("reference", "candidate"), close.origins, strict=True):
+        if origin:
+            yield f"Read the {side}'s code: {code(origin)}"
+    if close.repro:
+        yield f"Make a repro of the layer alone: {code(close.repro)}"

@@ -1,0 +1,357 @@
+"""A session file's content: what is in it, as a frozen value, and as JSON that is read strictly.
+
+A word that is not known is refused, as in a rules file: passed over it would be lost at the next
+writing. Where the file stands, and when it is put aside, is decided in ``state``.
+
+The session file: where what a person did with two dumps is kept, and how it comes back.
+
+The file stands beside the candidate, or where it was told, or in the user's state folder where nothing
+can be written beside the dumps. It is replaced whole or not at all. What cannot be read is never
+overwritten: it is put aside under another name, and a sentence says so. A file knows which dumps it is
+about and says when they changed; everything in it is by name, so it can be applied to other dumps too.
+What is in it is in ``state_json``. Nothing here opens a dump.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from tensordiff.align.match import Pair
+from tensordiff.align.rules.file import RulesFile, read_text, rules_text
+from tensordiff.align.rules.rule_book import rebased
+from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
+
+SCHEMA = "tensordiff.session/1"
+_FAMILY = "tensordiff.session/"
+T = TypeVar("T")
+
+
+class Identity(NamedTuple):
+    """Which dump it was: where, and what its files come to."""
+
+    path: str
+    files: int
+    bytes: int
+    newest: int
+    """When its newest file was changed, in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a person did. Rows are named by ``row_name``, layers by their canonical name."""
+
+    dumps: tuple[Identity, Identity] | None = None
+    """Reference and candidate, as they were; None where it is about none yet."""
+    said: RulesFile | None = None
+    """All rules as edited; None where nobody edited any."""
+    said_over: RulesFile = field(default_factory=RulesFile)
+    """What the rules file said when they were edited."""
+    marks: tuple[str, ...] = ()
+    bisect: str = ""
+    """The log of a search, as ``bisect --replay`` takes it."""
+    columns: tuple[str, ...] | None = None
+    """Those shown; None for those shown unless told."""
+    sort: str | None = None
+    """A column's id; None for execution order."""
+    descending: bool = False
+    filter: str = ""
+    faults: bool = False
+    inputs: bool = False
+    cursor: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By canonical name of the layer."""
+
+
+def state_text(state: State) -> str:
+    """A state as JSON."""
+    return json.dumps(_as_json(state), indent=1) + "\n"
+
+
+def _as_json(state: State) -> dict[str, Any]:
+    rules = None if state.said is None else {"said": rules_text(state.said), "over": rules_text(state.said_over)}
+    dumps = state.dumps and dict(zip(("reference", "candidate"), (d._asdict() for d in state.dumps), strict=True))
+    return {
+        "schema": SCHEMA,
+        "dumps": dumps,
+        "rules": rules,
+        "marks": list(state.marks),
+        "bisect": state.bisect,
+        "columns": None if state.columns is None else list(state.columns),
+        "sort": state.sort,
+        "descending": state.descending,
+        "filter": state.filter,
+        "faults": state.faults,
+        "inputs": state.inputs,
+        "cursor": state.cursor,
+        "notes": dict(state.notes),
+    }
+
+
+def state_of(text: str, path: Path) -> State:
+    """Read JSON back; ``BadFile`` where it is none of ours."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(path, f"is not valid JSON ({error!s:.120}); is it a session file?") from error
+    if not isinstance(content, dict):
+        raise BadFile(path, "is not a session file: it holds no object")
+    _check_schema(content.get("schema"), path)
+    return _Content(content, path).state()
+
+
+def _check_schema(schema: object, path: Path) -> None:
+    if schema == SCHEMA:
+        return
+    if isinstance(schema, str) and schema.startswith(_FAMILY):
+        raise BadFile(path, f"was written by another version of tensordiff ({schema:.60}; this one reads {SCHEMA})")
+    raise BadFile(path, f"is not a session file: its schema is {schema!r:.60}, not {SCHEMA}")
+
+
+class _Content(NamedTuple):
+    """The object of a file, not yet believed."""
+
+    values: Mapping[str, Any]
+    path: Path
+
+    def state(self) -> State:
+        for key in self.values:
+            if key not in _as_json(State()):
+                raise BadFile(self.path, f"{key!r:.60} in it is not known")
+        state = State(
+            dumps=self._dumps(),
+            marks=self._texts("marks") or (),
+            bisect=self._get("bisect", str, ""),
+            columns=self._texts("columns"),
+            sort=self._get("sort", str | None, None),
+            descending=self._get("descending", bool, False),
+            filter=self._get("filter", str, ""),
+            faults=self._get("faults", bool, False),
+            inputs=self._get("inputs", bool, False),
+            cursor=self._get("cursor", str, ""),
+            notes=self._notes(),
+        )
+        return self._with_rules(state)
+
+    def _get(self, key: str, kind: Any, default: T) -> T:
+        value: T = self.values.get(key, default)
+        if not isinstance(value, kind):
+            raise self._wrong(key)
+        return value
+
+    def _wrong(self, key: str) -> BadFile:
+        return BadFile(self.path, f"{key!r} in it is not what a session file has there")
+
+    def _texts(self, key: str) -> tuple[str, ...] | None:
+        values: list[str] | None = self._get(key, list | None, None)
+        if values is not None and not all(isinstance(value, str) for value in values):
+            raise self._wrong(key)
+        return None if values is None else tuple(values)
+
+    def _notes(self) -> dict[str, str]:
+        notes: dict[str, str] = self._get("notes", dict, {})
+        if not all(isinstance(note, str) for note in notes.values()):
+            raise self._wrong("notes")
+        return notes
+
+    def _dumps(self) -> tuple[Identity, Identity] | None:
+        dumps: dict[str, Any] | None = self._get("dumps", dict | None, None)
+        if dumps is None:
+            return None
+        return self._identity(dumps.get("reference")), self._identity(dumps.get("candidate"))
+
+    def _identity(self, values: object) -> Identity:
+        if not isinstance(values, dict) or set(values) != set(Identity._fields):
+            raise self._wrong("dumps")
+        found = Identity(**values)
+        if not isinstance(found.path, str) or not all(type(number) is int for number in found[1:]):
+            raise self._wrong("dumps")
+        return found
+
+    def _with_rules(self, state: State) -> State:
+        rules: dict[str, Any] | None = self._get("rules", dict | None, None)
+        if rules is None:
+            return state
+        if set(rules) != {"said", "over"} or not all(isinstance(text, str) for text in rules.values()):
+            raise self._wrong("rules")
+        said, over = (self._rules(rules[key]) for key in ("said", "over"))
+        return replace(state, said=said, said_over=over)
+
+    def _rules(self, text: str) -> RulesFile:
+        try:
+            found = read_text(text, "rules")
+        except TensordiffError as error:
+            raise BadFile(self.path, f"its rules cannot be read: {error}") from error
+        return replace(found, rules=tuple(replace(rule, source="") for rule in found.rules))
+
+
+__all__ = [
+    "SCHEMA", "Identity", "Places", "Restored", "State",
+    "identity_of", "keep", "places_for", "read_state", "restore", "row_name", "rules_of_state", "what_changed",
+]  # fmt: skip
+
+SUFFIX = ".tensordiff-session.json"
+_MAX_BYTES = 1 << 26
+_LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
+
+
+class Places(NamedTuple):
+    """Where a session may be kept: in the first place that can be written."""
+
+    paths: tuple[Path, ...]
+
+
+class Restored(NamedTuple):
+    """A state, and what a person should be told about it."""
+
+    state: State
+    sentences: tuple[str, ...] = ()
+
+
+def places_for(reference: Path, candidate: Path, told: Path | None = None) -> Places:
+    """Where the session of two dumps is kept; where it was told, there and nowhere else."""
+    if told is not None:
+        return Places((told,))
+    candidate, reference = candidate.absolute(), reference.absolute()
+    beside = _name(candidate.name, os.path.relpath(reference, candidate.parent))
+    far = _name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
+    return Places((candidate.parent / beside, _state_folder() / far))
+
+
+def _name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
+    """A file's name that says which two dumps it is about; hashed where it would be too long."""
+    words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
+    name = f"{candidate or 'dump'}.vs.{words}"
+    if not always_hashed and len(os.fsencode(name)) <= _LONGEST_NAME:
+        return name + SUFFIX
+    digest = hashlib.sha256(os.fsencode(reference)).hexdigest()[:12]
+    return f"{candidate[:24] or 'dump'}.vs.{digest}{SUFFIX}"
+
+
+def _state_folder() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("tensordiff", appauthor=False) / "sessions"
+
+
+def read_state(path: Path) -> State:
+    """Read a session file; ``BadFile`` where it is none."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise BadFile(path, f"is larger than {_MAX_BYTES >> 20} MB; is it a session file?")
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadFile(path, f"the session cannot be read ({why!s:.120})") from error
+    return state_of(text, path)
+
+
+def restore(places: Places) -> Restored:
+    """What was kept last; what cannot be read is put aside, and the next place looked at."""
+    sentences: list[str] = []
+    for path in sorted(filter(Path.exists, places.paths), key=_changed, reverse=True):
+        try:
+            return Restored(read_state(path), tuple(sentences))
+        except BadFile as error:
+            sentences.append(f"{error}; {_put_aside(path)}")
+    return Restored(State(), tuple(sentences))
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _put_aside(path: Path) -> str:
+    """Give a file another name, that nothing be written over it."""
+    free = next(name for name in _aside(path) if not name.exists())
+    try:
+        path.rename(free)
+    except OSError as error:
+        return f"it stays, and cannot be put aside ({error.strerror})"
+    return f"it is put aside as {printable(free.name)}, and a new session begins"
+
+
+def _aside(path: Path) -> Iterator[Path]:
+    return (path.with_name(f"{path.name}.aside{k or ''}") for k in count())
+
+
+def keep(places: Places, state: State) -> Path:
+    """Write a session file to the first place that can be written; the file."""
+    from tensordiff.align.rules.writing import put
+
+    text = state_text(state)
+    for path in places.paths[:-1]:
+        try:
+            put(path, text)
+        except WriteError:
+            continue  # the last place says why, if that cannot be written either
+        return path
+    last = places.paths[-1]
+    try:
+        last.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot be made ({error.strerror}); give --session a file"
+        raise WriteError(f"{printable(last.parent)}: {why}") from error
+    put(last, text)
+    return last
+
+
+def rules_of_state(state: State, file: RulesFile | None) -> RulesFile:
+    """The rules as they were edited, over what the rules file says by now; as they were where none is given."""
+    if state.said is None or file is None:
+        return state.said or file or RulesFile()
+    said = rebased(state.said, state.said_over, file)
+    sources = {rule: rule.source for rule in file.rules}
+    return replace(said, rules=tuple(replace(rule, source=sources.get(rule, "")) for rule in said.rules))
+
+
+def identity_of(path: Path) -> Identity:
+    """Which dump this is. Looks at every file's size and date, and into none."""
+    stats = [found for file in _files(path) if (found := _stat(file)) is not None]
+    newest = max((one.st_mtime_ns for one in stats), default=0)
+    return Identity(str(path.absolute()), len(stats), sum(one.st_size for one in stats), newest)
+
+
+def _files(path: Path) -> Iterator[str | Path]:
+    if not path.is_dir():
+        return iter((path,))
+    return (f"{folder}{os.sep}{name}" for folder, _, names in os.walk(path) for name in names)
+
+
+def _stat(file: str | Path) -> os.stat_result | None:
+    try:
+        return os.stat(file)  # noqa: PTH116 - a dump may have a hundred thousand files
+    except OSError:
+        return None  # gone since the folder was listed, or a link to nowhere
+
+
+def what_changed(state: State, reference: Identity, candidate: Identity) -> tuple[str, ...]:
+    """A sentence for each dump that is not what it was when the session was kept."""
+    if state.dumps is None:
+        return ()
+    sides = zip(("reference", "candidate"), state.dumps, (reference, candidate), strict=True)
+    return tuple(sentence for side, then, now in sides if (sentence := _difference(side, then, now)))
+
+
+def _difference(side: str, then: Identity, now: Identity) -> str:
+    if then[1:] == now[1:]:
+        return ""
+    if then.path != now.path:
+        return f"the session is of another {side}: {printable(then.path)}"
+    if then[1:3] == now[1:3]:
+        return f"the {side} was written again since the session was kept: {printable(now.path)}"
+    was, is_now = (f"{one.files} files of {one.bytes:,} bytes" for one in (then, now))
+    return f"the {side} changed since the session was kept: {printable(now.path)} had {was}, and has {is_now}"
+
+
+def row_name(pair: Pair) -> str:
+    """What a row is called in a session file."""
+    step = f"step {pair.reference.step}: " if pair.reference.step else ""
+    return f"{step}{pair.reference.name} = {pair.candidate.name}"

@@ -1,0 +1,109 @@
+"""The frame of a comparison, painted before anything that could compare is loaded.
+
+Textual alone takes a third of a second to import; numpy, the session and all that rests on them as long again. So the
+first frame is made of what Textual has, and a thread loads the rest behind it. Nothing heavy may be imported by this
+module or by ``app``; ``tests/tui/test_opening.py`` holds that. Keys that are typed meanwhile wait for the comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.events import Key
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Static
+from textual.worker import Worker, WorkerState
+
+from tensordiff.errors import TensordiffError
+from tensordiff.tui.collecting import kept
+from tensordiff.tui.key_line import KeyLine
+from tensordiff.tui.keys import bindings
+from tensordiff.tui.launch import Wanted
+from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
+
+if TYPE_CHECKING:
+    from tensordiff.session.session import Request
+
+NEEDS_DUMPS = frozenset({"bisect", "map", "ops", "capture", "tolerance", "metric", "export"})
+"""What cannot be done before the dumps are open."""
+_NEEDS_RUN = frozenset({"cancel_job", "job_log"})
+_LEAVES = ("quit", "interrupt", "back")
+
+
+@dataclass
+class CouldNotOpen(Message):
+    """There is nothing to show."""
+
+    sentence: str
+
+
+class OpeningScreen(Screen[None]):
+    """A comparison with nothing in it yet."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("diff")
+    BINDING_GROUP_TITLE = "Comparison"
+
+    @dataclass
+    class Loaded(Message):
+        """All that compares is there."""
+
+        request: Request
+        typed: tuple[str, ...]
+        """Keys that were pressed meanwhile."""
+
+    def __init__(self, wanted: Wanted, columns: tuple[str, ...] | None = None) -> None:
+        super().__init__()
+        self.wanted, self.columns = wanted, columns
+        self.typed: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        """As the comparison will stand here."""
+        yield SummaryFrame()
+        yield TableFrame()
+        yield Static("", id="about", markup=False)
+        yield PlotFrame(id="plot")
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        """Paint first; load after."""
+        table = self.query_one(TableFrame)
+        table.chosen = self.columns
+        table.focus()
+        self.query_one(SummaryFrame).wait_for(self.wanted.reference, self.wanted.candidate)
+        self.call_after_refresh(self.run_worker, self._load, "load", "load", thread=True, exit_on_error=False)
+
+    def _load(self) -> Request:
+        """In a thread: what takes long, for the app to find loaded."""
+        with kept():
+            import tensordiff.tui.comparison.screen  # noqa: F401
+
+            return self.wanted.request()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """On to the comparison; or there is none."""
+        if event.state is WorkerState.SUCCESS and event.worker.result is not None:
+            self.post_message(self.Loaded(event.worker.result, tuple(self.typed)))
+        elif event.state is WorkerState.ERROR and event.worker.error is not None:
+            self.post_message(CouldNotOpen(sentence_of(event.worker.error)))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual calls with it
+        """Grey what the comparison will grey."""
+        return None if action in NEEDS_DUMPS | _NEEDS_RUN else True
+
+    def on_key(self, event: Key) -> None:
+        """All wait but those that leave; going back from what waits is none of these."""
+        found = self.active_bindings.get(event.key)
+        action = found.binding.action if found is not None else ""
+        if action not in _LEAVES or (action == "back" and self.typed):
+            self.typed.append(event.key)
+            event.stop()
+
+
+def sentence_of(error: BaseException) -> str:
+    """What to tell of a failure: our own errors are sentences, and all others defects."""
+    known = isinstance(error, TensordiffError)
+    return str(error) if known else f"a defect of tensordiff ({type(error).__name__}: {error})"

@@ -1,0 +1,62 @@
+"""What a person did, restored when they come back: between the screen and the session file.
+
+Everything in a session file is by name (see ``state``). A file is written only once there is something to
+keep, and a failure to write is told once and stops nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tensordiff.session.session import Request
+from tensordiff.session.state import Identity, Places, State, identity_of, keep, places_for, restore, what_changed
+
+
+@dataclass
+class Keeper:
+    """The session file of one comparison."""
+
+    places: Places | None
+    """None where nothing is to be kept."""
+    state: State = field(default_factory=State)
+    sentences: tuple[str, ...] = ()
+    """What a person should be told about the file."""
+    is_dirty: bool = False
+    failed: bool = False
+
+    @classmethod
+    def of(cls, request: Request, keeps: bool) -> Keeper:
+        """Restore what was kept; looks at files, so not in the event loop."""
+        if not keeps:
+            return cls(None)
+        places = places_for(request.reference, request.candidate, request.session)
+        restored = restore(places)
+        now = identity_of(request.reference), identity_of(request.candidate)
+        changed = what_changed(restored.state, *now)
+        return cls(places, replace(restored.state, dumps=now), (*restored.sentences, *changed))
+
+    def note(self, **changes: object) -> None:
+        """Something to keep."""
+        changed = replace(self.state, **changes)  # type: ignore[arg-type]
+        self.is_dirty = self.is_dirty or changed != self.state
+        self.state = changed
+
+    def write(self) -> Path | None:
+        """Write, if there is anything new; raises ``WriteError``."""
+        if self.places is None or not self.is_dirty:
+            return None
+        self.is_dirty = False
+        return keep(self.places, self.state)
+
+
+def identities(request: Request) -> tuple[Identity, Identity]:
+    """What lies on disk now."""
+    return identity_of(request.reference), identity_of(request.candidate)
+
+
+def injected_beside(candidate: Path) -> Path | None:
+    """The run with injected inputs that lies beside a candidate under its name and ``_injected``."""
+    name = f"{candidate.stem}_injected{candidate.suffix}" if candidate.is_file() else f"{candidate.name}_injected"
+    path = candidate.absolute().with_name(name)
+    return path if path.exists() else None

@@ -1,0 +1,257 @@
+"""Small questions in the middle of the screen. Each returns its answer, or None when it is left.
+
+What the larger forms have in common: fields, what is wrong with them, what they would do, buttons.
+
+What was typed is tried once typing pauses. Small questions are in ``dialogs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
+
+from tensordiff.errors import printable
+from tensordiff.tui.keys import bindings
+
+Answer = TypeVar("Answer")
+_OFFERED = 50
+"""Layers that are listed at once."""
+
+
+class Dialog(ModalScreen[Answer | None], Generic[Answer]):
+    """Escape leaves it, ctrl+s accepts."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    DEFAULT_CSS = """
+    Dialog {
+        align: center middle;
+        & > Vertical {
+            width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
+            background: $surface; border: round $primary;
+        }
+        & .title { text-style: bold; margin-bottom: 1; }
+        & .wrong { color: $text-error; }
+        & .hint { color: $text-muted; }
+        & OptionList { height: auto; max-height: 16; }
+        & Horizontal { height: auto; margin-top: 1; }
+        & Button { margin-right: 2; }
+        & RadioSet { width: 1fr; height: auto; }
+    }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.heading = title
+
+    def compose(self) -> ComposeResult:
+        """The title, what the dialog asks, and two buttons."""
+        with Vertical():
+            yield Label(printable(self.heading), classes="title", markup=False)
+            yield from self.ask()
+            yield Static("", classes="wrong", id="wrong", markup=False)
+            with Horizontal():
+                yield Button("OK", id="accept", variant="primary", compact=True)
+                yield Button("Cancel", id="cancel", compact=True)
+
+    def ask(self) -> ComposeResult:
+        """What is asked."""
+        raise NotImplementedError
+
+    def answer(self) -> Answer | None:
+        """What was answered; None where that is no answer, having said why."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Tell what is wrong with an answer."""
+        self.query_one("#wrong", Static).update(printable(text))
+
+    @on(Button.Pressed, "#accept")
+    def action_accept(self) -> None:
+        """Take the answer, if it is one."""
+        if (answer := self.answer()) is not None:
+            self.dismiss(answer)
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Leave it."""
+        self.dismiss(None)
+
+
+class Ask(Dialog[str]):
+    """One line of text; ``check`` says what is wrong with one, or nothing."""
+
+    def __init__(
+        self, title: str, text: str = "", hint: str = "", check: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        super().__init__(title)
+        self.text, self.hint, self.check = text, hint, check
+
+    def ask(self) -> ComposeResult:
+        """A field."""
+        yield Input(self.text)
+        if self.hint:
+            yield Static(self.hint, classes="hint", markup=False)
+
+    def answer(self) -> str | None:
+        """What was typed, where it is right."""
+        text = self.query_one(Input).value
+        if (wrong := self.check(text)) is not None:
+            self.say(wrong)
+            return None
+        return text
+
+    @on(Input.Submitted)
+    def _take(self) -> None:
+        self.action_accept()
+
+
+class Choose(Dialog[str]):
+    """One of a few things, by id; ``usual`` is highlighted, and ``why`` says for what reason."""
+
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], usual: str = "", why: str = "") -> None:
+        super().__init__(title)
+        self.choices, self.usual, self.why = choices, usual, why
+
+    def ask(self) -> ComposeResult:
+        """The list."""
+        yield OptionList(*(Option(Text(printable(text)), id=name) for name, text in self.choices))
+        if self.why:
+            yield Static(printable(self.why), classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        """Begin with what is usual."""
+        if self.usual:
+            self.query_one(OptionList).highlighted = [name for name, _ in self.choices].index(self.usual)
+
+    def answer(self) -> str | None:
+        """What is highlighted."""
+        at = self.query_one(OptionList).highlighted
+        return None if at is None else self.choices[at][0]
+
+    @on(OptionList.OptionSelected)
+    def _take(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self.choices[event.option_index][0])
+
+
+class Tick(Dialog[tuple[str, ...]]):
+    """Any of a few things, by id."""
+
+    def __init__(self, title: str, choices: Sequence[tuple[str, str]], ticked: Sequence[str]) -> None:
+        super().__init__(title)
+        self.choices, self.ticked = choices, set(ticked)
+
+    def ask(self) -> ComposeResult:
+        """The list."""
+        yield OptionList(*(Option(self._line(name, text), id=name) for name, text in self.choices))
+        yield Static("enter ticks, ctrl+s accepts; none ticked: as the width allows", classes="hint", markup=False)
+
+    def _line(self, name: str, text: str) -> Text:
+        return Text(f"{'✓' if name in self.ticked else ' '} {printable(text)}")
+
+    @on(OptionList.OptionSelected)
+    def _turn(self, event: OptionList.OptionSelected) -> None:
+        name, text = self.choices[event.option_index]
+        self.ticked ^= {name}
+        self.query_one(OptionList).replace_option_prompt(name, self._line(name, text))
+
+    def answer(self) -> tuple[str, ...]:
+        """What is ticked, in its order."""
+        return tuple(name for name, _ in self.choices if name in self.ticked)
+
+
+class GoTo(Dialog[int]):
+    """A layer by typing: all words must be in its name, in any order."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__("Go to a layer")
+        self.names, self.lowered = names, [name.lower() for name in names]
+        self.found: Sequence[int] = ()
+
+    def ask(self) -> ComposeResult:
+        """A field, and what fits."""
+        yield Input(placeholder="parts of its name, or its number")
+        yield OptionList()
+
+    def on_mount(self) -> None:
+        """The first ones, as a beginning."""
+        self._look("")
+
+    @on(Input.Changed)
+    def _follow(self, event: Input.Changed) -> None:
+        self._look(event.value)
+
+    def _look(self, text: str) -> None:
+        fitting: Sequence[int] = range(len(self.names))
+        for word in text.lower().split():
+            fitting = [at for at in fitting if word in self.lowered[at]]
+        self.found = fitting[:_OFFERED]
+        listed = self.query_one(OptionList)
+        listed.clear_options()
+        listed.add_options([Option(Text(self.names[at])) for at in self.found])
+        listed.highlighted = 0 if self.found else None
+
+    @on(Input.Submitted)
+    def _take_first(self) -> None:
+        self.action_accept()
+
+    @on(OptionList.OptionSelected)
+    def _take(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self.found[event.option_index])
+
+    def answer(self) -> int | None:
+        """What is highlighted."""
+        at = self.query_one(OptionList).highlighted
+        if at is None:
+            self.say("no layer has all these words in its name")
+            return None
+        return self.found[at]
+
+
+_PAUSE = 0.25
+"""Seconds without typing after which it is tried."""
+
+
+class Sheet(ModalScreen[Answer | None], Generic[Answer]):
+    """A form in a frame."""
+
+    DEFAULT_CSS = """
+    Sheet {
+        align: center middle;
+        & > Vertical { max-width: 98%; max-height: 98%; border: round $primary; padding: 0 1; }
+        & .field { height: 1; & > Label { color: $text-muted; } & > Input { width: 1fr; } }
+        & .wrong { display: none; height: auto; color: $text-error; text-wrap: nowrap; }
+        & .wrong.-shown { display: block; }
+        & VerticalScroll { height: 1fr; margin-top: 1; }
+        & #buttons { height: auto; align-horizontal: right; & > Button { margin-left: 2; } }
+    }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.heading = title.replace("[", r"\[")
+        self._pause: Timer | None = None
+
+    def attempt(self) -> None:
+        """Find out what the fields would do."""
+        raise NotImplementedError
+
+    def attempt_soon(self) -> None:
+        """Once typing pauses."""
+        if self._pause is not None:
+            self._pause.stop()
+        self._pause = self.set_timer(_PAUSE, self.attempt)
+
+    @on(Button.Pressed, "#cancel")
+    def action_cancel(self) -> None:
+        """Leave it as it was."""
+        self.dismiss(None)

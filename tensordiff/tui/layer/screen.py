@@ -1,0 +1,284 @@
+"""One layer from all sides: facts at the top, seven views below, and the way to the layers around it.
+
+The screen says which row is looked at and which view is shown, and hands keys to that view. What a view computes,
+it computes itself, in a thread. Rerunning, operations and reports are the shell's: they are asked for (``Asked``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import ContentSwitcher, Tab, Tabs
+from textual.worker import get_current_worker
+
+from tensordiff.compare.engine import Row
+from tensordiff.errors import printable
+from tensordiff.report.labels import label
+from tensordiff.search.outcome import Outcome, culprits
+from tensordiff.session.session import Session
+from tensordiff.tui.key_line import KeyLine
+from tensordiff.tui.keys import bindings
+from tensordiff.tui.layer.facts import FactsPane
+from tensordiff.tui.layer.heatmap import HeatmapPane
+from tensordiff.tui.layer.histogram import HistogramPane
+from tensordiff.tui.layer.neighbours import NeighboursPane
+from tensordiff.tui.layer.pane import Pane
+from tensordiff.tui.layer.profile import ProfilePane
+from tensordiff.tui.layer.statistics import StatisticsPane
+from tensordiff.tui.layer.subject import Subject
+from tensordiff.tui.layer.typing import LayerTyping
+from tensordiff.tui.layer.values import ValuesPane
+from tensordiff.tui.layer.worst import WorstPane
+from tensordiff.tui.prompt import Prompt
+
+Wish = Literal["inject", "ops", "export"]
+VIEWS: dict[str, type[Pane[Any]]] = {
+    "profile": ProfilePane, "histogram": HistogramPane, "heatmap": HeatmapPane, "values": ValuesPane,
+    "worst": WorstPane, "statistics": StatisticsPane, "neighbours": NeighboursPane,
+}  # fmt: skip
+_PANE_ACTIONS = {"axis", "side", "log", "shades", "zoom", "heads", "move", "page", "slice", "go", "open"}
+
+
+class LayerScreen(LayerTyping):
+    """Look into one row; leaves with the position of the row that was looked at last."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("layer")
+    BINDING_GROUP_TITLE = "Layer"
+    HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012 - all styles would be found a second time
+    VERTICAL_BREAKPOINTS = []  # noqa: RUF012
+    DEFAULT_CSS = """
+    LayerScreen {
+        & Tabs { height: 2; margin-top: 1; padding: 0 1; }
+        & Tab { padding: 0 1 0 0; }
+        & ContentSwitcher { height: 1fr; }
+    }
+    LayerScreen.-short Tabs { margin-top: 0; }
+    """
+
+    @dataclass
+    class Asked(Message):
+        """Something is to be done with a row that is not this screen's to do."""
+
+        what: Wish
+        row: Row
+
+    def __init__(
+        self, session: Session, rows: Sequence[Row], at: int, outcome: Outcome | None = None,
+        faults: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.session, self.rows, self.at = session, rows, max(0, min(at, len(rows) - 1))
+        self.outcome = outcome
+        self.faults = faults or ()
+        """Positions of the culprits."""
+        self._knows_faults = faults is not None
+
+    def compose(self) -> ComposeResult:
+        """Facts, tabs, views."""
+        yield FactsPane(id="facts")
+        tabs = Tabs(*(Tab(f"{k} {name}", id=f"tab-{name}") for k, name in enumerate(VIEWS, 1)))
+        tabs.can_focus = False  # a click on a tab is meant for the view
+        yield tabs
+        with ContentSwitcher(initial="profile"):
+            for name, view in VIEWS.items():
+                yield view(id=name)
+        yield Prompt()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        """Show the row, and find the culprits beside where nobody did."""
+        if not self._knows_faults:
+            self.run_worker(self._find_faults, thread=True, group="faults", exit_on_error=False)
+        self.query_one(ValuesPane).takes_key = self.takes_key
+        self._look()
+        self.pane.focus()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """A short terminal has no line to spare."""
+        self.set_class(event.size.height < 30, "-short")
+        self.facts.repaint()
+
+    # --- which row -------------------------------------------------------------------------------
+
+    @property
+    def pane(self) -> Pane[Any]:
+        """The view that is shown."""
+        return self.query_one(f"#{self.query_one(ContentSwitcher).current}", Pane)
+
+    @property
+    def facts(self) -> FactsPane:
+        """The head."""
+        return self.query_one(FactsPane)
+
+    @property
+    def row(self) -> Row:
+        """What is looked at."""
+        return self.rows[self.at]
+
+    def walk_to(self, at: int) -> None:
+        """Look at another row, in the same view."""
+        if 0 <= at < len(self.rows) and at != self.at:
+            self.at = at
+            self._look()
+
+    def _look(self) -> None:
+        subject = Subject(self.session, self.rows, self.at)
+        self.facts.look_at(subject)
+        for name in VIEWS:
+            self.query_one(f"#{name}", Pane).look_at(subject)
+        self._tell_role()
+        self.refresh_bindings()
+
+    def _find_faults(self) -> None:
+        worker = get_current_worker()
+        wrong = {id(row) for row in culprits(self.rows)}
+        found = tuple(k for k, row in enumerate(self.rows) if id(row) in wrong)
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._take_faults, found)
+
+    def _take_faults(self, found: tuple[int, ...]) -> None:
+        self.faults = found
+        self._tell_role()
+
+    def _tell_role(self) -> None:
+        if self.at in self.faults:
+            first = self.outcome is not None and self.outcome.culprit is self.row
+            self.facts.show_role("the first culprit" if first else "a culprit")
+
+    @on(NeighboursPane.Walked)
+    def walk_to_neighbour(self, message: NeighboursPane.Walked) -> None:
+        """A neighbour was chosen."""
+        self.walk_to(message.at)
+
+    @on(Pane.Pointed)
+    def see_element(self, message: Pane.Pointed) -> None:
+        """An element was pointed at: see it among its neighbours."""
+        values = self.query_one(ValuesPane)
+        values.go(message.index)
+        self.action_show("values")
+
+    @on(Tabs.TabActivated)
+    def show_tab(self, message: Tabs.TabActivated) -> None:
+        """A tab was chosen, and no other since."""
+        if message.tab.id == message.tabs.active and message.tab.id:
+            self.show_view(message.tab.id.removeprefix("tab-"))
+
+    def show_view(self, name: str) -> None:
+        """A view by name, at once: the next key may be waiting already."""
+        switcher = self.query_one(ContentSwitcher)
+        if switcher.current != name:
+            switcher.current = name
+            self.query_one(Tabs).active = f"tab-{name}"
+            self.refresh_bindings()
+        self.pane.ask()
+        if not self.query_one(Prompt).display:
+            self.set_focus(self.pane)
+
+    # --- what can be done ------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what means something in the view that is shown."""
+        if not self.is_mounted:
+            return True
+        if action in _PANE_ACTIONS:
+            return action in self.pane.can
+        if action == "walk":
+            return True if 0 <= self.at + int(str(parameters[0])) < len(self.rows) else None
+        return True
+
+    def action_walk(self, by: int) -> None:
+        """The next row, or the one before."""
+        self.walk_to(self.at + by)
+
+    def action_fault(self, by: int) -> None:
+        """The next culprit, or where there is none the next row that diverges."""
+        found = self.faults or tuple(k for k, row in enumerate(self.rows) if row.verdict.name == "diverges")
+        ahead = [k for k in found if (k - self.at) * by > 0]
+        if ahead:
+            self.walk_to(ahead[0] if by > 0 else ahead[-1])
+        else:
+            self.notify("no culprit further on" if by > 0 else "no culprit before this", markup=False)
+
+    def action_parent(self) -> None:
+        """The module around this one; known once the views have looked around."""
+        self.run_worker(self._find_parent, thread=True, exclusive=True, group="parent", exit_on_error=False)
+
+    def _find_parent(self) -> None:
+        found = Subject(self.session, self.rows, self.at).around.parent
+        self.app.call_from_thread(self._go_to_parent, found)
+
+    def _go_to_parent(self, found: int | None) -> None:
+        if found is None:
+            self.notify("no module around this layer was compared", markup=False)
+        else:
+            self.walk_to(found)
+
+    def action_tab(self, by: int) -> None:
+        """The next view, or the one before."""
+        names = list(VIEWS)
+        self.action_show(names[(names.index(str(self.pane.id)) + by) % len(names)])
+
+    def action_show(self, name: str) -> None:
+        """A view by name."""
+        self.show_view(name)
+
+    def action_axis(self) -> None:
+        """The next axis."""
+        if isinstance(self.pane, ProfilePane | HeatmapPane | ValuesPane):
+            self.pane.next_axis()
+
+    def action_side(self) -> None:
+        """The next of the four."""
+        self.query_one(ValuesPane).next_side()
+
+    def action_log(self) -> None:
+        """Log scale or linear."""
+        if isinstance(self.pane, ProfilePane | HistogramPane):
+            self.pane.toggle_log()
+
+    def action_shades(self) -> None:
+        """Shades or colours."""
+        self.query_one(HeatmapPane).toggle_shades()
+
+    def action_zoom(self, by: int) -> None:
+        """Into the heatmap, out of it, or all of it."""
+        self.query_one(HeatmapPane).zoom(by)
+
+    def action_move(self, x: int, y: int) -> None:
+        """The view's cursor."""
+        self.pane.move(x, y)
+
+    def action_page(self, x: int, y: int) -> None:
+        """The view's cursor, by screenfuls."""
+        self.pane.page(x, y)
+
+    def action_slice(self, by: int) -> None:
+        """Another slice of the values."""
+        self.query_one(ValuesPane).next_slice(by)
+
+    def action_open(self) -> None:
+        """Go where the view's cursor points to."""
+        if isinstance(self.pane, HeatmapPane | WorstPane | NeighboursPane):
+            self.pane.open()
+
+    def action_ask(self, what: str) -> None:
+        """Hand over to the shell what is not done here."""
+        for wish in get_args(Wish):
+            if what == wish:
+                self.post_message(self.Asked(wish, self.row))
+
+    def action_copy(self, what: str) -> None:
+        """Put the name, or the view as text, on the clipboard."""
+        text = self.row.pair.name if what == "name" else f"{self.facts.text()}\n\n{self.pane.text()}\n"
+        self.app.copy_to_clipboard(text)
+        self.notify(f"copied {printable(label(self.row.pair)) if what == 'name' else 'what is shown'}", markup=False)
+
+    def action_leave(self) -> None:
+        """Back, with the row that was looked at last."""
+        self.dismiss(self.at)

@@ -1,0 +1,111 @@
+"""What the layer screen looks at: one row among others, and what reading it gave.
+
+No widget in here. Everything a property reads is read once, and only in a thread: the event loop asks for none of
+them. A row that has no numbers has a sentence instead (``NothingToShow``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tensordiff.compare.engine import Row
+from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.look.axes import Form, form_of, heads_of, token_ids_of, tokens_of
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError, TensordiffError, printable
+from tensordiff.search.neighbours import Around, around
+from tensordiff.session.session import Session
+
+T = TypeVar("T")
+
+
+class NothingToShow(TensordiffError):
+    """A row has no values to look into; the sentence says why."""
+
+
+class Subject:
+    """A row, by its position among all rows."""
+
+    def __init__(self, session: Session, rows: Sequence[Row], at: int) -> None:
+        self.session, self.rows, self.at = session, rows, at
+        self.row = rows[at]
+        self._lock = threading.RLock()
+        self._known: dict[str, object] = {}
+
+    def _once(self, name: str, find: Callable[[], T]) -> T:
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = find()
+            return self._known[name]  # type: ignore[return-value]
+
+    @property
+    def sides(self) -> tuple[Array, Array]:
+        """Both sides in one shape, in real numbers."""
+        return self._once("sides", self._sides)
+
+    def _sides(self) -> tuple[Array, Array]:
+        found = self.session.sides(self.row)
+        if found is None:
+            raise NothingToShow(f"there are no numbers to show: {printable(self.row.verdict.why)}")
+        if not found[0].size:
+            raise NothingToShow(f"both tensors are empty, of shape {list(found[0].shape)}")
+        return found
+
+    @property
+    def form(self) -> Form:
+        """The common shape, its axes named."""
+        return self._once("form", self._form)
+
+    def _form(self) -> Form:
+        shape, entry = self.sides[0].shape, self.row.pair.reference
+        plain = self.row.shape if self.row.shape is not None else shape
+        form = form_of(entry, plain, tokens_of(self.session.reference, entry.step))
+        return form if plain == shape else Form((*form.names, "re, im"), shape)
+
+    @property
+    def heads(self) -> int | None:
+        """How many heads the channels are of, where the dump shows it."""
+        return self._once("heads", self._heads)
+
+    def _heads(self) -> int | None:
+        shape = self.form.shape
+        return heads_of(self.row.pair.reference, self.session.reference, shape[-1]) if shape else None
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """What the tokens are, where either dump says so."""
+        step = self.row.pair.reference.step
+        dumps = self.session.reference, self.session.candidate
+        return self._once("ids", lambda: next(filter(None, (token_ids_of(dump, step) for dump in dumps)), ()))
+
+    @property
+    def around(self) -> Around:
+        """Which rows stand around this one."""
+        return self._once("around", lambda: around(self.rows, self.at))
+
+    @property
+    def hint(self) -> Hint | None:
+        """What kind of error this is; asked only of what diverges."""
+        return self._once("hint", lambda: self.session.hint(self.row) if self.diverges else None)
+
+    @property
+    def diverges(self) -> bool:
+        """Whether this row is wrong by itself."""
+        return self.row.verdict.name == "diverges" and self.row.diff is not None
+
+    @property
+    def shapes(self) -> tuple[str, str]:
+        """Each side's own shape, before any view."""
+        pair = self.row.pair
+        return self._once("shapes", lambda: (_own_shape(pair.reference), _own_shape(pair.candidate)))
+
+
+def _own_shape(entry: Entry) -> str:
+    try:
+        spec = entry.spec
+    except (DumpError, AlignError):
+        return "unreadable"
+    return f"{spec.dtype.name} {list(spec.shape)}"

@@ -1,0 +1,210 @@
+"""A map tried before it is accepted: which entries it takes, what shape they come to, how far apart they are.
+
+No widget is touched here: a screen runs ``trials`` in a thread and shows each that comes.
+
+What a trial of a map looks like: shapes before and after, how far apart, what it takes from others.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple, get_args
+
+from rich.text import Text
+
+from tensordiff.align.expression import Expression, ExpressionError, generalize, parse, placeholders
+from tensordiff.align.expression.tree import PLACEHOLDER, leaves
+from tensordiff.align.index import parts_of
+from tensordiff.align.match import Pair
+from tensordiff.align.rules.rule import Side
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.compare.engine import Row
+from tensordiff.dump import Entry
+from tensordiff.dump.dtypes import name_of
+from tensordiff.errors import AlignError, printable
+from tensordiff.report.labels import GLYPHS
+from tensordiff.session.session import Session
+
+_MEASURED = 64
+"""Layers of a map that are read before it is accepted."""
+
+
+class Wanted(NamedTuple):
+    """A map as it is typed: for the layer it names, and for every layer. None where it cannot be so."""
+
+    here: MapRule | None
+    every: MapRule | None
+
+    @property
+    def rule(self) -> MapRule:
+        """The one of the two there is."""
+        found = self.here or self.every
+        assert found is not None  # noqa: S101 - a map is for one layer or for all
+        return found
+
+
+class Trial(NamedTuple):
+    """What a map comes to, as far as it is known."""
+
+    wanted: Wanted
+    pairs: tuple[Pair, ...]
+    """For every layer; the one that was named first."""
+    rows: tuple[Row, ...] = ()
+    """Measured so far."""
+
+    @property
+    def first(self) -> Pair:
+        """The layer that was named, or the first there is."""
+        return self.pairs[0]
+
+    @property
+    def worst(self) -> Row | None:
+        """Of those measured, the one that is furthest off; one that could not be measured is further."""
+        return max(self.rows, key=_distance, default=None)
+
+
+def _distance(row: Row) -> float:
+    return float("inf") if row.diff is None or row.diff.rel_l2 != row.diff.rel_l2 else row.diff.rel_l2
+
+
+class SideError(Exception):
+    """What is wrong, and with which side's expression; None for the two together."""
+
+    def __init__(self, side: Side | None, error: AlignError) -> None:
+        super().__init__(str(error))
+        self.side, self.error = side, error
+
+
+def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
+    """Try a map: at once from headers, then as each layer is measured."""
+    wanted = wanted_map(session, reference, candidate)
+    pairs = _pairs(session, wanted)
+    yield (trial := Trial(wanted, pairs))
+    for row in session.engine.rows(tuple(islice(pairs, _MEASURED))):
+        yield (trial := trial._replace(rows=(*trial.rows, row)))
+
+
+def wanted_map(session: Session, reference: str, candidate: str) -> Wanted:
+    """What is typed, as maps; ``SideError`` where it is none."""
+    sides = [_parsed(session, text, side) for text, side in zip((reference, candidate), get_args(Side), strict=True)]
+    texts = [str(side) for side in sides]
+    if any(map(placeholders, sides)):
+        return Wanted(None, MapRule(texts[0], texts[1]))
+    general = [str(side) for side in generalize(*sides)]
+    here = MapRule(texts[0], texts[1], every=False)
+    return Wanted(here, None if general == texts else MapRule(general[0], general[1]))
+
+
+def _parsed(session: Session, text: str, side: Side) -> Expression:
+    try:
+        expression = parse(text)
+        for name in leaves(expression):
+            if not PLACEHOLDER.search(name.text) and session.find(name.text, side) is None:
+                raise ExpressionError(_missing(session, name.text, side), name.place)
+    except AlignError as error:
+        raise SideError(side, error) from error
+    return expression
+
+
+def _missing(session: Session, name: str, side: Side) -> str:
+    near = difflib.get_close_matches(name, islice(names_of(session, side), 4096), 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"the {side} has no {printable(name)}{hint}"
+
+
+def _pairs(session: Session, wanted: Wanted) -> tuple[Pair, ...]:
+    try:
+        here = session.mapped(wanted.here) if wanted.here else ()
+        every = session.mapped(wanted.every) if wanted.every else ()
+        if not here and not every:
+            raise AlignError("no layer has all of these names, in the same step")  # noqa: TRY301
+        for pair in (*here, *every)[:1]:
+            _check_plans(pair)
+    except AlignError as error:
+        raise SideError(None, error) from error
+    known = {(pair.reference.name, pair.candidate.name, pair.reference.step) for pair in here}
+    rest = (p for p in every if (p.reference.name, p.candidate.name, p.reference.step) not in known)
+    return (*here, *rest)
+
+
+def _check_plans(pair: Pair) -> None:
+    """An expression whose tensors do not fit is refused from headers."""
+    for entry in (pair.reference, pair.candidate):
+        _ = entry.spec
+
+
+def names_of(session: Session, side: Side) -> Iterator[str]:
+    """What can be typed for a side: its orphans first, then all its entries."""
+    alignment = session.alignment
+    orphans = alignment.reference_orphans if side == "reference" else alignment.candidate_orphans
+    entries = (session.reference if side == "reference" else session.candidate).entries
+    seen = {id(entry) for entry in orphans}
+    rest = (entry for entry in entries if id(entry) not in seen)
+    return dict.fromkeys(session.label(entry, side) for entry in (*orphans, *rest)).__iter__()
+
+
+def shown_parts(entry: Entry) -> list[str]:
+    """The entries that one is made of, with shape and dtype, and what they come to where it is more than one."""
+    parts = list(parts_of(entry))
+    lines = [f"{printable(part.name)}  {shown_spec(part)}" for part in parts]
+    return lines if parts == [entry] else [*lines, f"→ {shown_spec(entry)}"]
+
+
+def shown_spec(entry: Entry) -> str:
+    """Shape and dtype."""
+    spec = entry.spec
+    return f"{list(spec.shape)} {name_of(spec.dtype)}"
+
+
+_STYLES = {"agrees": "green", "drifts": "yellow", "diverges": "bold red", "unknown": "magenta"}
+
+
+def shown(session: Session, trial: Trial, is_done: bool) -> Text:
+    """A trial as lines; what is not measured yet is told by dots."""
+    text = Text().append(_first(trial.rows[0]) if trial.rows else "" if is_done else "…\n")
+    text.append(_all(trial, is_done))
+    if taken := _taken(session, trial):
+        text.append(f"! already paired, and paired so from then on: {taken}\n", "yellow")
+    for side, entry in (("reference", trial.first.reference), ("candidate", trial.first.candidate)):
+        text.append(f"\n{side}\n", "bold")
+        for line in shown_parts(entry):
+            text.append(f"{line}\n")
+    return text
+
+
+def _first(row: Row) -> Text:
+    """The layer that was named."""
+    glyph, style = GLYPHS[row.verdict.name], _STYLES[row.verdict.name]
+    if row.diff is None:
+        return Text(f"{glyph} {printable(row.verdict.why)}\n", style)
+    views = f" after {', '.join(row.views)}" if row.views else ""
+    seen = f"{shown_spec(row.pair.reference)} against {shown_spec(row.pair.candidate)}"
+    text = Text().append(f"{glyph} rel L2 {row.diff.rel_l2:.1e}, largest difference {row.diff.max_abs:.1e}\n", style)
+    return text.append(f"{seen}, compared as {list(row.shape or ())}{printable(views)}\n", "dim")
+
+
+def _all(trial: Trial, is_done: bool) -> Text:
+    """Every layer, as far as it is measured."""
+    if trial.wanted.every is None:
+        return Text("The names share no layer's number, so it is for this layer alone.\n", "dim")
+    worst, measured, total = trial.worst, len(trial.rows), len(trial.pairs)
+    rule = trial.wanted.every
+    text = Text().append("every layer: " + printable(f"{rule.reference} = {rule.candidate}") + "\n", "bold")
+    text.append(f"{total} {'pair' if total == 1 else 'pairs'}")
+    if worst is not None:
+        far = f"rel L2 {worst.diff.rel_l2:.1e}" if worst.diff is not None else "not comparable"
+        text.append(
+            f"; of {measured} measured the worst is {GLYPHS[worst.verdict.name]} {far}", _STYLES[worst.verdict.name]
+        )
+        text.append(printable(f" at {worst.pair.name}"), "dim")
+    return text.append("\n" if is_done or measured == total else " …\n")
+
+
+def _taken(session: Session, trial: Trial) -> str:
+    """Entries that are in another pair by now, the first few by name."""
+    mine = {id(part) for pair in trial.pairs for side in (pair.reference, pair.candidate) for part in parts_of(side)}
+    pairs = [p for p in session.alignment.pairs if {id(e) for e in (p.reference, p.candidate)} & mine]
+    names = ", ".join(printable(pair.name) for pair in pairs[:3])
+    return names + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "")

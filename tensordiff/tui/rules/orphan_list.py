@@ -1,0 +1,135 @@
+"""Orphans of both sides, and what they may be: two lists with the same keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, NamedTuple
+
+from textual.binding import BindingType
+
+from tensordiff.align import Alignment
+from tensordiff.align.rules.rule import Side
+from tensordiff.align.suggest import Suggestion
+from tensordiff.dump import Entry
+from tensordiff.errors import printable
+from tensordiff.tui.keys import bindings
+from tensordiff.tui.line_list import LineList, Span, T
+from tensordiff.tui.text import fit
+
+_GLYPHS: dict[Side, str] = {"reference": "ref  ", "candidate": "cand "}
+
+
+class Orphan(NamedTuple):
+    """An entry without a pair."""
+
+    side: Side
+    entry: Entry
+
+
+class _Pairing(LineList[T]):
+    """What the keys of both lists do."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("orphans")
+
+    def opened(self) -> None:
+        """As enter does."""
+        self.action_pick()
+
+    def action_pick(self) -> None:
+        """Take this one."""
+        self.ask("pick")
+
+    def action_accept(self) -> None:
+        """Accept a suggestion."""
+        self.ask("accept")
+
+    def action_accept_above(self) -> None:
+        """Accept all suggestions of some confidence."""
+        self.ask("accept_above")
+
+    def action_why(self) -> None:
+        """Say why."""
+        self.ask("why")
+
+    def action_expression(self) -> None:
+        """Type an expression."""
+        self.ask("expression")
+
+    def action_filter(self) -> None:
+        """Show only some."""
+        self.ask("filter")
+
+    def action_suggest(self) -> None:
+        """Look for partners by value, or stop looking."""
+        self.ask("suggest")
+
+    def action_undo(self) -> None:
+        """Take back the last change."""
+        self.ask("undo")
+
+
+class OrphanList(_Pairing[Orphan]):
+    """Entries without a pair."""
+
+    BINDING_GROUP_TITLE = "Orphans"
+    nothing = "none"
+    HELP = "Pick one of each side to pair them; several of one side are joined. `x` takes an expression."
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.all: Sequence[Orphan] = ()
+        self.pattern = ""
+        self.picks: tuple[Orphan, ...] = ()
+
+    def show_alignment(self, alignment: Alignment) -> None:
+        """Show what is left over; picks that have a pair by now are forgotten."""
+        ours = (Orphan("reference", entry) for entry in alignment.reference_orphans)
+        theirs = (Orphan("candidate", entry) for entry in alignment.candidate_orphans)
+        self.all = (*ours, *theirs)
+        left = {id(orphan.entry) for orphan in self.all}
+        self.picks = tuple(orphan for orphan in self.picks if id(orphan.entry) in left)
+        self.show_matching(self.pattern)
+
+    def show_matching(self, pattern: str) -> None:
+        """Show those whose name matches; ``!`` in front, those whose does not. A broken expression is plain text."""
+        self.pattern = pattern
+        inverted = pattern.startswith("!")
+        search = _compiled(pattern.removeprefix("!")).search
+        shown = [one for one in self.all if bool(search(one.entry.name)) != inverted] if pattern else self.all
+        self.show_items(shown)
+
+    def pick(self, orphan: Orphan) -> tuple[Orphan, ...]:
+        """Pick one, or put it back; all picks."""
+        has = any(one.entry is orphan.entry for one in self.picks)
+        rest = tuple(one for one in self.picks if one.entry is not orphan.entry)
+        self.picks = rest if has else (*rest, orphan)
+        self.refresh()
+        return self.picks
+
+    def spans(self, item: Orphan, width: int) -> Iterable[Span]:
+        """``● ref  model.rotary_emb-output_0``."""
+        picked = any(one.entry is item.entry for one in self.picks)
+        yield ("● " if picked else "  "), "mark"
+        yield _GLYPHS[item.side], "dim"
+        step = f"step {item.entry.step} " if item.entry.step else ""
+        yield fit(printable(f"{step}{item.entry.name}"), max(1, width - 7)), ""
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error:
+        return re.compile(re.escape(pattern))
+
+
+class SuggestionList(_Pairing[Suggestion]):
+    """What orphans may be, the surest first."""
+
+    BINDING_GROUP_TITLE = "Suggestions"
+    HELP = "Found by value. `a` accepts one, `A` all of some confidence, enter looks closer first."
+
+    def spans(self, item: Suggestion, width: int) -> Iterable[Span]:
+        """``0.95 a = b``."""
+        yield f"{item.confidence:.2f} ", "good" if item.is_only else "dim"
+        yield fit(printable(f"{item.reference} = {item.candidate}"), max(1, width - 5)), ""

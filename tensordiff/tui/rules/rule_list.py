@@ -1,0 +1,143 @@
+"""The list of rules, maps and views: each on one line, with whether it is on, what it does, whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from tensordiff.align.rules.rule import Rule
+from tensordiff.align.rules.rule_book import Line, RuleBook
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.align.rules.usage import Hits
+from tensordiff.errors import printable
+from tensordiff.tui.keys import bindings
+from tensordiff.tui.line_list import LineList, Span
+from tensordiff.tui.text import fit, right
+
+_SIDES = {"reference": "ref", "candidate": "cand", "both": "both"}
+_SOURCE, _HITS = 10, 6
+
+
+class RuleList(LineList[Line]):
+    """What is said, in the order it is tried."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("rules")
+    BINDING_GROUP_TITLE = "Rules"
+    nothing = "no rule: a adds one"
+    HELP = "Rules rewrite names in order, maps beat rules, views reconcile shapes. See docs/rules.md."
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.book: RuleBook | None = None
+        self.hits: Hits | None = None
+
+    def show_book(self, book: RuleBook, hits: Hits | None) -> None:
+        """Show what is said; what it does is not known where there are no hits yet."""
+        self.book, self.hits = book, hits
+        self.show_items(book.lines)
+
+    def spans(self, item: Line, width: int) -> Iterable[Span]:
+        """``✓ cand  ^model\\. → ·    hf   34``."""
+        name = "" if item.value.on else "dim"
+        yield ("✓ " if item.value.on else "○ "), "good" if item.value.on else "dim"
+        source = _SOURCE if width >= 44 else 0
+        rest = max(4, width - 2 - 5 - (source + 1 if source else 0) - _HITS)
+        yield f"{self._tag(item):<4} ", "dim"
+        yield fit(self._text(item), rest), name
+        if source:
+            yield f" {fit(printable(source_of(item)), source)}", "dim"
+        yield right(self._count(item), _HITS), name
+
+    def _tag(self, item: Line) -> str:
+        return _SIDES[item.value.side] if isinstance(item.value, Rule) else item.kind
+
+    def _text(self, item: Line) -> str:
+        value = item.value
+        if isinstance(value, Rule):
+            of_class = f" ({value.module_class})" if value.module_class else ""
+            return printable(f"{value.match} → {value.replace or '(nothing)'}{of_class}")
+        if isinstance(value, MapRule):
+            return printable(f"{value.reference} = {value.candidate}")
+        views = [f"{side}: {view}" for side, view in (("ref", value.reference), ("cand", value.candidate)) if view]
+        return printable(f"{value.match} {', '.join(views)}")
+
+    def count(self, item: Line) -> int | None:
+        """How much it does; None where that is not known yet."""
+        if self.hits is None or self.book is None:
+            return None
+        counts = {"rule": self.hits.rules, "map": self.hits.maps, "view": self.hits.views}[item.kind]
+        at = item.number if item.is_own else len(self.book.said.rules) + item.number
+        return counts[at] if at < len(counts) else None
+
+    def _count(self, item: Line) -> str:
+        count = self.count(item)
+        return "…" if count is None else str(count)
+
+    # --- what can be done ------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's
+        """Whether it can be done now; None for what is there and cannot."""
+        line, book = self.current, self.book
+        if book is None:
+            return True
+        possible = {
+            "edit": line is not None,
+            "switch": line is not None,
+            "delete": line is not None and line.is_own,
+            "move": line is not None and line.is_own,
+            "undo": bool(book.past),
+            "redo": bool(book.future),
+            "write": not book.is_written,
+        }
+        return True if possible.get(action, True) else None
+
+    def opened(self) -> None:
+        """Edit it."""
+        self.action_edit()
+
+    def action_add(self) -> None:
+        """Add a rule."""
+        self.ask("add")
+
+    def action_view(self) -> None:
+        """Add a view."""
+        self.ask("view")
+
+    def action_edit(self) -> None:
+        """Edit this one."""
+        self.ask("edit")
+
+    def action_delete(self) -> None:
+        """Delete this one."""
+        self.ask("delete")
+
+    def action_switch(self) -> None:
+        """Switch this one on or off."""
+        self.ask("switch")
+
+    def action_move(self, by: int) -> None:
+        """Try this one earlier or later."""
+        self.ask("move", by)
+
+    def action_pin(self) -> None:
+        """Keep the pair that is selected in the table."""
+        self.ask("pin")
+
+    def action_undo(self) -> None:
+        """Take back the last change."""
+        self.ask("undo")
+
+    def action_redo(self) -> None:
+        """Do it again."""
+        self.ask("redo")
+
+    def action_write(self) -> None:
+        """Write to a file."""
+        self.ask("write")
+
+
+def source_of(item: Line) -> str:
+    """Whose it is: a preset's, a file's, or the person's at the keyboard."""
+    return (item.value.source if isinstance(item.value, Rule) else "") or "yours"

@@ -1,1 +1,0 @@
-"""Whole screens of the application, one a file."""

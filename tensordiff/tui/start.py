@@ -1,0 +1,209 @@
+"""Pairs of dumps that were opened lately, kept in the user's state folder.
+
+A convenience: where the file cannot be read or written there are no recent pairs, and nothing else fails.
+
+The start screen: pairs that were compared lately, dumps to pick, the samples, a capture.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import DirectoryTree, OptionList, Static
+from textual.widgets.option_list import Option
+
+from tensordiff.errors import TensordiffError, printable
+from tensordiff.session.samples import sample
+from tensordiff.tui.dialogs import Ask, Dialog
+from tensordiff.tui.key_line import KeyLine
+from tensordiff.tui.keys import bindings
+
+if TYPE_CHECKING:
+    from tensordiff.tui.app import TensordiffApp
+
+
+MOST = 20
+
+
+class Recent(NamedTuple):
+    """Two dumps that were compared."""
+
+    reference: str
+    candidate: str
+
+
+def recent_file() -> Path:
+    """Where they are kept."""
+    from platformdirs import user_state_path
+
+    return user_state_path("tensordiff", appauthor=False) / "recent.json"
+
+
+def read_recent(path: Path | None = None) -> list[Recent]:
+    """Latest first; none where the file is not there or is damaged."""
+    try:
+        found = json.loads((path or recent_file()).read_text("utf-8"))
+        return [Recent(str(reference), str(candidate)) for reference, candidate in found][:MOST]
+    except (OSError, ValueError, TypeError, RecursionError):
+        return []
+
+
+def note_recent(reference: Path, candidate: Path, path: Path | None = None) -> None:
+    """Put a pair first."""
+    pair = Recent(str(reference.absolute()), str(candidate.absolute()))
+    _write([pair, *(one for one in read_recent(path) if one != pair)], path)
+
+
+def forget_recent(pair: Recent, path: Path | None = None) -> None:
+    """Take a pair off."""
+    _write([one for one in read_recent(path) if one != pair], path)
+
+
+def _write(pairs: list[Recent], path: Path | None) -> None:
+    path = path or recent_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(pairs[:MOST], indent=1), "utf-8")
+        beside.replace(path)
+    except OSError:
+        return  # a list of recent pairs is not worth a sentence
+
+
+_CAPTURE = (
+    "hf:PATH_OR_ID, max:PATH_OR_ID, py:FILE.py:FUNCTION or the path of a dump. A source is run in a process of its "
+    "own and needs its extra: pip install 'tensordiff[torch]' or 'tensordiff[max]'."
+)
+
+
+_WAYS = (
+    ("browse", "pick two dumps…  (o)"),
+    ("demo", "the samples, with a planted bug  (d)"),
+    ("capture", "capture…  (c)"),
+)
+
+
+class StartScreen(Screen[None]):
+    """What to compare?"""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings("start")
+    BINDING_GROUP_TITLE = "Start"
+    DEFAULT_CSS = """
+    StartScreen > Vertical { padding: 1 2; }
+    StartScreen .title { text-style: bold; }
+    StartScreen OptionList { height: auto; max-height: 1fr; margin-top: 1; }
+    """
+
+    def compose(self) -> ComposeResult:
+        """A list, and what else can be done."""
+        with Vertical():
+            yield Static("tensordiff: find the first tensor where two runs stop agreeing", classes="title")
+            yield OptionList()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        """What was compared lately, then the ways to something new."""
+        self._list()
+
+    def on_screen_resume(self) -> None:
+        """The pair that was just looked at is a recent one."""
+        self._list()
+
+    def _list(self) -> None:
+        self.recent = read_recent()
+        listed = self.query_one(OptionList)
+        listed.clear_options()
+        pairs = [Option(_line(pair), id=f"recent{k}") for k, pair in enumerate(self.recent)]
+        listed.add_options([*pairs, *(Option(text, id=name) for name, text in _WAYS)])
+        listed.highlighted = 0
+        listed.focus()
+
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
+        name = event.option.id or ""
+        if name.startswith("recent"):
+            self._open(self.recent[int(name.removeprefix("recent"))])
+        else:
+            getattr(self, f"action_{name}")()
+
+    @property
+    def _app(self) -> TensordiffApp:
+        return cast("TensordiffApp", self.app)
+
+    def _open(self, pair: Recent) -> None:
+        self._app.compare(Path(pair.reference), Path(pair.candidate))
+
+    def action_open(self) -> None:
+        """Open what is highlighted."""
+        self.query_one(OptionList).action_select()
+
+    def action_forget(self) -> None:
+        """Take the highlighted pair off the list."""
+        at = self.query_one(OptionList).highlighted
+        if at is not None and at < len(self.recent):
+            forget_recent(self.recent[at])
+            self._list()
+
+    def action_browse(self) -> None:
+        """Pick a reference, then a candidate."""
+
+        def then(reference: Path | None) -> None:
+            if reference is not None:
+                pick = Pick("Pick the candidate: the dump under test", reference.parent)
+                self.app.push_screen(pick, lambda candidate: self._pair(reference, candidate))
+
+        self.app.push_screen(Pick("Pick the reference: the dump you trust", Path.cwd()), then)
+
+    def _pair(self, reference: Path, candidate: Path | str | None) -> None:
+        if isinstance(candidate, Path):
+            self._app.compare(reference, candidate)
+
+    def action_demo(self) -> None:
+        """The samples."""
+        try:
+            self._app.compare(sample("reference"), sample("candidate"))
+        except TensordiffError as error:
+            self.notify(printable(error), severity="error", markup=False)
+
+    def action_capture(self) -> None:
+        """Sources in place of dumps; each is run first."""
+
+        def then(reference: str | None) -> None:
+            if reference:
+                ask = Ask("Candidate: a source or a dump", "max:", _CAPTURE)
+                self.app.push_screen(ask, lambda candidate: self._pair(Path(reference), candidate and Path(candidate)))
+
+        self.app.push_screen(Ask("Reference: a source or a dump", "hf:", _CAPTURE), then)
+
+
+def _line(pair: Recent) -> Text:
+    return Text(f"{printable(pair.reference)}  ↔  {printable(pair.candidate)}")
+
+
+class Pick(Dialog[Path]):
+    """A file or a folder; a folder is picked with ctrl+s, entered with enter."""
+
+    DEFAULT_CSS = """
+    Pick DirectoryTree { height: 20; }
+    """
+
+    def __init__(self, title: str, folder: Path) -> None:
+        super().__init__(f"{title} (ctrl+s takes it, enter looks into a folder)")
+        self.folder = folder
+
+    def ask(self) -> ComposeResult:
+        """The files here."""
+        yield DirectoryTree(self.folder)
+
+    def answer(self) -> Path | None:
+        """What the cursor is on."""
+        node = self.query_one(DirectoryTree).cursor_node
+        return None if node is None or node.data is None else node.data.path

@@ -1,0 +1,83 @@
+"""A line to type a filter into: what matches is shown while it is typed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from tensordiff.tui.table.model import Pattern
+
+
+class FilterBar(Horizontal):
+    """Hidden until it is asked for, and when it holds nothing."""
+
+    DEFAULT_CSS = """
+    FilterBar { height: 1; display: none; background: $panel; }
+    FilterBar.-shown { display: block; }
+    FilterBar > Static { width: auto; padding: 0 1; color: $text-muted; }
+    FilterBar > Input { border: none; height: 1; width: 1fr; padding: 0; background: $panel; }
+    FilterBar > Input.-wrong { color: $text-error; }
+    """
+
+    @dataclass
+    class Changed(Message):
+        """Another filter."""
+
+        pattern: Pattern | None
+        text: str
+
+    @dataclass
+    class Left(Message):
+        """The filter stands; back to the table."""
+
+    def compose(self) -> ComposeResult:
+        """A slash, the text, and what is wrong with it."""
+        yield Static("/", markup=False)
+        yield Input(placeholder="regular expression; ! inverts; enter keeps it, escape clears it", compact=True)
+        yield Static("", id="filter-wrong", markup=False)
+
+    @property
+    def text(self) -> str:
+        """What is typed."""
+        return self.query_one(Input).value
+
+    def open(self, text: str | None = None) -> None:
+        """Show and focus; with text, show that, unfocused."""
+        self.add_class("-shown")
+        if text is None:
+            self.query_one(Input).focus()
+        else:
+            self.query_one(Input).value = text
+
+    def clear(self) -> None:
+        """Filter nothing, and hide."""
+        self.query_one(Input).value = ""
+        self.remove_class("-shown")
+
+    @on(Input.Changed)
+    def _follow(self, event: Input.Changed) -> None:
+        event.stop()
+        try:
+            pattern = Pattern.parse(event.value)
+        except (re.error, RecursionError, OverflowError) as error:
+            self._say(str(error), wrong=True)
+            return
+        self._say("", wrong=False)
+        self.post_message(self.Changed(pattern, event.value))
+
+    def _say(self, text: str, *, wrong: bool) -> None:
+        self.query_one("#filter-wrong", Static).update(text)
+        self.query_one(Input).set_class(wrong, "-wrong")
+
+    @on(Input.Submitted)
+    def _keep(self, event: Input.Submitted) -> None:
+        event.stop()
+        if not event.value:
+            self.clear()
+        self.post_message(self.Left())

@@ -1,0 +1,256 @@
+"""Layers drawn line by line: what is not on the screen is never formatted.
+
+It shows a ``Listing`` in an order, with a cursor that stays on its row however rows are sorted, filtered or
+aligned anew. Names are plain text and reach no parser of markup. What keys and the mouse do is in
+``layer_table``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.timer import Timer
+
+from tensordiff.report.labels import GLYPHS
+from tensordiff.session.state import row_name as key_of
+from tensordiff.tui.table.columns import Placed, cell, flat_name, tree_name
+from tensordiff.tui.table.frames import TableFrame
+from tensordiff.tui.table.model import VERDICTS, Listing, Order, RowKey
+from tensordiff.tui.table.tree import NOWHERE, Line, Lines, Tree
+from tensordiff.tui.text import fit
+
+_GLYPHS: dict[str, str] = {"pending": " "} | {str(name): glyph for name, glyph in GLYPHS.items()}
+_MARK, _CULPRIT = "●", "►"
+_REORDER_S = 0.25
+"""How often rows that are being measured are put in another order: nobody reads faster."""
+
+
+class LayerLines(TableFrame):
+    """Layers, one a line, and a cursor."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "layer-table--cursor", "layer-table--dim", "layer-table--mark",
+        *(f"layer-table--{verdict}" for verdict in VERDICTS),
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    LayerLines {
+        & > .layer-table--cursor {
+            background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground;
+        }
+        &:focus > .layer-table--cursor {
+            background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold;
+        }
+        & > .layer-table--dim { color: $text-disabled; }
+        & > .layer-table--mark { color: $accent; text-style: bold; }
+        & > .layer-table--pending { color: $text-muted; }
+        & > .layer-table--agrees { color: $foreground; }
+        & > .layer-table--drifts { color: $text-warning; }
+        & > .layer-table--diverges { color: $text-error; text-style: bold; }
+        & > .layer-table--unknown { color: $text-accent; }
+    }
+    """
+
+    cursor: reactive[int] = reactive(0, repaint=False)
+    """The line, not the row."""
+
+    @dataclass
+    class Highlighted(Message):
+        """The cursor stands on a row, or on none."""
+
+        position: int | None
+
+    @dataclass
+    class Ordered(Message):
+        """Rows stand in another order, or others are shown."""
+
+        order: Order
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.listing = Listing.of(())
+        self.how = Order()
+        self.lines = Lines.flat(np.empty(0, np.intp))
+        self.modules: Tree | None = None
+        self.folded: frozenset[str] = frozenset()
+        self.marks: frozenset[RowKey] = frozenset()
+        self.culprits: frozenset[int] = frozenset()
+        self._reorder: Timer | None = None
+        self.suspects: frozenset[int] = frozenset()
+        """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
+
+    # --- what is shown ---------------------------------------------------------------------------
+
+    def show_listing(self, listing: Listing) -> None:
+        """Another alignment; the cursor stays with its pair, where that is still there."""
+        pair = None if (at := self.position) is None else self.listing.pairs[at]
+        self.listing, self.longest, self.modules = listing, listing.longest, None
+        self.how = self.how._replace(only=None)
+        self.culprits = self.suspects = frozenset()
+        self.rearrange()
+        self.place_columns()
+        if pair is not None and (found := listing.find(pair)) is not None:
+            self.go(found)
+
+    def show_more(self, start: int, end: int) -> None:
+        """Rows from ``start`` on were measured. Execution order does not change by that; any other does."""
+        if self.how.by is not None or self.how.faults:
+            self._reorder = self._reorder or self.set_timer(_REORDER_S, self._show_order_again)
+        elif self.modules is not None or any(start <= at < end for at in self._in_sight()):
+            self.refresh()
+
+    def _show_order_again(self) -> None:
+        self._reorder = None
+        self.show_order(self.how)
+
+    def _in_sight(self) -> list[int]:
+        """Positions of the rows that are on the screen."""
+        top = self.scroll_offset.y
+        return [self.line(at).row for at in range(top, min(top + self.size.height - 1, len(self.lines)))]
+
+    def show_order(self, how: Order) -> None:
+        """Show other rows or in another order; the cursor stays on its row, or as near as can be."""
+        at, self.how = self.position, how
+        line = self.cursor
+        self.rearrange()
+        if at is None or not self.go(at):
+            self.move(line)
+        self.post_message(self.Ordered(how))
+
+    def show_tree(self, tree: Tree | None) -> None:
+        """Rows by module, or one list where there is no tree."""
+        if tree is not None and self.modules is None:
+            self.folded = tree.usual_folds
+        self.modules = tree
+        self.show_order(self.how._replace(by=None))
+
+    def rearrange(self) -> None:
+        """Find out again which lines there are."""
+        if self.modules is None:
+            self.lines = Lines.flat(self.listing.order(self.how))
+        else:
+            folded = frozenset() if self.how.faults or self.how.only is not None else self.folded
+            self.lines = self.modules.lines(folded, self.listing.kept(self.how))
+        self.line_count = len(self.lines)
+        self.measure_lines()
+
+    def on_resize(self) -> None:
+        """The cursor stays in sight."""
+        self.call_after_refresh(self._show_cursor)
+
+    # --- the cursor ------------------------------------------------------------------------------
+
+    def line(self, at: int) -> Line:
+        """A line of the table."""
+        return self.lines[at]
+
+    @property
+    def position(self) -> int | None:
+        """The row under the cursor, by its place in the listing."""
+        if not 0 <= self.cursor < len(self.lines):
+            return None
+        row = self.line(self.cursor).row
+        return None if row == NOWHERE else row
+
+    def go(self, position: int) -> bool:
+        """Put the cursor on a row; whether it is shown at all."""
+        at = self.lines.of_row(position)
+        if at is not None:
+            self.move(at)
+        return at is not None
+
+    def reveal(self, position: int) -> None:
+        """Put the cursor on a row, whatever hides it."""
+        if self.go(position):
+            return
+        if self.modules is not None:
+            self._unfold_to(position)
+        if not self.go(position):
+            self.show_order(self.how._replace(faults=False, only=None, inputs=True))
+            self.go(position)
+
+    def _unfold_to(self, position: int) -> None:
+        name = self.listing.pairs[position].name
+        self.folded = frozenset(path for path in self.folded if not (name == path or name.startswith(f"{path}.")))
+        self.rearrange()
+
+    def move(self, line: int) -> None:
+        """Put the cursor on a line, or the nearest there is."""
+        self.cursor = max(0, min(line, len(self.lines) - 1))
+        self._show_cursor()
+        self.refresh()
+        self.post_message(self.Highlighted(self.position))
+
+    def _show_cursor(self) -> None:
+        height = max(1, self.scrollable_content_region.height - 1)
+        top = round(self.scroll_y)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False)
+
+    # --- drawing ---------------------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        """The headings, or a row."""
+        left, top = self.scroll_offset
+        at = y - 1 + top
+        if y == 0 or at >= len(self.lines):
+            return super().render_line(y)
+        style = self._line_style(at)
+        return Strip(self._segments(at, style)).crop_extend(left, left + self.size.width, style)
+
+    def arrow(self, column: str) -> str:
+        """Which way rows are ordered, beside the heading that they are ordered by."""
+        if self.how.by is None:
+            return super().arrow(column)
+        return "" if column != self.how.by else "▼" if self.how.descending else "▲"
+
+    def _line_style(self, at: int) -> Style:
+        line = self.line(at)
+        style = self.get_component_rich_style(f"layer-table--{self._verdict(line)}")
+        if self.suspects and line.row not in self.suspects:
+            style = self.get_component_rich_style("layer-table--dim")
+        if at == self.cursor:
+            style += self.get_component_rich_style("layer-table--cursor", partial=True)
+        return style
+
+    def _verdict(self, line: Line) -> str:
+        """A folded module's is the worst within."""
+        if line.node != NOWHERE and self.modules and (self.is_folded(line) or line.row == NOWHERE):
+            return VERDICTS[int(self.listing.verdicts[self.modules.within(line.node)].max(initial=0))]
+        return VERDICTS[int(self.listing.verdicts[line.row])]
+
+    def is_folded(self, line: Line) -> bool:
+        """Whether what lies within a module is hidden."""
+        return self.modules is not None and line.node != NOWHERE and self.modules.path(line.node) in self.folded
+
+    def _segments(self, at: int, style: Style) -> list[Segment]:
+        line = self.line(at)
+        culprit = _CULPRIT if line.row in self.culprits else " "
+        cells = [self._cell(line, placed) for placed in self.placed]
+        rest = Segment(f"{culprit}{_GLYPHS[self._verdict(line)]} {' '.join(cells)} ", style)
+        return [self._mark(line, style), rest]
+
+    def _mark(self, line: Line, style: Style) -> Segment:
+        is_marked = self.marks and line.row != NOWHERE and key_of(self.listing.pairs[line.row]) in self.marks
+        mark = self.get_component_rich_style("layer-table--mark", partial=True)
+        return Segment(_MARK if is_marked else " ", style + mark)
+
+    def _cell(self, line: Line, placed: Placed) -> str:
+        if placed.column.id == "layer":
+            return fit(self._shown_name(line), placed.width)
+        return " " * placed.width if line.row == NOWHERE else cell(self.listing, line.row, placed)
+
+    def _shown_name(self, line: Line) -> str:
+        if self.modules is None:
+            return flat_name(self.listing, line.row, any(placed.column.id == "port" for placed in self.placed))
+        pair = None if line.row == NOWHERE else self.listing.pairs[line.row]
+        path = self.modules.path(line.node) if line.node != NOWHERE else pair.name if pair else ""
+        return tree_name(pair, path, line.node != NOWHERE, self.is_folded(line), line.depth)

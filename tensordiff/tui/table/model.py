@@ -1,0 +1,249 @@
+"""What the table lists, as columns of numbers: putting rows in, and in which order to show them.
+
+Nothing here knows of a screen. Pairs are known from the start and their rows come in batches, made by
+the thread that measures; sorting is one argsort over a column and a filter is a mask, so that a hundred
+thousand rows are no other case than ten. A number that is not there is ``ABSENT`` and stands last; a
+NaN is worse than any other and stands where the worst stand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.align.match import Pair
+from tensordiff.compare.engine import Row
+from tensordiff.errors import printable
+from tensordiff.report.labels import component, label
+from tensordiff.session.state import row_name as key_of
+
+ABSENT = -1.0
+"""No error is negative, so this is none."""
+VERDICTS = ("pending", "agrees", "drifts", "unknown", "diverges")
+"""From mild to bad; a verdict's code is its place here."""
+_CODES = {name: code for code, name in enumerate(VERDICTS)}
+COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
+_COMPONENT_CODES = {name: code for code, name in enumerate(COMPONENTS)}
+DIVERGES = _CODES["diverges"]
+
+Positions = NDArray[np.intp]
+RowKey = str
+
+
+def _injected(row: Row) -> float | None:
+    return None if row.injected is None else row.injected.rel_l2
+
+
+METRICS: dict[str, Callable[[Row], float | None]] = {
+    "max_abs": lambda row: row.diff and row.diff.max_abs,
+    "max_rel": lambda row: row.diff and row.diff.max_rel,
+    "mse": lambda row: row.diff and row.diff.mse,
+    "rel_l2": lambda row: row.diff and row.diff.rel_l2,
+    "cosine": lambda row: row.diff and row.diff.cosine_distance,
+    "injected": _injected,
+    "golden": lambda row: row.golden_ratio,
+    "elements": lambda row: None if row.shape is None else float(math.prod(row.shape)),
+    "gain": lambda row: row.amplification,
+}
+NUMBERS = tuple(METRICS)
+
+
+class Order(NamedTuple):
+    """Which rows are shown, and in which order."""
+
+    by: str | None = None
+    """A column; None is execution order."""
+    descending: bool = True
+    faults: bool = False
+    inputs: bool = False
+    """Inputs too, not outputs alone."""
+    only: frozenset[int] | None = None
+    """Positions to choose from; None is all."""
+
+
+class Pattern(NamedTuple):
+    """A filter as it was typed: a regular expression, ``!`` before it inverts."""
+
+    search: Callable[[str], object]
+    inverted: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern | None:
+        """None for what filters nothing. Raises ``re.error``."""
+        inverted = text.startswith("!")
+        said = text[inverted:]
+        return cls(re.compile(said).search, inverted) if said else None
+
+    def matches(self, name: str) -> bool:
+        """Whether a name is to be shown."""
+        return bool(self.search(name)) != self.inverted
+
+
+class Batch(NamedTuple):
+    """Rows that were measured since the last, and their numbers; made outside the event loop."""
+
+    start: int
+    rows: list[Row]
+    numbers: NDArray[np.float64]
+    verdicts: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, start: int, rows: list[Row]) -> Batch:
+        """One column a number, in the order of ``NUMBERS``."""
+        values = [[_or_absent(metric(row)) for row in rows] for metric in METRICS.values()]
+        codes = [_CODES[row.verdict.name] for row in rows]
+        return cls(start, rows, np.array(values, np.float64).reshape(len(NUMBERS), -1), np.array(codes, np.int8))
+
+
+def _or_absent(value: float | None) -> float:
+    return ABSENT if value is None else float(value)
+
+
+@dataclass
+class Listing:
+    """All pairs, and what is known of each."""
+
+    pairs: tuple[Pair, ...]
+    labels: list[str]
+    """As people call them, printable."""
+    rows: list[Row | None]
+    numbers: NDArray[np.float64]
+    verdicts: NDArray[np.int8]
+    is_input: NDArray[np.bool_]
+    components: NDArray[np.int8]
+    """Which part of a network each belongs to, by its place in ``COMPONENTS``."""
+    longest: int
+    """Characters of the longest label."""
+    measured: int = 0
+    """How many were put in since the listing was made."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> Listing:
+        """Nothing measured yet."""
+        count, labels = len(pairs), [label(pair) for pair in pairs]
+        return cls(
+            tuple(pairs),
+            labels,
+            [None] * count,
+            np.full((len(NUMBERS), count), ABSENT),
+            np.zeros(count, np.int8),
+            np.fromiter((pair.reference.is_input for pair in pairs), np.bool_, count),
+            np.fromiter((_COMPONENT_CODES[component(pair.name)] for pair in pairs), np.int8, count),
+            max(map(len, labels), default=0),
+        )
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def carry(self, other: Listing) -> None:
+        """Show another listing's numbers for the same pairs until they are measured anew."""
+        for at, key in enumerate(map(key_of, self.pairs)):
+            before = other.positions.get(key)
+            if before is not None and other.rows[before] is not None:
+                self.rows[at] = other.rows[before]
+                self.numbers[:, at] = other.numbers[:, before]
+                self.verdicts[at] = other.verdicts[before]
+
+    def put(self, batch: Batch) -> None:
+        """Take in what was measured."""
+        end = batch.start + len(batch.rows)
+        self.rows[batch.start : end] = batch.rows
+        self.numbers[:, batch.start : end] = batch.numbers
+        self.verdicts[batch.start : end] = batch.verdicts
+        self.measured = end
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """A metric's numbers by position."""
+        found: NDArray[np.float64] = self.numbers[NUMBERS.index(name)]
+        return found
+
+    @cached_property
+    def positions(self) -> dict[RowKey, int]:
+        """Where a pair stands, by who it is."""
+        return {key_of(pair): at for at, pair in enumerate(self.pairs)}
+
+    @cached_property
+    def name_ranks(self) -> NDArray[np.float64]:
+        """Places of the names in natural order, 10 after 9."""
+        ranks, keys = np.empty(len(self)), [_natural(label) for label in self.labels]
+        ranks[sorted(range(len(self)), key=keys.__getitem__)] = np.arange(len(self))
+        return ranks
+
+    def find(self, pair: Pair) -> int | None:
+        """The same pair here, or the one that the same reference entry is in now."""
+        if (found := self.positions.get(key_of(pair))) is not None:
+            return found
+        wanted = pair.reference.step, pair.reference.name
+        same = (at for at, p in enumerate(self.pairs) if (p.reference.step, p.reference.name) == wanted)
+        return next(same, None)
+
+    def matching(self, pattern: Pattern) -> frozenset[int]:
+        """Positions whose name, as it is shown, matches."""
+        return frozenset(at for at, name in enumerate(self.labels) if pattern.matches(name))
+
+    def order(self, how: Order) -> Positions:
+        """Positions in the order to show them."""
+        whole = np.arange(len(self)) if how.by is None else self._sorted(how.by, how.descending)
+        ordered: Positions = whole[self.kept(how)[whole]]
+        return ordered
+
+    def kept(self, how: Order) -> NDArray[np.bool_]:
+        """Which rows are shown."""
+        kept = np.ones(len(self), np.bool_)
+        if how.faults:
+            kept &= self.verdicts == DIVERGES
+        if not how.inputs and not self.is_input.all():
+            kept &= ~self.is_input
+        if how.only is not None:
+            kept &= self.where(how.only)
+        return kept
+
+    def _sorted(self, by: str, descending: bool) -> Positions:
+        return ranked(self._keys(by), descending)
+
+    def _keys(self, by: str) -> NDArray[np.float64]:
+        if by == "layer":
+            return self.name_ranks
+        if by == "verdict":
+            return np.where(self.verdicts == 0, ABSENT, self.verdicts.astype(np.float64))
+        return self.column("elements" if by == "shape" else "rel_l2" if by == "profile" else by)
+
+    def where(self, wanted: Iterable[int]) -> NDArray[np.bool_]:
+        """A mask of positions."""
+        mask = np.zeros(len(self), np.bool_)
+        mask[list(wanted)] = True
+        return mask
+
+
+def ranked(values: NDArray[np.float64], descending: bool) -> Positions:
+    """Positions by value, equal ones in their own order; NaN beyond infinity, absent ones last either way."""
+    nan, absent = np.isnan(values), values == ABSENT
+    keys = [np.arange(len(values)), np.where(nan, 0.0, -values if descending else values), nan != descending, absent]
+    order: Positions = np.lexsort(keys)
+    return order
+
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def _natural(text: str) -> str:
+    """A key that sorts printable text with numbers by their size: a longer number is a larger one."""
+    return _NUMBER.sub(_sized, text)
+
+
+def _sized(number: re.Match[str]) -> str:
+    """A number after a character that says its length and is less than any that can be printed."""
+    digits = number[0].lstrip("0")
+    return f"{chr(1 + len(digits))}{digits}" if len(digits) < 30 else f"{chr(31)}{len(digits):09}{digits}"
+
+
+def layer_name(pair: Pair) -> str:
+    """A pair's layer without its port."""
+    return printable(" ".join([pair.name, *(f"[{view}]" for view in pair.views)]))

@@ -1,0 +1,209 @@
+"""The run as a picture: error over execution order, on a log scale. No widget in here.
+
+The one place that imports plotext, which raises on NaN and infinities and keeps its state in a module: ``draw``
+takes finite numbers only, and one thread at a time. A component is told by its marker as well as by its colour,
+since there may be no colour.
+
+The run as a picture, at the foot of the table: shown here, drawn by ``picture`` in a thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+from textual.events import Click
+from textual.message import Message
+from textual.reactive import reactive
+
+from tensordiff.tui.table.frames import PlotFrame
+from tensordiff.tui.table.model import ABSENT, COMPONENTS, Listing
+
+Floats = NDArray[np.float64]
+MARKS = {
+    "attention": ("a", 12), "mlp": ("m", 10), "norm": ("n", 11), "embedding": ("e", 13),
+    "head": ("h", 14), "block": ("b", 7), "other": ("·", 8),
+}  # fmt: skip
+"""Of each component: marker, and a colour of the 16 that every terminal has, for a dark ground."""
+_INJECTED = ("+", 9)
+_LEAST = -14.0
+"""log10 of what is drawn where there is no error at all."""
+_PER_COLUMN = 2
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one kind."""
+
+    name: str
+    marker: str
+    colour: int
+    x: Floats
+    y: Floats
+    """log10 of the error."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that is drawn."""
+
+    series: Sequence[Series] = ()
+    title: str = ""
+    last: int = 1
+    cursor: int | None = None
+    suspects: tuple[int, int] | None = None
+    is_light: bool = False
+    """Whether the ground is: bright colours are not seen on it."""
+    nowhere: int = 0
+    """How many errors are NaN or infinite and cannot be drawn."""
+
+
+class Seen(NamedTuple):
+    """What is looked at, and from where."""
+
+    metric: str
+    has_injected: bool
+    cursor: int | None
+    suspects: frozenset[int]
+    is_light: bool
+
+
+def picture(listing: Listing, seen: Seen, columns: int) -> Picture:
+    """The outputs' errors, thinned to what so many columns can show."""
+    values = listing.column(seen.metric)
+    shown = (values != ABSENT) & ~listing.is_input
+    series = []
+    if seen.has_injected:
+        given = listing.column("injected")
+        series.append(_series("injected", *_INJECTED, given, (given != ABSENT) & ~listing.is_input, columns))
+    series += [_series(name, *MARKS[name], values, shown & (listing.components == code), columns)
+              for code, name in enumerate(COMPONENTS)]  # fmt: skip
+    drawn = tuple(one for one in series if len(one.x))
+    nowhere = int((shown & ~np.isfinite(values)).sum())
+    suspects = (min(seen.suspects), max(seen.suspects)) if seen.suspects else None
+    title, last = f"{seen.metric} over execution order", max(1, len(listing) - 1)
+    return Picture(drawn, title, last, seen.cursor, suspects, seen.is_light, nowhere)
+
+
+def _series(name: str, marker: str, colour: int, values: Floats, mask: NDArray[np.bool_], columns: int) -> Series:
+    x = np.flatnonzero(mask & np.isfinite(values))
+    y = np.log10(np.maximum(values[x], 10.0**_LEAST))
+    return Series(name, marker, colour, *_thinned(x.astype(np.float64), y, len(values), columns * _PER_COLUMN))
+
+
+def _thinned(x: Floats, y: Floats, count: int, columns: int) -> tuple[Floats, Floats]:
+    """The largest and the least of each column: more cannot be told apart."""
+    if len(x) <= 2 * columns:
+        return x, y
+    bins = (x * columns / count).astype(np.intp)
+    order = np.lexsort((y, bins))
+    firsts = np.flatnonzero(np.diff(bins[order], prepend=-1))
+    lasts = np.append(firsts[1:] - 1, len(order) - 1)
+    kept = np.unique(order[np.concatenate((firsts, lasts))])
+    return x[kept], y[kept]
+
+
+def draw(what: Picture, width: int, height: int) -> Text:
+    """As text of exactly that size."""
+    with _ONE_AT_A_TIME:
+        return Text.from_ansi(_built(what, width, height), no_wrap=True)
+
+
+def _built(what: Picture, width: int, height: int) -> str:
+    import plotext as plt
+
+    plt.clear_figure()
+    plt.limit_size(False, False)
+    plt.plotsize(width, height)
+    plt.theme("clear")
+    for one in what.series:
+        colour = on_ground(one.colour, what.is_light)
+        plt.scatter(one.x.tolist(), one.y.tolist(), marker=one.marker, color=colour)
+    plt.xlim(0, what.last)
+    _ticks(plt, what)
+    for at in (*(what.suspects or ()), *(() if what.cursor is None else (what.cursor,))):
+        plt.vline(at, color=3 if at == what.cursor else 6)
+    built: str = plt.build()
+    return built
+
+
+def on_ground(colour: int, is_light: bool) -> int:
+    """A bright colour's dark sister, and black for white, where the ground is light."""
+    return {7: 0, 8: 8}.get(colour, colour - 8) if is_light else colour
+
+
+def painted(what: Picture, width: int, height: int) -> Text:
+    """The picture and its legend in the room there is; words where there is nothing to draw."""
+    if width < 20 or height < 5:
+        return Text("no room for a plot")
+    if not what.series:
+        return Text("no error to plot yet" if not what.nowhere else "all errors are NaN or infinite")
+    told = legend(what)
+    told.truncate(width, overflow="ellipsis")
+    return Text("\n").join([told, draw(what, width, height - 1)])
+
+
+def legend(what: Picture) -> Text:
+    """What the markers stand for."""
+    parts = [Text(what.title, "bold")]
+    parts += [
+        Text(f"{one.marker} {one.name}", f"color({on_ground(one.colour, what.is_light)})")
+        for one in reversed(what.series)
+    ]
+    if what.nowhere:
+        parts.append(Text(f"{what.nowhere} NaN or infinite, not drawn"))
+    return Text("  ").join(parts)
+
+
+def _ticks(plt: object, what: Picture) -> None:
+    """Powers of ten, spelled so; plotext's own log scale writes 0.00000001."""
+    ys = np.concatenate([one.y for one in what.series]) if what.series else np.array([-8.0, 0.0])
+    low, high = int(np.floor(ys.min())), int(np.ceil(ys.max()))
+    high = max(high, low + 1)
+    step = max(1, (high - low) // 5)
+    at = list(range(low, high + 1, step))
+    plt.ylim(low, high)  # type: ignore[attr-defined]
+    plt.yticks(at, ["0" if tick == int(_LEAST) else f"1e{tick}" for tick in at])  # type: ignore[attr-defined]
+    count = 5
+    places = sorted({round(what.last * k / count) for k in range(count + 1)})
+    plt.xticks(places, [str(place) for place in places])  # type: ignore[attr-defined]
+
+
+_AXIS = 7
+"""About how many columns the labels of the y axis take."""
+
+
+class Plot(PlotFrame):
+    """The picture as it was drawn last."""
+
+    drawn: reactive[Text | None] = reactive(None)
+
+    @dataclass
+    class Pointed(Message):
+        """Somebody clicked at a place of the run."""
+
+        place: float
+        """From 0, the first layer, to 1, the last."""
+
+    @dataclass
+    class Resized(Message):
+        """There is another room to draw in."""
+
+    def render(self) -> Text:
+        """What was drawn, or that nothing was."""
+        return super().render() if self.drawn is None else self.drawn
+
+    def on_resize(self) -> None:
+        """It must be drawn anew."""
+        self.post_message(self.Resized())
+
+    def on_click(self, event: Click) -> None:
+        """Point at a layer."""
+        width = max(1, self.content_size.width - _AXIS)
+        self.post_message(self.Pointed(min(1.0, max(0.0, (event.x - _AXIS) / width))))

@@ -1,0 +1,100 @@
+"""Two lines at the top: who is compared with whom, and what came of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.text import Text
+
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.lint import Finding
+from tensordiff.dump.model import Dump
+from tensordiff.errors import printable
+from tensordiff.report.labels import GLYPHS
+from tensordiff.search.outcome import Outcome
+from tensordiff.session.session import Session
+from tensordiff.tui.table.frames import SummaryFrame
+from tensordiff.tui.table.model import VERDICTS, Listing
+from tensordiff.tui.text import bar, plain
+
+_STYLES = {"agrees": "green", "drifts": "yellow", "diverges": "bold red", "unknown": "magenta"}
+_BAR = 20
+_FACTS = ("framework", "dtype", "device")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the summary tells."""
+
+    session: Session
+    listing: Listing
+    outcome: Outcome | None = None
+    findings: Sequence[Finding] = ()
+    mode: str = ""
+
+
+class Summary(SummaryFrame):
+    """Who, and what came of it."""
+
+    def tell(self, facts: Facts) -> None:
+        """Show these."""
+        self.update(plain(Text("\n").join([_who(facts.session), _what(facts)]), self.app.no_color), layout=False)
+
+
+def _who(session: Session) -> Text:
+    line = Text.assemble((_side(session.reference), "bold"), " ↔ ", (_side(session.candidate), "bold"))
+    line.append(f" · {len(session.pairs)} pairs")
+    orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
+    line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
+    line.append(f" · {_limits(session.engine.limits)}")
+    return line
+
+
+def _side(dump: Dump) -> str:
+    said = [printable(dump.facts[key]) for key in _FACTS if isinstance(dump.facts.get(key), str)]
+    unfinished = [f"still being written, {len(dump)} so far"] if dump.interrupted else []
+    return f"{printable(dump.path.name or dump.path)} ({', '.join([*(said or [dump.format]), *unfinished])})"
+
+
+def _limits(limits: Limits) -> str:
+    said = [] if limits.threshold is None else [f"rel_l2 ≤ {limits.threshold:g}"]
+    if limits.tolerance is not None:
+        said.append(f"atol {limits.tolerance.atol:g} rtol {limits.tolerance.rtol:g}")
+    if limits.rules:
+        said.append(f"{len(limits.rules)} tolerances")
+    return ", ".join(said) or "judged by what precision explains"
+
+
+def _what(facts: Facts) -> Text:
+    parts = [_verdict(facts), *_counts(facts.listing)]
+    if facts.mode:
+        parts.append(Text(facts.mode, "bold cyan"))
+    if facts.findings:
+        parts.append(_findings(facts.findings))
+    return Text(" · ").join(parts)
+
+
+def _verdict(facts: Facts) -> Text:
+    outcome = facts.outcome
+    if outcome is None:
+        done, total = facts.listing.measured, len(facts.listing)
+        return Text(f"measured {done} of {total} ").append(bar(done, max(1, total), _BAR))
+    where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else ""
+    return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", _STYLES[outcome.verdict])
+
+
+def _counts(listing: Listing) -> Iterable[Text]:
+    counts = np.bincount(listing.verdicts, minlength=len(VERDICTS))
+    for name, glyph in GLYPHS.items():
+        if count := int(counts[VERDICTS.index(name)]):
+            yield Text(f"{glyph} {count} {name}", _STYLES[name])
+
+
+def _findings(findings: Sequence[Finding]) -> Text:
+    worst = min(findings, key=lambda finding: ("error", "warning", "note").index(finding.level))
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    glyph, style = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "")}[worst.level]
+    where = f"{printable(worst.where)}: " if worst.where else ""
+    return Text(f"{glyph} {where}{printable(worst.what)}{more}", style)

@@ -1,1 +1,0 @@
-"""Parts of screens, one noun a file."""
