@@ -14,7 +14,7 @@ from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Live
 from tensordiff.session.session import Request, Session
 from tensordiff.session.state import State
-from tests.capture.making import SMALL, run_here, script
+from tests.capture.models import SMALL, run_here, script
 
 pytest.importorskip("torch")
 OTHERS = """

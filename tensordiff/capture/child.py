@@ -1,16 +1,14 @@
-"""One child process as the parent holds it: started, given jobs, heard, and ended for certain.
+"""A child process that runs sources of one kind, as the parent holds it; and one that is kept for the next run.
 
-The child is ``PYTHON -m tensordiff.capture.process KIND FD``, with ``stay`` behind it where it is to answer more than
-one job. Jobs come on its standard input, a line each, and that pipe stays open: when it closes, the parent is gone and
-the child ends itself. Events come on a pipe of their own, so nothing that a framework prints can be taken for one; what
-it prints is kept as the log. The child leads a process group, and whatever is left of that group at the end is killed.
+The child is ``PYTHON -m tensordiff.capture.process KIND FD``, followed by ``stay`` where it answers more than one job.
+Jobs go to its standard input, a line each. That pipe stays open: when it closes, the parent is gone and the child ends
+itself. Events come on a pipe of their own, so that nothing a framework prints is taken for an event; what it prints is
+kept as the log. The child leads a process group, and whatever is left of the group at the end is killed.
 
-The child of the last run, kept for the next one of the same source: what takes time is to import and to load.
-
-Whoever makes several runs one after the other holds a ``Standby``, gives it to each ``Run``, and closes it at the end.
-There is never more than one child in it, so never more than one model waits. A run takes the child out and leaves it
-here when all went well; one that failed, was cancelled or died is not used again. Whether what a child holds is still
-what a new one would load is for the child to say: see ``children.staying``.
+Importing a framework and loading a model is what takes time. A caller that makes several runs of one source holds a
+``ReusableChild``, gives it to each ``Run`` and closes it at the end. It holds at most one child, so at most one model
+stays in memory. A child whose run failed, was cancelled or crashed is not used again. Whether the model it holds is
+still what a new process would load is decided in the child: see ``process.persistent``.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from typing import IO, Self
 import tensordiff
 from tensordiff.capture.events import Event, decode
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import ASKED
+from tensordiff.capture.provenance import INPUT_SETTINGS
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
 
@@ -159,11 +157,11 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 STAYS = ("hf", "py", "onnx")
 """The kinds whose children can answer more than one job."""
-FREE = (*ASKED, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
+FREE = (*INPUT_SETTINGS, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
 """The settings that each job has for itself; by all others a source is loaded."""
 
 
-class Standby:
+class ReusableChild:
     """At most one child that waits for another job."""
 
     def __init__(self) -> None:

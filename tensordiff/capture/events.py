@@ -1,8 +1,8 @@
-"""What a child tells while it runs: one JSON object a line, each with its ``event``.
+"""The events that a child process sends while it runs: one JSON object a line.
 
-``Phase`` is what it is doing now, ``Progress`` how far that is, ``Note`` something a person should know.
-The last event is ``Failed`` or ``Done``; a child that ends without either died, and ``runner`` says how. ``Anew`` is
-between a child that stays and the runner, and goes no further.
+``Phase`` says what begins now, ``Progress`` how far it is, ``Note`` is a sentence for the user. The last event is
+``Done`` or ``Failed``; a child that ends without either crashed, and ``runner`` says how. ``NewProcessNeeded`` is sent
+by a persistent child to the runner and goes no further.
 """
 
 from __future__ import annotations
@@ -58,14 +58,16 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Anew:
+class NewProcessNeeded:
     """A job is for a new process: something is not as it was when this one was new. Nothing was written."""
 
     why: str
 
 
-Event = Phase | Progress | Note | Failed | Done | Anew
-_KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done, Anew)}
+Event = Phase | Progress | Note | Failed | Done | NewProcessNeeded
+_KINDS: dict[str, type[Event]] = {
+    kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done, NewProcessNeeded)
+}
 
 
 def encode(event: Event) -> str:

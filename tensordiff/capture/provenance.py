@@ -14,22 +14,22 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError
 
-ASKED = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
+INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
 """The settings that say what a model is asked."""
 
 
 @dataclass(frozen=True)
-class Made:
+class Provenance:
     """A source and how it was run."""
 
     source: Source
     settings: Settings
 
 
-def same_input(dump: Dump) -> Settings:
+def input_settings(dump: Dump) -> Settings:
     """The question and nothing else that a dump's run was asked: how another side computes is its own."""
-    made = how_made(dump)
-    asked = {name: getattr(made.settings, name) for name in ASKED} if made is not None else {}
+    made = provenance_of(dump)
+    asked = {name: getattr(made.settings, name) for name in INPUT_SETTINGS} if made is not None else {}
     if any(value is not None for name, value in asked.items() if name != "steps"):
         return Settings(**asked)
     ids = dump.facts.get("token_ids")
@@ -38,7 +38,7 @@ def same_input(dump: Dump) -> Settings:
     return Settings(**asked)
 
 
-def how_made(dump: Dump) -> Made | None:
+def provenance_of(dump: Dump) -> Provenance | None:
     """What made a dump; None where it does not say, or where that cannot be found any more."""
     text, settings = dump.facts.get("source"), dump.facts.get("settings")
     if not isinstance(text, str) or not isinstance(settings, dict):
@@ -49,4 +49,4 @@ def how_made(dump: Dump) -> Made | None:
         return None
     if source is None or (source.kind in ("py", "onnx") and not Path(source.target).is_file()):
         return None
-    return Made(source, found)
+    return Provenance(source, found)

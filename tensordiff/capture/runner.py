@@ -1,8 +1,8 @@
-"""A source being run, as the parent sees it: a job in, events out, and an end for certain.
+"""A run of a source, as the parent process sees it: a job in, events out.
 
-The process is ``child``'s. A run by itself has one of its own and ends it; given a ``Standby`` it may take the one that
-an earlier run left, and leaves it again when all went well. A child whose source is no longer what a new one would load
-says so before it writes anything, and the run begins anew in a new one.
+The process itself is held by ``child``. A run normally starts a child and ends it. Given a ``ReusableChild`` it takes
+the child that an earlier run left there, and leaves it again when the run succeeded. A child that holds a model which
+is no longer what a new process would load says so before it writes anything; the run then starts a new child.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from threading import Lock
 from types import TracebackType
 from typing import Self
 
-from tensordiff.capture.child import Child, Standby
-from tensordiff.capture.events import Anew, Done, Event, Failed, Note, Phase
+from tensordiff.capture.child import Child, ReusableChild
+from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.dump.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
@@ -35,7 +35,7 @@ _HINTS = {
 class Run:
     """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
-    def __init__(self, job: Job, standby: Standby | None = None) -> None:
+    def __init__(self, job: Job, standby: ReusableChild | None = None) -> None:
         self.job = job
         self.is_cancelled = False
         self._standby = standby
@@ -65,7 +65,7 @@ class Run:
         is_silent = True
         for event in self._child.events():
             is_silent = False
-            if isinstance(event, Anew):
+            if isinstance(event, NewProcessNeeded):
                 yield from self._anew(event.why)
                 return
             if isinstance(event, Phase):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensordiff.capture.provenance import how_made
+from tensordiff.capture.provenance import provenance_of
 from tensordiff.compare.engine import Row, values_of
 from tensordiff.compare.hint.catalogue import Hint
 from tensordiff.compare.look.elements import Element
@@ -112,7 +112,7 @@ def _place(row: Row) -> tuple[str, int, int]:
 
 def _repro(session: Compared, row: Row) -> str:
     """The candidate's layer on the reference's inputs, where both call it the same; else on its own."""
-    made = how_made(session.candidate)
+    made = provenance_of(session.candidate)
     if made is None or made.source.kind not in _REPLAYED:
         return ""
     ours, theirs = row.pair.reference, row.pair.candidate

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensordiff.align import Pair
-from tensordiff.capture.child import Standby
+from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Made, how_made
+from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.compare.engine import Row
 from tensordiff.errors import CaptureError, printable
@@ -34,12 +34,12 @@ class RerunOracle:
     """Judges a place by a rerun in which everything before it is right."""
 
     session: Session
-    made: Made
+    made: Provenance
     whole: str
     """The candidate's layer that is the model itself."""
     follow: Follow
     """Listens to a run until its end."""
-    standby: Standby | None = None
+    standby: ReusableChild | None = None
     """Keeps the process of one probe for the next; whoever gives it closes it."""
     healed: set[int] = field(default_factory=set)
     """Numbers of the places before which the fault lies: with them made right, the model's output was right."""
@@ -47,7 +47,7 @@ class RerunOracle:
     @classmethod
     def over(cls, session: Session, follow: Follow) -> RerunOracle:
         """For a session whose candidate can be run again; refuses where that would tell nothing."""
-        made = how_made(session.candidate)
+        made = provenance_of(session.candidate)
         if made is None:
             raise CaptureError(
                 f"{printable(session.candidate.path)}: does not say which source made it, so it cannot be run again; "

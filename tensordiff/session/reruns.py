@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from tensordiff.align.rules.rule import Side
-from tensordiff.capture.child import Standby
+from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Made, how_made
+from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import Dump
@@ -33,12 +33,12 @@ class Live:
     session: Session
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
     """Where runs put their dumps, one folder a run."""
-    standby: Standby | None = None
+    standby: ReusableChild | None = None
     """Keeps the process of one run for the next; whoever gives it closes it."""
 
-    def made(self, side: Side) -> Made | None:
+    def made(self, side: Side) -> Provenance | None:
         """How a side's dump was made, where that is known."""
-        return how_made(self._dump(side))
+        return provenance_of(self._dump(side))
 
     def why_not(self, action: Action, side: Side = "candidate") -> str | None:
         """Why something cannot be done now, as a sentence; None where it can."""
@@ -71,12 +71,12 @@ class Live:
     def _dump(self, side: Side) -> Dump:
         return self.session.reference if side == "reference" else self.session.candidate
 
-    def _made(self, side: Side) -> Made:
+    def _made(self, side: Side) -> Provenance:
         if (why := self.why_not("capture", side)) is not None or (made := self.made(side)) is None:
             raise CaptureError(why or "this side cannot be run")
         return made
 
-    def _run(self, made: Made, name: str) -> Run:
+    def _run(self, made: Provenance, name: str) -> Run:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
         job = Job(made.source, replace(made.settings, force=made.settings.force), str(folder / "dump"))
         return Run(job, self.standby)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensordiff.capture.job import Source, parse_source
-from tensordiff.capture.provenance import ASKED, same_input
+from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 
-_QUESTION = tuple(name for name in ASKED if name != "steps")
+_QUESTION = tuple(name for name in INPUT_SETTINGS if name != "steps")
 
 
 def source_in(path: Path) -> Source | None:
@@ -41,6 +41,6 @@ def _asked_alike(said: Settings, reference: Path) -> Settings:
     usual = Settings()
     if any(getattr(said, name) != getattr(usual, name) for name in _QUESTION):
         return said
-    alike = same_input(open_dump(reference))
+    alike = input_settings(open_dump(reference))
     question = {name: getattr(alike, name) for name in _QUESTION}
     return replace(said, **question, steps=alike.steps if said.steps == usual.steps else said.steps)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.making import SMALL, Make, script, tiny_model
+from tests.capture.models import SMALL, Make, script, tiny_model
 
 
 @pytest.fixture(scope="session")

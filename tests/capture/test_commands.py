@@ -14,7 +14,7 @@ from tensordiff.dump import open_dump
 from tensordiff.search.oracle import search
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Live
-from tests.capture.making import SMALL, Make, compared, run_here, script
+from tests.capture.models import SMALL, Make, compared, run_here, script
 from tests.cli.conftest import call as call
 from tests.cli.running import COMMAND, Call, assert_one_sentence, process
 from tests.making import SAMPLES

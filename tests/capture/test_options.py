@@ -10,7 +10,7 @@ import tensordiff
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import run_here
+from tests.capture.models import run_here
 from tests.cli.conftest import call as call
 from tests.cli.running import Call, assert_one_sentence
 

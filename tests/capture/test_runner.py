@@ -15,7 +15,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
-from tests.capture.making import script
+from tests.capture.models import script
 from tests.processes import started, until
 
 pytest.importorskip("torch")

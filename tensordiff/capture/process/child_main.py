@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 
-from tensordiff.capture.events import Anew, Done, Event, Failed, encode
+from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, encode
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import dump_at
 from tensordiff.errors import TensordiffError, printable
@@ -42,7 +42,7 @@ def start(kind: str, told: int, *, stays: bool = False, idle_s: float = IDLE_S) 
     """Answer a job of this kind, or several; the exit status."""
     tell, lines = Tell(told), Lines()
     os.environ.pop("PYTHONSAFEPATH", None)
-    answer: Callable[[Job, Tell], Done | Anew] = _staying(kind) if stays else _once(kind)
+    answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _staying(kind) if stays else _once(kind)
     while (line := lines.next(idle_s)) is not None:
         job = Job.decode(line)
         try:
@@ -51,7 +51,7 @@ def start(kind: str, told: int, *, stays: bool = False, idle_s: float = IDLE_S) 
             tell(failure(job, error))
             return 1
         tell(said)
-        if not stays or isinstance(said, Anew):
+        if not stays or isinstance(said, NewProcessNeeded):
             return 0
     return 0
 
@@ -66,7 +66,7 @@ def _once(kind: str) -> Callable[[Job, Tell], Done]:
     return answer
 
 
-def _staying(kind: str) -> Callable[[Job, Tell], Done | Anew]:
+def _staying(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:
     from tensordiff.capture.process.persistent import Staying
 
     return Staying(kind)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tensordiff.capture.events import Anew, Done, Event
+from tensordiff.capture.events import Done, Event, NewProcessNeeded
 from tensordiff.capture.job import Job
 from tensordiff.errors import printable
 
@@ -40,7 +40,7 @@ class Staying:
         self._answer: Answer | None = None
         self._since_ns = time.time_ns()
 
-    def __call__(self, job: Job, tell: Tell) -> Done | Anew:
+    def __call__(self, job: Job, tell: Tell) -> Done | NewProcessNeeded:
         """Answer a job, or hand it back."""
         if self._answer is None:
             self._answer = self._load(job, tell)
@@ -53,7 +53,7 @@ class Staying:
             self._refuse_old(job)
             return self._answer(job, tell)
         except Changed as changed:
-            return Anew(str(changed))
+            return NewProcessNeeded(str(changed))
 
     def _load(self, job: Job, tell: Tell) -> Answer:
         """What answers: where a kind of source has nothing to keep but what it imported, its one way to run."""

@@ -183,9 +183,9 @@ def _rerun(session: Session) -> RerunOracle:
 
 def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
     """By rerun: a line for each. All are made by one process, which loads the candidate once."""
-    from tensordiff.capture.child import Standby
+    from tensordiff.capture.child import ReusableChild
 
-    with Standby() as standby:
+    with ReusableChild() as standby:
         for reached in _kept(search(state, replace(oracle, standby=standby)), wish):
             state = reached
             mark, position = state.marks[-1]

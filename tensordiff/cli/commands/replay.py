@@ -14,7 +14,7 @@ from typing import NamedTuple
 import click
 
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Made, how_made
+from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.cli.commands.capture import follow, source_of
@@ -72,15 +72,17 @@ def replay(path: Path, layer: str, wish: Wish, *, as_json: bool) -> int:
         return compare(Request(path, Path(done.path), only=only), Talk(as_json=as_json))
 
 
-def _made(path: Path, wish: Wish) -> Made:
-    found = how_made(open_dump(path))
+def _made(path: Path, wish: Wish) -> Provenance:
+    found = provenance_of(open_dump(path))
     if wish.source is not None:
-        return Made(source_of(wish.source), found.settings if found and _is_alike(found, wish.source) else Settings())
+        return Provenance(
+            source_of(wish.source), found.settings if found and _is_alike(found, wish.source) else Settings()
+        )
     if found is None:
         raise CaptureError(f"{printable(path)}: does not say which source made it; give one with --source hf:… or py:…")
     return found
 
 
-def _is_alike(found: Made, text: str) -> bool:
+def _is_alike(found: Provenance, text: str) -> bool:
     """Whether another source is run as the dump's was: settings of one kind are not for another."""
     return found.source.kind == source_of(text).kind

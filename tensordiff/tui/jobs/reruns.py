@@ -21,7 +21,7 @@ from textual.app import ComposeResult
 from textual.widgets import Input, Label
 
 from tensordiff.align.rules.rule import Side
-from tensordiff.capture.child import Standby
+from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done, Failed
 from tensordiff.capture.job import Job, Source
 from tensordiff.capture.runner import Run
@@ -99,7 +99,7 @@ class Reruns:
     def __init__(self, screen: DiffScreen) -> None:
         self.screen = screen
         self._live: Live | None = None
-        self._standby = Standby()
+        self._standby = ReusableChild()
         self._ops_reference: Path | None = None
         self._waiting: Request | None = None
         """What is to be opened when a source has run."""

@@ -10,7 +10,7 @@ import pytest
 from tensordiff.capture.events import Note
 from tensordiff.capture.injection.passes import Layers, passes
 from tensordiff.dump import open_dump
-from tests.capture.making import ARCHITECTURES, Make, Ran, compared, injected_here, run_here
+from tests.capture.models import ARCHITECTURES, Make, Ran, compared, injected_here, run_here
 
 pytest.importorskip("transformers")
 

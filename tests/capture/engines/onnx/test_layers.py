@@ -16,7 +16,7 @@ from tensordiff.capture.engines.onnx.ports import Ports, find_layer
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError
-from tests.capture.onnx_making import graph, saved
+from tests.capture.engines.onnx.graphs import graph, saved
 
 Shapes = Mapping[str, tuple[int, ...]]
 LINEAR = "torch.nn.modules.linear.Linear"

@@ -9,7 +9,7 @@ import pytest
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import Make, compared, run_here, script
+from tests.capture.models import Make, compared, run_here, script
 
 pytest.importorskip("torch")
 

@@ -20,8 +20,8 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
-from tests.capture.making import SMALL, Make, Ran, compared, run_here, script
-from tests.capture.onnx_making import chain, export, exported_function, graph, plant, saved, tensors
+from tests.capture.engines.onnx.graphs import chain, export, exported_function, graph, plant, saved, tensors
+from tests.capture.models import SMALL, Make, Ran, compared, run_here, script
 from tests.cli.conftest import call as call
 from tests.cli.running import Call, assert_one_sentence, process
 from tests.test_boundaries import BLOCK

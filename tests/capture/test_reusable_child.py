@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.capture.child import Child, Standby
+from tensordiff.capture.child import Child, ReusableChild
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import open_dump
 from tests import processes
-from tests.capture.making import Make, run_here, script
+from tests.capture.models import Make, run_here, script
 from tests.capture.test_runner import gone, members
 from tests.processes import ended, started, until
 
@@ -73,8 +73,8 @@ def fragile():
 
 
 @pytest.fixture
-def standby() -> Iterator[Standby]:
-    with Standby() as found:
+def standby() -> Iterator[ReusableChild]:
+    with ReusableChild() as found:
         yield found
 
 
@@ -92,7 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
 class Heard:
     """One run that was listened to."""
 
-    def __init__(self, source: str, output: Path, standby: Standby | None, settings: Settings) -> None:
+    def __init__(self, source: str, output: Path, standby: ReusableChild | None, settings: Settings) -> None:
         parsed = parse_source(source)
         assert parsed is not None
         self.path, self.run = output, Run(Job(parsed, settings, str(output)), standby)
@@ -110,11 +110,11 @@ class Heard:
         return "\n".join(event.text for event in self.events if isinstance(event, Note))
 
 
-def heard(source: str, output: Path, standby: Standby | None = None, settings: Settings | None = None) -> Heard:
+def heard(source: str, output: Path, standby: ReusableChild | None = None, settings: Settings | None = None) -> Heard:
     return Heard(source, output, standby, settings or Settings())
 
 
-def assert_the_same(source: str, folder: Path, standby: Standby, asked: list[Settings]) -> None:
+def assert_the_same(source: str, folder: Path, standby: ReusableChild, asked: list[Settings]) -> None:
     """One process answers all of it, each as a new process does, entry by entry and byte by byte."""
     pids: set[int] = set()
     for number, settings in enumerate(asked):
@@ -133,22 +133,24 @@ def assert_the_same(source: str, folder: Path, standby: Standby, asked: list[Set
 # --- the same bytes
 
 
-def test_a_function_is_called_anew_and_all_around_it_put_back(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_function_is_called_anew_and_all_around_it_put_back(
+    source: str, tmp_path: Path, standby: ReusableChild
+) -> None:
     injected = Settings(inject=Injection(str(tmp_path / "here-0")))
     asked = [Settings(), Settings(), injected, Settings(ops="model.1"), injected, Settings()]
     assert_the_same(source + "lively", tmp_path, standby, asked)
 
 
-def test_a_model_stays_loaded_and_is_asked_anew(tiny: Make, tmp_path: Path, standby: Standby) -> None:
+def test_a_model_stays_loaded_and_is_asked_anew(tiny: Make, tmp_path: Path, standby: ReusableChild) -> None:
     pytest.importorskip("transformers")
     first, other = Settings(input_ids=(5, 6, 7), steps=3), Settings(input_ids=(9, 8, 7, 6))
     injected = replace(first, inject=Injection(str(tmp_path / "here-0")))
     assert_the_same(f"hf:{tiny('llama')}", tmp_path, standby, [first, other, injected, first])
 
 
-def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: ReusableChild) -> None:
     pytest.importorskip("onnxruntime")
-    from tests.capture.onnx_making import exported_function
+    from tests.capture.engines.onnx.graphs import exported_function
 
     path = exported_function(small + "good", tmp_path / "net.onnx", dynamo=False, input_names=["x"])
     run_here(small + "good", tmp_path / "good")
@@ -157,7 +159,7 @@ def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: Standby) -> N
     assert_the_same(f"onnx:{path}", tmp_path, standby, [plain, injected, plain])
 
 
-def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: ReusableChild) -> None:
     other = tmp_path / "other"
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
@@ -168,7 +170,9 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Sta
 # --- where that is not certain
 
 
-def test_what_a_function_keeps_of_its_own_makes_a_new_process(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_what_a_function_keeps_of_its_own_makes_a_new_process(
+    source: str, tmp_path: Path, standby: ReusableChild
+) -> None:
     first, second = (heard(source + "keeps", tmp_path / name, standby) for name in ("first", "second"))
     assert first.bytes == second.bytes
     assert "model.0.running_mean: is not what it was when the process was new; a new process is started" in second.notes
@@ -181,7 +185,7 @@ def test_what_a_function_keeps_of_its_own_makes_a_new_process(source: str, tmp_p
     [("staying_under_test.py", "scale * ", "2.5 * scale * "), ("helper_under_test.py", "1.0", "2.50")],
 )
 def test_a_file_that_was_edited_is_loaded_anew(
-    name: str, old: str, new: str, source: str, tmp_path: Path, standby: Standby
+    name: str, old: str, new: str, source: str, tmp_path: Path, standby: ReusableChild
 ) -> None:
     first = heard(source + "lively", tmp_path / "first", standby)
     file = tmp_path / name
@@ -195,7 +199,7 @@ def test_a_file_that_was_edited_is_loaded_anew(
     assert gone(first.pid)
 
 
-def test_weights_that_were_written_since_are_loaded(tiny: Make, tmp_path: Path, standby: Standby) -> None:
+def test_weights_that_were_written_since_are_loaded(tiny: Make, tmp_path: Path, standby: ReusableChild) -> None:
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModel.from_pretrained(tiny("bert"))
     model.save_pretrained(tmp_path / "model")
@@ -209,7 +213,7 @@ def test_weights_that_were_written_since_are_loaded(tiny: Make, tmp_path: Path, 
 
 
 def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
-    source: str, tmp_path: Path, standby: Standby
+    source: str, tmp_path: Path, standby: ReusableChild
 ) -> None:
     asked = [Settings(), Settings(layers="0"), Settings(deterministic=True), Settings(seed=1)]
     pids = [heard(source + "lively", tmp_path / str(k), standby, one).pid for k, one in enumerate(asked)]
@@ -219,7 +223,7 @@ def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
 
 
 def test_options_that_a_function_cannot_honour_are_refused_later_too(
-    source: str, tmp_path: Path, standby: Standby
+    source: str, tmp_path: Path, standby: ReusableChild
 ) -> None:
     assert isinstance(heard(source + "lively", tmp_path / "first", standby).last, Done)
     last = heard(source + "lively", tmp_path / "second", standby, Settings(prompt="why")).last
@@ -230,14 +234,14 @@ def test_options_that_a_function_cannot_honour_are_refused_later_too(
 # --- how it ends
 
 
-def test_the_log_of_a_run_is_its_own(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_the_log_of_a_run_is_its_own(source: str, tmp_path: Path, standby: ReusableChild) -> None:
     runs = [heard(source + "fragile", tmp_path / str(k), standby).run for k in range(2)]
     assert [run.log().count("called") for run in runs] == [1, 1]
     assert runs[0].pid == runs[1].pid
 
 
 def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Path) -> None:
-    with Standby() as standby:
+    with ReusableChild() as standby:
         first = heard(source + "fragile", tmp_path / "first", standby)
         assert members(first.pid)
     assert gone(first.pid)
@@ -246,7 +250,9 @@ def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Pa
     assert gone(second.pid)
 
 
-def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(
+    source: str, tmp_path: Path, standby: ReusableChild
+) -> None:
     first = heard(source + "fragile", tmp_path / "first", standby)
     with first.run:
         first.run.cancel()
@@ -254,7 +260,9 @@ def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(source: str, tm
     assert heard(source + "fragile", tmp_path / "second", standby).pid == first.pid
 
 
-def test_a_model_that_raises_ends_the_child_and_the_next_is_new(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_model_that_raises_ends_the_child_and_the_next_is_new(
+    source: str, tmp_path: Path, standby: ReusableChild
+) -> None:
     first = heard(source + "fragile", tmp_path / "first", standby)
     (tmp_path / "raise").touch()
     second = heard(source + "fragile", tmp_path / "second", standby)
@@ -268,7 +276,7 @@ def test_a_model_that_raises_ends_the_child_and_the_next_is_new(source: str, tmp
     assert third.pid != first.pid
 
 
-def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, standby: ReusableChild) -> None:
     heard(source + "fragile", tmp_path / "first", standby)
     (tmp_path / "die").touch()
     second = heard(source + "fragile", tmp_path / "second", standby)
@@ -279,7 +287,7 @@ def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, 
     assert open_dump(tmp_path / "second").interrupted
 
 
-def test_a_child_that_dies_while_it_waits_is_not_missed(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_child_that_dies_while_it_waits_is_not_missed(source: str, tmp_path: Path, standby: ReusableChild) -> None:
     first = heard(source + "fragile", tmp_path / "first", standby)
     os.killpg(first.pid, signal.SIGKILL)
     assert gone(first.pid)
@@ -288,7 +296,9 @@ def test_a_child_that_dies_while_it_waits_is_not_missed(source: str, tmp_path: P
     assert second.pid != first.pid
 
 
-def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(source: str, tmp_path: Path, standby: Standby) -> None:
+def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(
+    source: str, tmp_path: Path, standby: ReusableChild
+) -> None:
     first = heard(source + "fragile", tmp_path / "first", standby)
     os.killpg(first.pid, signal.SIGSTOP)
     parsed = parse_source(source + "fragile")
@@ -303,7 +313,7 @@ def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(source: str, tmp_p
 
 
 def test_cancelling_a_later_run_ends_the_child_and_what_it_started(
-    source: str, tmp_path: Path, standby: Standby
+    source: str, tmp_path: Path, standby: ReusableChild
 ) -> None:
     heard(source + "fragile", tmp_path / "first", standby)
     (tmp_path / "sleep").touch()
@@ -326,7 +336,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
     assert parsed is not None
     code = (
         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
-        "from tensordiff.capture.child import Standby\nstandby = Standby()\n"
+        "from tensordiff.capture.child import ReusableChild\nstandby = ReusableChild()\n"
         "run = Run(Job.decode(sys.argv[1]), standby)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
     )
     job = Job(parsed, Settings(), str(tmp_path / "dump"))
@@ -353,7 +363,7 @@ def test_a_kind_that_cannot_stay_is_ended(source: str) -> None:
     parsed = parse_source(source + "fragile")
     assert parsed is not None
     child = Child(Job(parsed, Settings(), ""))
-    with Standby() as standby:
+    with ReusableChild() as standby:
         assert not standby.leave(child)
     child.end(grace_s=0)
     child.close()

@@ -14,7 +14,7 @@ from tensordiff.capture.events import Note
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import Make, Ran, run_here
+from tests.capture.models import Make, Ran, run_here
 
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

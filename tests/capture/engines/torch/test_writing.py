@@ -13,7 +13,7 @@ from tensordiff.dump import open_dump
 from tensordiff.dump.model import Origin
 from tensordiff.dump.writer import DumpWriter, Place
 from tensordiff.errors import CaptureError, WriteError
-from tests.capture.making import run_here
+from tests.capture.models import run_here
 from tests.processes import PATIENCE_S, until
 
 torch = pytest.importorskip("torch")

@@ -18,8 +18,8 @@ from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError
-from tests.capture.making import run_here
-from tests.capture.onnx_making import graph, saved, tensors
+from tests.capture.engines.onnx.graphs import graph, saved, tensors
+from tests.capture.models import run_here
 
 Inputs = Mapping[str, tuple[int, Sequence[int | str | None] | None]]
 INT, FLOAT, HALF, LOW, BOOL = (

@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import run_here, script
+from tests.capture.models import run_here, script
 
 pytest.importorskip("torch")
 

@@ -16,7 +16,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
-from tests.capture.making import Make, run_here, script
+from tests.capture.models import Make, run_here, script
 from tests.making import SAMPLES
 
 pytest.importorskip("torch")

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from tensordiff.capture.engines.onnx.model import load
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import run_here
-from tests.capture.onnx_making import graph, saved, tensors
+from tests.capture.engines.onnx.graphs import graph, saved, tensors
+from tests.capture.models import run_here
 from tests.cli.conftest import call as call
 from tests.cli.running import Call, assert_one_sentence
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.making import run_here, script
+from tests.capture.models import run_here, script
 
 torch = pytest.importorskip("torch")
 

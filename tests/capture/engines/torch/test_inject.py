@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture.making import Make, compared, injected_here, run_here, script
+from tests.capture.models import Make, compared, injected_here, run_here, script
 from tests.making import SAMPLES, numbers, write
 
 pytest.importorskip("torch")

@@ -13,9 +13,9 @@ from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tensordiff.search.oracle import search
 from tensordiff.session.rerun_oracle import RerunOracle
-from tests.capture.making import compared, injected_here, run_here
-from tests.capture.onnx_making import exported_function, graph, plant, saved, tensors
-from tests.capture.test_inject import wrong
+from tests.capture.engines.onnx.graphs import exported_function, graph, plant, saved, tensors
+from tests.capture.engines.torch.test_inject import wrong
+from tests.capture.models import compared, injected_here, run_here
 from tests.cli.running import process
 from tests.making import write
 
