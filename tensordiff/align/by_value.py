@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tensordiff.align.views import reconcile
 from tensordiff.dump.dtypes import Array, name_of
-from tensordiff.dump.model import Entry
+from tensordiff.dump.model import CallKey, Entry
 from tensordiff.errors import AlignError, DumpError
 
 SAMPLE = 64
@@ -166,9 +166,9 @@ def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iter
                 yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"
 
 
-def by_layer(sketches: Iterable[Sketch]) -> dict[tuple[str, int, int], list[Sketch]]:
+def by_layer(sketches: Iterable[Sketch]) -> dict[CallKey, list[Sketch]]:
     """Sketches by layer, step and call."""
-    found: dict[tuple[str, int, int], list[Sketch]] = defaultdict(list)
+    found: dict[CallKey, list[Sketch]] = defaultdict(list)
     for item in sketches:
-        found[item.entry.layer, item.entry.step, item.entry.call].append(item)
+        found[item.entry.call_key].append(item)
     return found

@@ -20,12 +20,10 @@ from functools import cache, lru_cache
 from typing import Literal, NamedTuple, TypeVar
 
 from tensordiff.align.index import parts_of
-from tensordiff.dump.model import Dump, Entry
+from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.dump.names import natural_key
 from tensordiff.errors import DumpError
 
-Node = tuple[str, int, int]
-"""Layer, step and call."""
 Key = tuple[int, list[int], int]
 """Step, the rank of each component of the layer's name, call."""
 _ENDS = 1 << 12  # bytes at either end that tell tensors apart
@@ -35,13 +33,13 @@ _SMALLEST = 16
 
 def recover(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in a likely order of execution, and whether values had a say in it."""
-    nodes = dict.fromkeys(map(_node, dump.entries))
+    nodes = dict.fromkeys(e.call_key for e in dump.entries)
     edges = set(_from_values(dump)) if len(dump) <= _MOST_READ else set()
     within = set(_from_names(nodes))
     keys = _keys(nodes)
     order = _sorted(keys, edges | within) if edges or within else sorted(nodes, key=keys.__getitem__)
     place = {node: k for k, node in enumerate(order)}
-    return sorted(dump.entries, key=lambda e: (place[e.layer, e.step, e.call], _port_key(e.port))), bool(edges)
+    return sorted(dump.entries, key=lambda e: (place[e.call_key], _port_key(e.port))), bool(edges)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -50,11 +48,7 @@ def _port_key(port: str) -> tuple[object, ...]:
     return not port.startswith("input"), natural_key(port)
 
 
-def _node(entry: Entry) -> Node:
-    return entry.layer, entry.step, entry.call
-
-
-def _from_values(dump: Dump) -> Iterator[tuple[Node, Node]]:
+def _from_values(dump: Dump) -> Iterator[tuple[CallKey, CallKey]]:
     """Who gave what another was given. Equal values at several levels tie the innermost giver to each taker."""
     if not any(entry.is_input for entry in dump.entries):
         return
@@ -67,26 +61,26 @@ def _from_values(dump: Dump) -> Iterator[tuple[Node, Node]]:
         for giver in givers.get(_digest(entry), []) if entry.is_input else []:
             if not _is_within(entry.layer, giver.layer) and not _is_within(giver.layer, entry.layer):
                 # What is inside a module cannot run before the module was given its input.
-                yield from ((_node(giver), taker) for taker in inside[_node(entry)])
+                yield from ((giver.call_key, taker) for taker in inside[entry.call_key])
 
 
-def _inside(dump: Dump) -> dict[Node, list[Node]]:
+def _inside(dump: Dump) -> dict[CallKey, list[CallKey]]:
     """For each module, itself and all within it."""
-    found: dict[Node, list[Node]] = defaultdict(list)
-    for layer, step, call in {_node(entry) for entry in dump.entries}:
+    found: dict[CallKey, list[CallKey]] = defaultdict(list)
+    for layer, step, call in {entry.call_key for entry in dump.entries}:
         parts = layer.split(".")
         for length in range(1, len(parts) + 1):
-            found[".".join(parts[:length]), step, call].append((layer, step, call))
+            found[CallKey(".".join(parts[:length]), step, call)].append(CallKey(layer, step, call))
     return found
 
 
-def _from_names(nodes: Mapping[Node, object]) -> Iterator[tuple[Node, Node]]:
+def _from_names(nodes: Mapping[CallKey, object]) -> Iterator[tuple[CallKey, CallKey]]:
     """A module ends after every part of it."""
 
     @cache
-    def around(parent: str, step: int, call: int) -> Node | None:
+    def around(parent: str, step: int, call: int) -> CallKey | None:
         """The module of that name, or else the next one outwards: asked again by each of its parts."""
-        for node in ((parent, step, call), (parent, step, 1)):
+        for node in (CallKey(parent, step, call), CallKey(parent, step, 1)):
             if node in nodes:
                 return node
         return around(parent.rpartition(".")[0], step, call) if "." in parent else None
@@ -118,16 +112,16 @@ def _digest(entry: Entry) -> object:
     return entry.step, array.size, array.dtype.str, zlib.crc32(ends[1], zlib.crc32(ends[0]))
 
 
-def _sorted(keys: Mapping[Node, Key], edges: set[tuple[Node, Node]]) -> list[Node]:
-    """Nodes after all that come before them; by step and numbers in names where edges leave a choice."""
-    after: dict[Node, list[Node]] = defaultdict(list)
+def _sorted(keys: Mapping[CallKey, Key], edges: set[tuple[CallKey, CallKey]]) -> list[CallKey]:
+    """CallKeys after all that come before them; by step and numbers in names where edges leave a choice."""
+    after: dict[CallKey, list[CallKey]] = defaultdict(list)
     waiting = dict.fromkeys(keys, 0)
     for first, then in edges:
         after[first].append(then)
         waiting[then] += 1
     ready = [(keys[node], node) for node, count in waiting.items() if not count]
     heapq.heapify(ready)
-    order: list[Node] = []
+    order: list[CallKey] = []
     while ready:
         _, node = heapq.heappop(ready)
         order.append(node)
@@ -163,14 +157,14 @@ def _rank(component: str) -> tuple[object, ...]:
     return runs, natural_key(component)
 
 
-def _keys(nodes: Iterable[Node]) -> dict[Node, Key]:
+def _keys(nodes: Iterable[CallKey]) -> dict[CallKey, Key]:
     """Where each node stands as far as names tell: by step, then by the rank of every component."""
-    parts = {layer: layer.split(".") for layer in {layer for layer, _, _ in nodes}}
+    parts = {layer: layer.split(".") for layer in {node.layer for node in nodes}}
     # Ranks are nested tuples, slow to compare; there are few components, so each gets the number of its rank.
     ranks = {component: _rank(component) for component in {part for found in parts.values() for part in found}}
     number = {rank: k for k, rank in enumerate(sorted(set(ranks.values())))}
     place = {component: number[rank] for component, rank in ranks.items()}
-    return {(layer, step, call): (step, [place[part] for part in parts[layer]], call) for layer, step, call in nodes}
+    return {node: (node.step, [place[part] for part in parts[node.layer]], node.call) for node in nodes}
 
 
 Order = Literal["same", "differs", "unknown"]

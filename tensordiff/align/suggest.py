@@ -29,7 +29,7 @@ from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.views import reconcile
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Entry
+from tensordiff.dump.model import CallKey, Entry
 from tensordiff.errors import AlignError
 
 T = TypeVar("T")
@@ -141,19 +141,19 @@ class Suggester:
     def _support(self, match: Match) -> Support:
         """How far the inputs of the two layers agree."""
         r, c = match.reference, match.candidate
-        ours = self._inputs_reference.get((r.layer, r.step, r.call), [])
-        theirs = self._inputs_candidate.get((c.layer, c.step, c.call), [])
+        ours = self._inputs_reference.get(r.call_key, [])
+        theirs = self._inputs_candidate.get(c.call_key, [])
         if not ours or not theirs:
             return Support(0, None)
         agreeing = sum(any(_is_equal(a, b) for a in ours) for b in theirs)
         return Support(agreeing, agreeing / max(len(ours), len(theirs)))
 
     @cached_property
-    def _inputs_reference(self) -> dict[tuple[str, int, int], list[Sketch]]:
+    def _inputs_reference(self) -> dict[CallKey, list[Sketch]]:
         return by_layer(self._sketches(e for e in self.reference.dump.entries if e.is_input))
 
     @cached_property
-    def _inputs_candidate(self) -> dict[tuple[str, int, int], list[Sketch]]:
+    def _inputs_candidate(self) -> dict[CallKey, list[Sketch]]:
         return by_layer(self._sketches(e for e in self.candidate.dump.entries if e.is_input))
 
     def _alikeness(self, match: Match) -> float:

@@ -32,22 +32,20 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import (
     SHOWN,
     Finding,
-    Place,
     block_part,
     breaks_found,
     by_port,
+    call_of_block_before,
     chunks,
     inf_found,
     is_never_zero,
     lint_headers,
     nan_found,
     overflows,
-    place_before,
-    place_of,
     same_found,
     zeros_found,
 )
-from tensordiff.dump.model import Dump, Entry
+from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.collector import collector_held
 
@@ -342,13 +340,13 @@ def _bytes(part: Array) -> Array:
 
 def _breaks(seen: Sequence[_Seen]) -> Iterator[tuple[str, str]]:
     """Blocks that got nothing of the RMS that the one before gave, in that shape."""
-    got: dict[Place, list[_Seen]] = defaultdict(list)
+    got: dict[CallKey, list[_Seen]] = defaultdict(list)
     for one in seen:
-        if one.entry.is_input and (place := place_before(one.entry))[0]:
+        if one.entry.is_input and (place := call_of_block_before(one.entry))[0]:
             got[place].append(one)
     layers = {layer for layer, _, _ in got}
     outputs = (one for one in seen if one.entry.layer in layers and one.entry.port in ("output", "output_0"))
     for gave in outputs:
-        given = [one for one in got[place_of(gave.entry)] if one.entry.spec == gave.entry.spec]
+        given = [one for one in got[gave.entry.call_key] if one.entry.spec == gave.entry.spec]
         if given and all(abs(one.rms - gave.rms) > _APART * max(one.rms, gave.rms) for one in given):
             yield given[0].entry.name, gave.entry.name

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.model import Dump, Entry
+from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import DumpError
 
 Level = Literal["error", "warning", "note"]
@@ -123,8 +123,6 @@ def _counted(names: Sequence[str], one: str, many: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else many}"
 
 
-Place = tuple[str, int, int]
-"""Layer, step and call."""
 # Numbered things that run one after the other, unlike experts or shards.
 _BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
 # What depends on positions alone is rightly the same in every block.
@@ -256,10 +254,10 @@ def block_part(entry: Entry) -> tuple[object, ...] | None:
 
 def _breaks(kept: list[Facts]) -> Iterator[tuple[str, str]]:
     """What a block gives is among what the next one gets, where both were dumped and have one shape."""
-    outputs = {place_of(f.entry): f for f in kept if f.entry.port in ("output", "output_0")}
-    got: dict[Place, list[Facts]] = defaultdict(list)
+    outputs = {f.entry.call_key: f for f in kept if f.entry.port in ("output", "output_0")}
+    got: dict[CallKey, list[Facts]] = defaultdict(list)
     for fact in kept:
-        place = place_before(fact.entry)
+        place = call_of_block_before(fact.entry)
         if fact.entry.is_input and place in outputs and fact.entry.spec == outputs[place].entry.spec:
             got[place].append(fact)
     for place, inputs in got.items():
@@ -267,13 +265,8 @@ def _breaks(kept: list[Facts]) -> Iterator[tuple[str, str]]:
             yield inputs[0].entry.name, outputs[place].entry.name
 
 
-def place_of(entry: Entry) -> Place:
-    """Which call of which layer an entry is of."""
-    return entry.layer, entry.step, entry.call
-
-
-def place_before(entry: Entry) -> Place:
-    """The same of the block before: ``layers.3`` for ``layers.4``; of no layer for what is not a block."""
+def call_of_block_before(entry: Entry) -> CallKey:
+    """The same call of the block before, ``layers.3`` for ``layers.4``; the layer is empty where there is none."""
     found = _BLOCK.search(entry.layer)
     before = f"{entry.layer[: found.start(1)]}{int(found[1]) - 1}" if found and int(found[1]) else ""
-    return before, entry.step, entry.call
+    return CallKey(before, entry.step, entry.call)

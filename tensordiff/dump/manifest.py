@@ -19,11 +19,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensordiff.dump.dtypes import DTYPES, name_of
 from tensordiff.dump.files import MAX_RANK, MappedFile, Slab
-from tensordiff.dump.model import Entry, Origin, Spec
+from tensordiff.dump.model import Entry, EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 
 SCHEMA = "tensordiff.dump/1"
@@ -43,14 +43,6 @@ _BIG = 1 << 63  # bytes count below this, as they do in numpy
 
 _PLACE = itemgetter("name", "layer", "port", "call", "step", "shape", "dtype", "shard", "bytes")
 _ORIGIN = itemgetter("module_class", "source_file", "source_line", "injected")
-
-
-class Place(NamedTuple):
-    """What tells an entry from all others of a dump."""
-
-    name: str
-    step: int
-    call: int
 
 
 class RecordError(ValueError):
@@ -97,7 +89,7 @@ def lengths(shape: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def record(place: Place, spec: Spec, origin: Origin, begin: int, end: int, shard: str) -> str:
+def record(place: EntryKey, spec: Spec, origin: Origin, begin: int, end: int, shard: str) -> str:
     """Spell an entry whose bytes lie there in a shard, on one line.
 
     By hand, because a model waits meanwhile: a dict, made and encoded, takes several times as long.

@@ -70,6 +70,22 @@ class Origin(NamedTuple):
     """Reference entries whose values were put in: in an input's place, or into an output's layer."""
 
 
+class CallKey(NamedTuple):
+    """One call of a layer. All the inputs and outputs of that call share it."""
+
+    layer: str
+    step: int
+    call: int
+
+
+class EntryKey(NamedTuple):
+    """One entry: no two entries of a dump have the same name, step and call."""
+
+    name: str
+    step: int
+    call: int
+
+
 class Entry(NamedTuple):
     """One named tensor of a dump, not yet loaded."""
 
@@ -89,6 +105,16 @@ class Entry(NamedTuple):
     def read(self) -> Array:
         """The values, read-only."""
         return self.stored.read()
+
+    @property
+    def key(self) -> EntryKey:
+        """What tells this entry from the others of its dump."""
+        return EntryKey(self.name, self.step, self.call)
+
+    @property
+    def call_key(self) -> CallKey:
+        """The call of a layer that this tensor went into or came out of."""
+        return CallKey(self.layer, self.step, self.call)
 
     @property
     def is_input(self) -> bool:

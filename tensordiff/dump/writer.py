@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 
 from tensordiff.dump import manifest
 from tensordiff.dump.dtypes import DTYPES, name_of
-from tensordiff.dump.manifest import Place as Place
-from tensordiff.dump.model import Origin, Spec
+from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.shards import Shard, create, header_bytes_for, label_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
@@ -39,7 +38,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class _Begun(NamedTuple):
     """A tensor whose bytes are on their way, or there and not yet told of."""
 
-    place: Place
+    place: EntryKey
     spec: Spec
     origin: Origin
     begin: int
@@ -68,8 +67,8 @@ class DumpWriter:
         self._begun: list[_Begun] = []
         self._views: list[memoryview] = []
         self._records: list[str] = []
-        self._places: list[Place] = []
-        self._seen: set[Place] = set()
+        self._places: list[EntryKey] = []
+        self._seen: set[EntryKey] = set()
         self._broken = False
         self._facts = self._spelled(facts or {})
         """Each as JSON."""
@@ -105,14 +104,14 @@ class DumpWriter:
         """
         array = np.asarray(array)
         origin = Origin(module_class, source_file, source_line, None if injected is None else tuple(injected))
-        place = Place(name, step, parse_name(name).call if call is None else call)
+        place = EntryKey(name, step, parse_name(name).call if call is None else call)
         self.begin(place, Spec(array.shape, array.dtype), origin)
         for view in views(array):
             self.extend(view)
             self.flush()
         self.log()
 
-    def begin(self, place: Place, spec: Spec, origin: Origin) -> None:
+    def begin(self, place: EntryKey, spec: Spec, origin: Origin) -> None:
         """Say what the next bytes are. One that was begun before and never had all its bytes is left out."""
         spec = self._checked(place, spec)
         nbytes, label = spec.nbytes, label_bytes(place.name, spec)
@@ -180,7 +179,7 @@ class DumpWriter:
         with self._writing():
             self._close_shard()
 
-    def arrange(self, order: Iterable[Place]) -> None:
+    def arrange(self, order: Iterable[EntryKey]) -> None:
         """Put the entries of several parts into the order they ran in. Within a part they stand so already."""
         self.log()
         rank = {place: number for number, place in enumerate(order)}
@@ -236,7 +235,7 @@ class DumpWriter:
                 raise self._refusal(f"the fact {key!r} is not JSON ({error})") from error
         return found
 
-    def _checked(self, place: Place, spec: Spec) -> Spec:
+    def _checked(self, place: EntryKey, spec: Spec) -> Spec:
         """Refuse what cannot be written; gives the dtype its one spelling, whatever the order of its bytes."""
         (name, step, call), dtype = place, DTYPES.get(name_of(spec.dtype))
         if dtype is None:

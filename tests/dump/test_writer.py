@@ -21,11 +21,11 @@ from safetensors import safe_open
 from tensordiff.dump.detect import Found
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.manifest import record, shard_key
-from tensordiff.dump.model import Dump, Origin, Spec
+from tensordiff.dump.model import Dump, EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.readers.native import look
 from tensordiff.dump.shards import raw
-from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import WriteError
 from tests import processes
 
@@ -163,7 +163,7 @@ def test_the_same_tensor_twice_is_refused_and_harms_nothing(tmp_path: Path) -> N
 
 
 def begin(writer: DumpWriter, name: str, array: Array) -> memoryview:
-    writer.begin(Place(name, 0, 1), Spec(array.shape, array.dtype), Origin())
+    writer.begin(EntryKey(name, 0, 1), Spec(array.shape, array.dtype), Origin())
     return raw(array)
 
 
@@ -204,7 +204,7 @@ def test_names_of_any_length_and_kind_fit_into_the_header(tmp_path: Path) -> Non
 @given(text=st.text(st.characters(), max_size=20), shape=st.lists(st.integers(0, 2**40), max_size=4).map(tuple))
 def test_a_record_is_what_json_would_make_of_it(text: str, shape: tuple[int, ...]) -> None:
     origin = Origin(text, f"{text}.py", 7, (text, "b"))
-    spelled = record(Place(f"{text}-output", 3, 2), Spec(shape, DTYPES["bfloat16"]), origin, 5, 9, "s")
+    spelled = record(EntryKey(f"{text}-output", 3, 2), Spec(shape, DTYPES["bfloat16"]), origin, 5, 9, "s")
     assert spelled == json.dumps(json.loads(spelled), separators=(",", ":"))
     assert json.loads(spelled) == {
         "name": f"{text}-output", **dict(zip(("layer", "port"), parse_name(f"{text}-output"), strict=False)),

@@ -23,7 +23,7 @@ from tensordiff.align.views import reconcile
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.writer import Place
+from tensordiff.dump.model import EntryKey
 from tensordiff.errors import CaptureError, DumpError, TensordiffError, printable
 
 UNANSWERED = "no entry of the reference answers it"
@@ -33,7 +33,7 @@ class Donor(NamedTuple):
     """An entry of the reference for one place of the candidate."""
 
     pair: Pair
-    place: Place
+    place: EntryKey
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Donor(NamedTuple):
         return found.reshape(wanted.shape)
 
 
-def scattered(stored: Computed, values: Array) -> dict[Place, Array]:
+def scattered(stored: Computed, values: Array) -> dict[EntryKey, Array]:
     """A computed entry's values, put back into the entries it is computed from.
 
     Every element of those is numbered and the expression worked out on the numbers: where that gives each number
@@ -71,25 +71,25 @@ def scattered(stored: Computed, values: Array) -> dict[Place, Array]:
     return {place_of(stored.entries[name]): flat[one.astype(np.int64)] for name, one in numbered.items()}
 
 
-def place_of(entry: Entry) -> Place:
+def place_of(entry: Entry) -> EntryKey:
     """What tells an entry from others."""
-    return Place(entry.name, entry.step, entry.call)
+    return EntryKey(entry.name, entry.step, entry.call)
 
 
 @dataclass(frozen=True)
 class Donors:
     """The reference's entries by the candidate's place they go to."""
 
-    by_place: Mapping[Place, Donor]
+    by_place: Mapping[EntryKey, Donor]
     canonical: Mapping[str, str]
     """The candidate's layers by the name both sides would use."""
 
-    def get(self, place: Place) -> Donor | None:
+    def get(self, place: EntryKey) -> Donor | None:
         """What goes there, if anything."""
         return self.by_place.get(place)
 
 
-def find_donors(injection: Injection, seen: list[Entry], same: Mapping[Place, Place]) -> Donors:
+def find_donors(injection: Injection, seen: list[Entry], same: Mapping[EntryKey, EntryKey]) -> Donors:
     """Align what was seen of the candidate with the reference. ``same`` says which inputs are another's tensor."""
     reference = _open(injection)
     candidate = Dump(Path("candidate"), "seen", tuple(seen), ordered=True)

@@ -17,7 +17,7 @@ from tensordiff.dump import manifest
 from tensordiff.dump.detect import Found
 from tensordiff.dump.files import MappedFile, map_file, member, parse_json
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
-from tensordiff.dump.model import Dump, Entry, Problem
+from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
 from tensordiff.errors import BadFile
 from tensordiff.util.collector import collector_held
 
@@ -141,7 +141,7 @@ class _Shards:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._shards: dict[str, _Shard] = {}
-        self._seen: set[tuple[str, int, int]] = set()
+        self._seen: set[EntryKey] = set()
 
     def __len__(self) -> int:
         """How many records were read."""
@@ -154,10 +154,9 @@ class _Shards:
         if begin < shard.end:
             raise RecordError("overlaps the tensor before it")
         shard.end = end
-        alike = entry.name, entry.step, entry.call
-        if alike in self._seen:
+        if entry.key in self._seen:
             raise RecordError(f"is there twice for step {entry.step}, call {entry.call}")
-        self._seen.add(alike)
+        self._seen.add(entry.key)
         return entry, end <= shard.size
 
     def _file(self, name: str) -> MappedFile:

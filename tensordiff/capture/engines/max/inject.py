@@ -18,9 +18,8 @@ from tensordiff.capture.injection.sources import Donors, find_donors, isolates, 
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.model import Held, Origin
+from tensordiff.dump.model import EntryKey, Held, Origin
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.writer import Place as EntryPlace
 from tensordiff.errors import CaptureError, printable
 
 Noted = Sequence[tuple[Place, Array]]
@@ -142,7 +141,7 @@ def _given(
             if place.layer not in one.inputs or place not in slots:
                 continue
             put, kept = (table.setdefault(call_of(step, place), {}) for table in (result.put, result.kept))
-            donor = answers.get(EntryPlace(place.name, step, place.call))
+            donor = answers.get(EntryKey(place.name, step, place.call))
             value = value_or_why(donor)
             if donor is None or isinstance(value, str):
                 kept[place.port] = str(value)
@@ -177,10 +176,10 @@ def _entries(step: int, noted: Noted) -> Iterable[Entry]:
         yield Entry(place.name, place.layer, place.port, place.call, step, Held(array), origin)
 
 
-def _same(slots: Iterable[Slot], steps: Iterable[int]) -> dict[EntryPlace, EntryPlace]:
+def _same(slots: Iterable[Slot], steps: Iterable[int]) -> dict[EntryKey, EntryKey]:
     """Inputs that are the very tensor which stands elsewhere too."""
     return {
-        EntryPlace(slot.place.name, step, slot.place.call): EntryPlace(slot.origin.name, step, slot.origin.call)
+        EntryKey(slot.place.name, step, slot.place.call): EntryKey(slot.origin.name, step, slot.origin.call)
         for slot in slots
         if slot.origin is not None
         for step in steps

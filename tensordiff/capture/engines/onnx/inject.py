@@ -31,8 +31,7 @@ from tensordiff.capture.injection.sources import Donors, find_donors, isolates, 
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.manifest import Place
-from tensordiff.dump.model import Spec
+from tensordiff.dump.model import EntryKey, Spec
 from tensordiff.dump.names import parse_name
 from tensordiff.errors import CaptureError
 
@@ -247,15 +246,15 @@ def _entry(graph: Graph, port: Port) -> Entry | None:
     return None if spec is None else Entry(port.name, call.layer, port.port, call.number, 0, Outline(spec), call.origin)
 
 
-def place_of(port: Port) -> Place:
+def place_of(port: Port) -> EntryKey:
     """What tells a port's entry from others."""
-    return Place(port.name, 0, port.call.number)
+    return EntryKey(port.name, 0, port.call.number)
 
 
-def _same(ports: Sequence[Port]) -> Mapping[Place, Place]:
+def _same(ports: Sequence[Port]) -> Mapping[EntryKey, EntryKey]:
     """Inputs that are the very value which stood elsewhere before."""
-    first: dict[str, Place] = {}
-    found: dict[Place, Place] = {}
+    first: dict[str, EntryKey] = {}
+    found: dict[EntryKey, EntryKey] = {}
     for port in ports:
         before = first.setdefault(port.value, place_of(port))
         if port.is_input and before != place_of(port):

@@ -27,7 +27,8 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.answer import done, first_facts
 from tensordiff.capture.process.disk_space import Budget, tell_room
 from tensordiff.capture.settings import Settings
-from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.dump.model import EntryKey
+from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
 Tell = Callable[[Event], None]
@@ -143,7 +144,7 @@ class Writing:
     background: BackgroundWriter
     facts: dict[str, Any] = field(default_factory=dict)
     """What to say of the run when it is over."""
-    order: list[Place] = field(default_factory=list)
+    order: list[EntryKey] = field(default_factory=list)
     """In which order the entries ran, where they were written in several parts."""
 
     def begin_part(self) -> None:

@@ -44,7 +44,7 @@ from tensordiff.capture.process.answer import done
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.settings import Injection
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import Place
+from tensordiff.dump.model import EntryKey
 from tensordiff.errors import CaptureError
 
 
@@ -66,7 +66,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
             recorder = Recorder(_Only(sink, one.written), selection_of(job.settings), patch)
             writing.begin_part()
             play(recorder, steps, step, job, tell, f"injecting, pass {number + 1} of {len(planned)}")
-        writing.order = [Place(entry.name, entry.step, entry.call) for entry in seen.entries]
+        writing.order = [EntryKey(entry.name, entry.step, entry.call) for entry in seen.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
         notes = [report.sentence(), *sink.notes(), *why_silent(recorder)]
         found = report.as_json(injection, len(planned), training=step.model.training)
@@ -174,7 +174,7 @@ class Injector:
         put: dict[str, str] = {}
         kept: dict[str, str] = {}
         for port, tensor in own.items():
-            donor = self.donors.get(Place(call.entry_name(port), call.step, call.call))
+            donor = self.donors.get(EntryKey(call.entry_name(port), call.step, call.call))
             value = value_or_why(donor)
             if donor is None or isinstance(value, str):
                 kept[port] = str(value)

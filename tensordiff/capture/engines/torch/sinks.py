@@ -16,8 +16,7 @@ from tensordiff.capture.engines.torch.writing import BackgroundWriter
 from tensordiff.capture.events import Event, Progress
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.model import Entry, Origin, Spec
-from tensordiff.dump.writer import Place
+from tensordiff.dump.model import Entry, EntryKey, Origin, Spec
 from tensordiff.errors import CaptureError
 
 _EVERY_S = 0.1
@@ -40,7 +39,7 @@ class WritingSink:
         if not self.budget.allows(seen.tensor.nbytes):
             return
         call = seen.call
-        self.nbytes += self.writer.put(Place(seen.name, call.step, call.call), _origin(seen), seen.tensor)
+        self.nbytes += self.writer.put(EntryKey(seen.name, call.step, call.call), _origin(seen), seen.tensor)
         self.entries += 1
 
     def notes(self) -> list[str]:
@@ -101,14 +100,14 @@ class ListingSink:
     """Remembers what there was, and no values: the entries that a dump of this run would have."""
 
     entries: list[Entry] = field(default_factory=list)
-    same: dict[Place, Place] = field(default_factory=dict)
+    same: dict[EntryKey, EntryKey] = field(default_factory=dict)
     """Inputs that are the very tensor seen before, unchanged since."""
 
     def __post_init__(self) -> None:
-        self._first: dict[int, tuple[weakref.ref[Tensor], int, Place]] = {}
+        self._first: dict[int, tuple[weakref.ref[Tensor], int, EntryKey]] = {}
 
     def _note_same(self, seen: Seen) -> None:
-        tensor, place = seen.tensor, Place(seen.name, seen.call.step, seen.call.call)
+        tensor, place = seen.tensor, EntryKey(seen.name, seen.call.step, seen.call.call)
         version = -1 if tensor.is_inference() else tensor._version
         before = self._first.get(id(tensor))
         if before is None or before[0]() is not tensor or before[1] != version:

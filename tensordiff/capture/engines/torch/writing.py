@@ -34,9 +34,9 @@ from torch import Tensor
 
 from tensordiff.capture.engines.torch.tensors import Copied, as_array, copy, resolved
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Origin, Spec
+from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.shards import PIECE, pieces, raw
-from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.dump.writer import DumpWriter
 
 _ALIGNED = 64  # bytes: no element and no cache line is cut
 
@@ -110,7 +110,7 @@ _LOOK_S = 0.1  # how long fewer bytes wait to be written and told of, and no lon
 class Label(NamedTuple):
     """What a dump says of a tensor beside its values."""
 
-    place: Place
+    place: EntryKey
     spec: Spec
     origin: Origin
 
@@ -160,7 +160,7 @@ class BackgroundWriter:
         self._is_closing = True
         self._due.set()
 
-    def put(self, place: Place, origin: Origin, tensor: Tensor) -> int:
+    def put(self, place: EntryKey, origin: Origin, tensor: Tensor) -> int:
         """Have a tensor written as it is now; gives its bytes. Waits while too much waits already."""
         plain = resolved(tensor)
         if not plain.is_cpu:
@@ -174,7 +174,7 @@ class BackgroundWriter:
                 self._put_by_copy(label, seen)
         return seen.nbytes
 
-    def put_copied(self, place: Place, origin: Origin, copied: Copied) -> int:
+    def put_copied(self, place: EntryKey, origin: Origin, copied: Copied) -> int:
         """Have a copy written that lies, or will lie, in memory of its own."""
         nbytes = copied.nbytes
         with self._putting:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.model import Origin
-from tensordiff.dump.writer import DumpWriter, Place
+from tensordiff.dump.model import EntryKey, Origin
+from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError
 from tests.capture.models import run_here
 from tests.processes import PATIENCE_S, until
@@ -42,7 +42,7 @@ def beside(request: pytest.FixtureRequest) -> bool:
 
 def put_many(background: BackgroundWriter, tensor: Any) -> None:
     for k in range(20):
-        background.put(Place(f"x{k}", 0, 1), Origin(), tensor)
+        background.put(EntryKey(f"x{k}", 0, 1), Origin(), tensor)
 
 
 def test_what_waits_is_bounded_however_quick_the_model_is(tmp_path: Path, beside: bool) -> None:
@@ -63,7 +63,7 @@ def test_a_tensor_larger_than_the_bound_goes_through_in_pieces(tmp_path: Path, w
     plain, scattered = torch.arange(999.0), torch.arange(2520).reshape(5, 7, 72).permute(2, 0, 1)
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting, beside=beside) as background:
         for name, tensor in (("a", plain), ("b", scattered), ("c", plain[:2])):
-            background.put(Place(name, 0, 1), Origin(), tensor)
+            background.put(EntryKey(name, 0, 1), Origin(), tensor)
     assert background.most_bytes <= waiting + 64
     a, b, c = (entry.read() for entry in open_dump(tmp_path / "d").entries)
     assert np.array_equal(a, plain.numpy())
@@ -76,7 +76,7 @@ def test_what_is_written_over_at_once_was_copied_before(tmp_path: Path, beside: 
     with Slow(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
         for k in range(9):
             tensor.fill_(k)
-            background.put(Place(f"x{k}", 0, 1), Origin(), tensor.t())
+            background.put(EntryKey(f"x{k}", 0, 1), Origin(), tensor.t())
         tensor.fill_(-1)
         writer.let.set()
     entries = open_dump(tmp_path / "d").entries
@@ -92,7 +92,7 @@ def test_large_and_small_stand_in_order_and_as_they_were(tmp_path: Path, beside:
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
         for k in range(20):
             for name, tensor in (("a", small), ("b", large), ("c", scattered)):
-                background.put(Place(f"{name}{k}", 0, 1), Origin(), tensor.fill_(k))
+                background.put(EntryKey(f"{name}{k}", 0, 1), Origin(), tensor.fill_(k))
                 tensor.fill_(-1)
     found = [(entry.name, np.unique(entry.read()).tolist()) for entry in open_dump(tmp_path / "d").entries]
     assert found == [(f"{name}{k}", [k]) for k in range(20) for name in "abc"]
@@ -113,11 +113,11 @@ def test_ctrl_c_while_a_tensor_is_written_leaves_what_is_whole(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt), Interrupted(tmp_path / "d") as writer:  # noqa: SIM117 - as captures do
         with BackgroundWriter(writer, beside=False) as background:
             for name in "ab":
-                background.put(Place(name, 0, 1), Origin(), torch.ones(1 << 18))
+                background.put(EntryKey(name, 0, 1), Origin(), torch.ones(1 << 18))
             with pytest.raises(KeyboardInterrupt):
-                background.put(Place("c", 0, 1), Origin(), (third := torch.ones(1 << 18)))
+                background.put(EntryKey("c", 0, 1), Origin(), (third := torch.ones(1 << 18)))
             third.fill_(-1)
-            background.put(Place("d", 0, 1), Origin(), third)
+            background.put(EntryKey("d", 0, 1), Origin(), third)
     dump = open_dump(tmp_path / "d")
     assert dump.interrupted
     assert [(entry.name, set(entry.read().tolist())) for entry in dump.entries] == [("a", {1}), ("b", {1})]
@@ -137,15 +137,15 @@ def test_a_core_is_left_over_where_torch_does_not_use_them_all() -> None:
 def test_copies_of_a_device_stand_in_order_between_the_others(tmp_path: Path, beside: bool) -> None:
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, waiting=64, beside=beside) as background:
         for k in range(0, 8, 2):
-            background.put(Place(f"x{k}", 0, 1), Origin(), torch.full((3,), k))
-            background.put_copied(Place(f"x{k + 1}", 0, 1), Origin(), copy(torch.full((30,), k + 1)))
+            background.put(EntryKey(f"x{k}", 0, 1), Origin(), torch.full((3,), k))
+            background.put_copied(EntryKey(f"x{k + 1}", 0, 1), Origin(), copy(torch.full((30,), k + 1)))
     entries = open_dump(tmp_path / "d").entries
     assert [(entry.name, entry.read()[-1]) for entry in entries] == [(f"x{k}", k) for k in range(8)]
 
 
 def test_what_was_put_is_soon_on_the_disk(tmp_path: Path, beside: bool) -> None:
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, beside=beside) as background:
-        background.put(Place("x", 0, 1), Origin(), torch.ones(3))
+        background.put(EntryKey("x", 0, 1), Origin(), torch.ones(3))
         until(lambda: open_dump(tmp_path / "d").entries)
         assert open_dump(tmp_path / "d").entries[0].read().tolist() == [1, 1, 1]
 
@@ -160,11 +160,11 @@ def test_a_put_that_is_interrupted_harms_no_other(
         raise KeyboardInterrupt
 
     with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer, 128, beside=beside) as background:
-        background.put(Place("a", 0, 1), Origin(), torch.ones(8))
+        background.put(EntryKey("a", 0, 1), Origin(), torch.ones(8))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr("tensordiff.capture.engines.torch.writing.pieces", interrupted)
-            background.put(Place("b", 0, 1), Origin(), torch.full((60,), 2.0))
-        background.put(Place("c", 0, 1), Origin(), torch.full((60,), 3.0))
+            background.put(EntryKey("b", 0, 1), Origin(), torch.full((60,), 2.0))
+        background.put(EntryKey("c", 0, 1), Origin(), torch.full((60,), 3.0))
     entries = open_dump(tmp_path / "d").entries
     assert [(entry.name, set(entry.read().tolist())) for entry in entries] == [("a", {1}), ("c", {3})]
 
@@ -172,8 +172,8 @@ def test_a_put_that_is_interrupted_harms_no_other(
 def test_an_error_of_the_thread_is_the_model_s(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="written already"):  # noqa: SIM117 - the order is the point
         with DumpWriter(tmp_path / "d") as writer, BackgroundWriter(writer) as background:
-            background.put(Place("x", 0, 1), Origin(), torch.ones(1))
-            background.put(Place("x", 0, 1), Origin(), torch.ones(1))
+            background.put(EntryKey("x", 0, 1), Origin(), torch.ones(1))
+            background.put(EntryKey("x", 0, 1), Origin(), torch.ones(1))
     assert open_dump(tmp_path / "d").interrupted
 
 
@@ -234,7 +234,7 @@ def test_parts_are_put_into_the_order_they_ran_in(tmp_path: Path) -> None:
             writer.begin_part()
             for name in part:
                 writer.add(name, torch.ones(1).numpy())
-        writer.arrange([Place(name, 0, 1) for name in "abcd"])
+        writer.arrange([EntryKey(name, 0, 1) for name in "abcd"])
     dump = open_dump(tmp_path / "d")
     assert [entry.name for entry in dump.entries] == ["a", "b", "c", "d"]
     assert all(entry.read().tolist() == [1] for entry in dump.entries)
@@ -248,7 +248,7 @@ def test_parts_may_begin_between_what_a_thread_writes(tmp_path: Path, beside: bo
                 background.drain()
                 writer.begin_part()
                 for k in range(part, 90, 30):
-                    background.put(Place(f"x{k}", 0, 1), Origin(), torch.full((2,), k))
-        writer.arrange([Place(f"x{k}", 0, 1) for k in range(90)])
+                    background.put(EntryKey(f"x{k}", 0, 1), Origin(), torch.full((2,), k))
+        writer.arrange([EntryKey(f"x{k}", 0, 1) for k in range(90)])
     entries = open_dump(tmp_path / "d").entries
     assert [(entry.name, entry.read()[0]) for entry in entries] == [(f"x{k}", k) for k in range(90)]
