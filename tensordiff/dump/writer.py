@@ -30,6 +30,7 @@ from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.shards import Shard, create, header_bytes_for, label_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
+from tensordiff.util.atomic_write import replace_file
 
 _HEADER_BYTES = (256 << 10) - 8  # so that tensors begin with a page: the system takes whole ones sooner than parts
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -330,17 +331,7 @@ def _make_room(folder: Path, overwrite: bool) -> None:
 
 def _replace(folder: Path, text: bytes, *, lasting: bool) -> None:
     """Put the manifest into a folder, whole or not at all."""
-    partial = folder / manifest.PARTIAL_MANIFEST
-    try:
-        with partial.open("xb") as file:
-            file.write(text)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        partial.replace(folder / manifest.MANIFEST)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    replace_file(folder / manifest.MANIFEST, text, partial=folder / manifest.PARTIAL_MANIFEST, sync=lasting)
     if lasting:
         _sync(folder)
 

@@ -10,10 +10,10 @@ from tensordiff.compare.engine import Row
 from tensordiff.errors import WriteError, printable
 from tensordiff.report.compared import Compared
 from tensordiff.report.model import Story, tell
-from tensordiff.report.saving import encoded, save
 from tensordiff.search.outcome import Outcome
+from tensordiff.util.atomic_write import write_file
 
-Format = Callable[[Compared, Story], bytes]
+Format = Callable[[Compared, Story], str | bytes]
 
 
 def write(
@@ -26,12 +26,12 @@ def write(
 ) -> None:
     """Write one report."""
     made = format_for(path)
-    save(path, made(session, tell(session, outcome, rows, title, stamp)))
+    write_file(path, made(session, tell(session, outcome, rows, title, stamp)), make_folders=True)
 
 
 def write_story(session: Compared, story: Story, path: str | os.PathLike[str]) -> None:
     """Write a story that is told already: for several formats of one."""
-    save(path, format_for(path)(session, story))
+    write_file(path, format_for(path)(session, story), make_folders=True)
 
 
 def format_for(path: str | os.PathLike[str]) -> Format:
@@ -43,35 +43,35 @@ def format_for(path: str | os.PathLike[str]) -> Format:
     return _FORMATS[suffix]
 
 
-def _text(_: Compared, story: Story) -> bytes:
+def _text(_: Compared, story: Story) -> str:
     from tensordiff.report.text import text
 
-    return encoded(text(story))
+    return text(story)
 
 
-def _markdown(_: Compared, story: Story) -> bytes:
+def _markdown(_: Compared, story: Story) -> str:
     from tensordiff.report.markdown import markdown
 
-    return encoded(markdown(story))
+    return markdown(story)
 
 
-def _csv(_: Compared, story: Story) -> bytes:
+def _csv(_: Compared, story: Story) -> str:
     from tensordiff.report.csv import csv_text
 
-    return encoded(csv_text(story))
+    return csv_text(story)
 
 
-def _json(session: Compared, story: Story) -> bytes:
+def _json(session: Compared, story: Story) -> str:
     from tensordiff.report.json import dumps
     from tensordiff.report.report_json import report_json
 
-    return encoded(dumps(report_json(session, story)) + "\n")
+    return dumps(report_json(session, story)) + "\n"
 
 
-def _html(_: Compared, story: Story) -> bytes:
+def _html(_: Compared, story: Story) -> str:
     from tensordiff.report.html import html
 
-    return encoded(html(story))
+    return html(story)
 
 
 def _png(_: Compared, story: Story) -> bytes:

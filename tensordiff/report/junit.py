@@ -14,14 +14,14 @@ from tensordiff.compare.engine import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
 from tensordiff.report.model import sentence
-from tensordiff.report.saving import encoded, save
 from tensordiff.search.outcome import Outcome
+from tensordiff.util.atomic_write import write_file
 
 
 def write_junit(path: Path | None, outcome: Outcome, name: str) -> None:
     """Write it, where it was asked for."""
     if path is not None:
-        save(path, encoded(junit(outcome, name)))
+        write_file(path, junit(outcome, name), make_folders=True)
 
 
 def junit(outcome: Outcome, name: str) -> str:

@@ -21,7 +21,7 @@ from tensordiff.report.labels import GLYPHS, counted, label, number
 from tensordiff.report.markdown import code, prose, sentence_markdown, table
 from tensordiff.report.model import Story
 from tensordiff.report.row_detail import Close
-from tensordiff.report.saving import encoded, save
+from tensordiff.util.atomic_write import write_file
 
 WITHOUT, WITH = "without_injection", "with_injection"
 REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
@@ -31,7 +31,7 @@ REPORTS = ("mse_plot.png", "layer_verification_report.txt", "report.html", "repo
 def write_scenario(session: Compared, story: Story, folder: Path) -> None:
     """Write everything but the layers themselves."""
     for side, dump in (("reference", session.reference), ("candidate", session.candidate)):
-        save(folder / f"module_names_{side}.txt", encoded(module_names(dump)))
+        write_file(folder / f"module_names_{side}.txt", module_names(dump), make_folders=True)
     for name in REPORTS:
         write_story(session, story, folder / name)
 

@@ -28,6 +28,7 @@ from tensordiff.align.match import Pair
 from tensordiff.align.rules.file import RulesFile, read_text, rules_text
 from tensordiff.align.rules.rule_book import rebased
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
+from tensordiff.util.atomic_write import write_file
 
 SCHEMA = "tensordiff.session/1"
 _FAMILY = "tensordiff.session/"
@@ -284,12 +285,10 @@ def _aside(path: Path) -> Iterator[Path]:
 
 def keep(places: Places, state: State) -> Path:
     """Write a session file to the first place that can be written; the file."""
-    from tensordiff.align.rules.writing import put
-
     text = state_text(state)
     for path in places.paths[:-1]:
         try:
-            put(path, text)
+            write_file(path, text)
         except WriteError:
             continue  # the last place says why, if that cannot be written either
         return path
@@ -299,7 +298,7 @@ def keep(places: Places, state: State) -> Path:
     except OSError as error:
         why = f"cannot be made ({error.strerror}); give --session a file"
         raise WriteError(f"{printable(last.parent)}: {why}") from error
-    put(last, text)
+    write_file(last, text)
     return last
 
 

@@ -20,11 +20,12 @@ from textual.screen import Screen
 from textual.widgets import DirectoryTree, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import TensordiffError, WriteError, printable
 from tensordiff.session.samples import sample
 from tensordiff.tui.dialogs import Ask, Dialog
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
+from tensordiff.util.atomic_write import write_file
 
 if TYPE_CHECKING:
     from tensordiff.tui.app import TensordiffApp
@@ -70,11 +71,8 @@ def forget_recent(pair: Recent, path: Path | None = None) -> None:
 def _write(pairs: list[Recent], path: Path | None) -> None:
     path = path or recent_file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(pairs[:MOST], indent=1), "utf-8")
-        beside.replace(path)
-    except OSError:
+        write_file(path, json.dumps(pairs[:MOST], indent=1), make_folders=True)
+    except WriteError:
         return  # a list of recent pairs is not worth a sentence
 
 

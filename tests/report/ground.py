@@ -44,7 +44,8 @@ def samples(*, injected: bool = True) -> tuple[Session, Outcome]:
 
 def written(session: Session, story: Story, suffix: str) -> bytes:
     """A report in one format."""
-    return format_for(f"r{suffix}")(session, story)
+    found = format_for(f"r{suffix}")(session, story)
+    return found if isinstance(found, bytes) else found.encode()
 
 
 def report(session: Session, outcome: Outcome, suffix: str) -> str:

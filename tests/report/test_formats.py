@@ -255,7 +255,7 @@ def test_an_unknown_suffix(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     session, outcome = compared({"a": A}, {"a": A})
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="the report could not be written"):
+    with pytest.raises(WriteError, match="cannot be written"):
         write_report(session, outcome, tmp_path / "file" / "r.md")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -297,7 +297,7 @@ async def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with running(samples()) as run:
         await export(run, tmp_path / "file" / "r", 0, 0)
-        assert "could not be written" in run.said()
+        assert "cannot be written" in run.said()
 
 
 # --- the disk ------------------------------------------------------------------------------------

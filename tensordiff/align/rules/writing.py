@@ -7,10 +7,7 @@ above a table goes where the table goes; all other comments stay where they are.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +17,8 @@ from tomlkit.exceptions import InvalidStringError
 from tomlkit.items import Item
 
 from tensordiff.align.rules.toml_text import TomlText
-from tensordiff.errors import AlignError, WriteError, printable
+from tensordiff.errors import AlignError, printable
+from tensordiff.util.atomic_write import write_file
 
 if TYPE_CHECKING:
     from tensordiff.align.rules.file import RulesFile
@@ -178,23 +176,9 @@ def _with_presets(text: str, presets: tuple[str, ...] | None) -> str:
 
 
 def put(path: Path, text: str) -> None:
-    """Replace a file, whole or not at all; a link stays a link, and permissions stay."""
-    target = path.resolve()
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    """Replace a rules file, whole or not at all; a link stays a link, and permissions stay."""
     try:
         data = text.encode()
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            partial.chmod(target.stat().st_mode)
-        partial.replace(target)
     except UnicodeEncodeError as error:
         raise AlignError(f"{printable(path)}: a name in these rules is not text that a file can hold") from error
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise WriteError(f"{printable(path)}: cannot be written ({why}); check the path and its permissions") from error
-    finally:
-        with suppress(NotADirectoryError):  # nothing was begun where the folder is a file
-            partial.unlink(missing_ok=True)
+    write_file(path, data)

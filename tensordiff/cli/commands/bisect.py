@@ -35,6 +35,7 @@ from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search
 from tensordiff.search.oracle import Answer, VerdictOracle, search
 from tensordiff.session.session import Request, Session
 from tensordiff.session.state import read_state
+from tensordiff.util.atomic_write import write_file
 from tensordiff.util.text_width import wrap
 
 if TYPE_CHECKING:
@@ -224,9 +225,7 @@ def _kept(states: Iterator[Bisect], wish: Wish) -> Iterator[Bisect]:
 
 
 def _write(path: Path, state: Bisect) -> None:
-    from tensordiff.align.rules.writing import put  # with it comes tomlkit, which nothing else here needs
-
-    put(path, state.log())
+    write_file(path, state.log())
 
 
 def _report(session: Session, outcome: BisectOutcome, wish: Wish) -> None:

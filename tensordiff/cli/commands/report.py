@@ -27,9 +27,9 @@ from tensordiff.report.json import dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.labels import label
 from tensordiff.report.model import tell
-from tensordiff.report.saving import encoded, save
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Request, Session
+from tensordiff.util.atomic_write import write_file
 
 
 @click.command("report")
@@ -84,12 +84,12 @@ def report(request: Request, wish: Wish) -> int:
         write_story(session, story, path)
     write_junit(wish.junit, outcome, story.title)
     if wish.as_json:
-        echo(format_for("report.json")(session, story).decode().rstrip("\n"))
+        echo(str(format_for("report.json")(session, story)).rstrip("\n"))
     elif wish.outputs:
         echo(story.sentence)
         say(f"written: {', '.join(printable(path) for path in wish.outputs)}")
     else:
-        echo(format_for("report.txt")(session, story).decode().rstrip("\n"))
+        echo(str(format_for("report.txt")(session, story)).rstrip("\n"))
     if outcome.verdict == "unknown":
         raise why_unknown(session, outcome)
     return outcome.exit_status
@@ -124,7 +124,7 @@ def report_change(before: Path, after: Path, wish: Wish) -> int:
     tellers = [(path, _teller(path)) for path in wish.outputs]
     found = change(read_comparison(before), read_comparison(after))
     for path, told in tellers:
-        save(path, encoded(told(found)))
+        write_file(path, told(found), make_folders=True)
     echo((dumps(change_json(found)) if wish.as_json else change_text(found)).rstrip("\n"))
     return found.exit_status
 

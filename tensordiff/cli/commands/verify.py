@@ -34,7 +34,6 @@ from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.json import culprit_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.model import Story, tell
-from tensordiff.report.saving import encoded, save
 from tensordiff.report.verify_folder import (
     CANDIDATE_LAYERS,
     REFERENCE_LAYERS,
@@ -46,6 +45,7 @@ from tensordiff.report.verify_folder import (
 )
 from tensordiff.session.session import Request, Session
 from tensordiff.session.sources import settings_for, source_in
+from tensordiff.util.atomic_write import write_file
 
 
 @click.command("verify")
@@ -152,7 +152,7 @@ def verified(request: Request, sides: Sides, wish: Wish, title: str | None = Non
         else:
             whole = without
         found = Verified(whole, without, injected, taken.left_out, has_layers=wish.save_layers or not taken.made)
-        save(wish.output / "summary.md", encoded(verify_summary(found)))
+        write_file(wish.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(wish.junit, whole.outcome, whole.title)
         if wish.save_layers:
             _keep_layers(taken, wish.output)

@@ -36,8 +36,8 @@ from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
 from tensordiff.report.json import dumps
 from tensordiff.report.labels import GLYPHS, label, number
 from tensordiff.report.markdown import code, prose, table
-from tensordiff.report.saving import encoded, save
 from tensordiff.session.session import Request
+from tensordiff.util.atomic_write import write_file
 
 SCHEMA = "tensordiff.suite/1"
 _PATHS = ("rules", "tolerances", "golden", "injected")
@@ -74,7 +74,7 @@ def verify_suite(path: Path, usual: Request, wish: Wish, *, fresh: bool) -> int:
         result = None if fresh else _done(model, wish.output)
         say(f"{model.name}: {'done already' if result else 'verifying'}")
         results.append(result or _verify(model, wish))
-    save(wish.output / "summary.md", encoded("\n".join(_summary(results)) + "\n"))
+    write_file(wish.output / "summary.md", "\n".join(_summary(results)) + "\n", make_folders=True)
     if wish.as_json:
         echo(dumps({"schema": SCHEMA, "models": [result._asdict() for result in results]}))
     else:
@@ -99,7 +99,9 @@ def _verify(model: Model, wish: Wish) -> Result:
         model.name, whole.verdict, label(culprit.pair) if culprit else None,
         number(culprit.diff.rel_l2 if culprit and culprit.diff else None), len(whole.rows), whole.sentence,
     )  # fmt: skip
-    save(folder / "done.json", encoded(dumps({"fingerprint": _fingerprint(model), **result._asdict()}) + "\n"))
+    write_file(
+        folder / "done.json", dumps({"fingerprint": _fingerprint(model), **result._asdict()}) + "\n", make_folders=True
+    )
     return result
 
 
