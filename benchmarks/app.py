@@ -32,9 +32,9 @@ from tensordiff.align.match import Pair
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings as CaptureSettings
-from tensordiff.compare.engine import Row
 from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.row import Row
 from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.session.session import Request

@@ -20,9 +20,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.row import Row
 from tensordiff.disagreement import Disagreement, place_for_report
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array

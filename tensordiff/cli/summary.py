@@ -9,12 +9,12 @@ import click
 
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.table import COLOURS, print_findings
-from tensordiff.compare.engine import Row
-from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.judge.verdict import VerdictName
-from tensordiff.compare.lint import Finding
 from tensordiff.compare.look.elements import Element
-from tensordiff.compare.look.logits import Logits
+from tensordiff.compare.look.logits import LogitsDiff
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.report.labels import GLYPHS, label, name_of, short
@@ -47,7 +47,7 @@ def _count(name: VerdictName, count: int) -> str:
     return click.style(f"{GLYPHS[name]} {count} {name}", fg=COLOURS[name])
 
 
-def _logits(found: Logits) -> str:
+def _logits(found: LogitsDiff) -> str:
     tokens = f"{found.tokens}" if found.tokens == found.of else f"{found.tokens} of {found.of}"
     same = f"top-1 {_percent(found.top_1)}, top-{found.k} {_percent(found.top_k)} the same"
     worst = f"worst kl_div {found.kl_div:.1e}, cos_dist {found.cosine_distance:.1e}"

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from tensordiff.cli.streams import Page, echo
-from tensordiff.compare.engine import Row
-from tensordiff.compare.lint import Finding
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, label, number, short, sparkline

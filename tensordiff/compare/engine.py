@@ -15,14 +15,14 @@ from typing import NamedTuple
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
-from tensordiff.compare.judge.judge import Judging, Numbers
-from tensordiff.compare.judge.verdict import Golden
+from tensordiff.compare.judge.judge import Judge, Measurement
+from tensordiff.compare.judge.verdict import GoldenErrors
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.look.logits import has_distributions, logits
+from tensordiff.compare.look.logits import compare_logits, has_distributions
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import Sides, measure_many
 from tensordiff.compare.measure.scheduler import in_batches
-from tensordiff.compare.row import Opened, open_pair, unknown
+from tensordiff.compare.row import PairValues, read_pair, unknown_row
 from tensordiff.compare.row import Row as Row
 from tensordiff.compare.row import values_of as values_of
 from tensordiff.dump.dtypes import Array, name_of
@@ -39,14 +39,14 @@ _Place = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Third:
+class ThirdDump:
     """Entries of a third dump, found by the reference entry they answer."""
 
     entries: Mapping[_Place, Entry] = field(repr=False)
     """By what they are called: an expression's entry is made anew by every alignment."""
 
     @classmethod
-    def of(cls, alignment: Alignment) -> Third:
+    def of(cls, alignment: Alignment) -> ThirdDump:
         """From the alignment of the reference with that dump."""
         return cls({_place(pair.reference): pair.candidate for pair in alignment.pairs})
 
@@ -64,38 +64,38 @@ class Engine:
     """All that measuring needs beside the pairs."""
 
     limits: Limits = field(default_factory=Limits)
-    injected: Third | None = None
-    golden: Third | None = None
+    injected: ThirdDump | None = None
+    golden: ThirdDump | None = None
 
     def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
         """Measure pairs, in order; a row comes as soon as it and the few that are measured with it are known."""
-        judging, compiled = Judging(), len(pairs) >= MANY or None
-        for batch in in_batches(map(open_pair, pairs), _size):
+        judging, compiled = Judge(), len(pairs) >= MANY or None
+        for batch in in_batches(map(read_pair, pairs), _size):
             with collector_held():
                 measured = self._measure(batch, compiled)
                 rows = [found if isinstance(found, Row) else judging.row(found) for found in measured]
             yield from rows
 
-    def _measure(self, batch: Sequence[Opened | Row], compiled: bool | None) -> list[Numbers | Row]:
+    def _measure(self, batch: Sequence[PairValues | Row], compiled: bool | None) -> list[Measurement | Row]:
         """All that needs no other pair, for a few pairs at once."""
         asked = [opened if isinstance(opened, Row) else self._ask(opened) for opened in batch]
         sides = (sides for ask in asked if isinstance(ask, _Asked) for sides in ask.sides)
         diffs = iter(measure_many(sides, compiled=compiled))
         return [_answer(ask, diffs) if isinstance(ask, _Asked) else ask for ask in asked]
 
-    def _ask(self, opened: Opened) -> _Asked | Row:
+    def _ask(self, opened: PairValues) -> _Asked | Row:
         """What is to be measured of a pair; a row at once where it cannot be."""
         pair, _, ref, cand = opened
         limits = self.limits.for_pair(pair.name, pair.reference.port)
         wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
         if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
-            return unknown(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
+            return unknown_row(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
         sides: list[Sides] = [(ref, cand, limits.tolerance)]
         try:
             injected = self._injected_sides(pair, ref, limits) if self.injected else []
             golden = self._golden_sides(pair, ref, cand) if self.golden else []
         except (DumpError, AlignError) as error:
-            return unknown(pair, str(error))
+            return unknown_row(pair, str(error))
         return _Asked(opened, limits, wants_kl_div, sides + injected + golden, bool(injected), bool(golden))
 
     def _injected_sides(self, pair: Pair, ref: Array, limits: Limits) -> list[Sides]:
@@ -121,7 +121,7 @@ class Engine:
 class _Asked(NamedTuple):
     """A pair and all that is to be measured of it."""
 
-    opened: Opened
+    opened: PairValues
     limits: Limits
     """Those that are the pair's own."""
     wants_kl_div: bool
@@ -131,16 +131,16 @@ class _Asked(NamedTuple):
     has_golden: bool
 
 
-def _answer(asked: _Asked, diffs: Iterator[Diff]) -> Numbers:
+def _answer(asked: _Asked, diffs: Iterator[Diff]) -> Measurement:
     """What was measured of a pair, taken from all that was measured."""
     pair, views, ref, cand = asked.opened
     diff = next(diffs)
     injected = next(diffs) if asked.has_injected else None
-    golden = Golden(next(diffs).rel_l2, next(diffs).rel_l2) if asked.has_golden else None
-    kl_div = logits(ref, cand).kl_div if asked.wants_kl_div else None
+    golden = GoldenErrors(next(diffs).rel_l2, next(diffs).rel_l2) if asked.has_golden else None
+    kl_div = compare_logits(ref, cand).kl_div if asked.wants_kl_div else None
     dtypes = name_of(ref.dtype), name_of(cand.dtype)
-    return Numbers(pair, dtypes, views, diff, injected, golden, asked.limits, kl_div)
+    return Measurement(pair, dtypes, views, diff, injected, golden, asked.limits, kl_div)
 
 
-def _size(opened: Opened | Row) -> int:
+def _size(opened: PairValues | Row) -> int:
     return 0 if isinstance(opened, Row) else opened.ref.size

@@ -49,8 +49,6 @@ from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.collector import collector_held
 
-__all__ = ["Finding", "lint_pair"]
-
 # Tables that tokens are looked up in, by the last part of their names ...
 _TABLES = frozenset((
     "embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "token_embedding", "embedding", "tok_embed",

@@ -15,7 +15,7 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.errors import AlignError, DumpError
 
 
-class Opened(NamedTuple):
+class PairValues(NamedTuple):
     """A pair mapped and seen in one shape."""
 
     pair: Pair
@@ -24,25 +24,25 @@ class Opened(NamedTuple):
     cand: Array
 
 
-def open_pair(pair: Pair) -> Opened | Row:
+def read_pair(pair: Pair) -> PairValues | Row:
     """Map a pair; a row at once where nothing can be measured."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except (DumpError, AlignError) as error:
-        return unknown(pair, str(error))
+        return unknown_row(pair, str(error))
     shape = ref.shape
     if shape == cand.shape:
-        return Opened(pair, Views(shape), ref, cand)
+        return PairValues(pair, Views(shape), ref, cand)
     views = reconcile(shape, cand.shape)
     if views is None:
         why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"
-        return unknown(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
-    return Opened(pair, views, views.apply(ref), views.apply(cand))
+        return unknown_row(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
+    return PairValues(pair, views, views.apply(ref), views.apply(cand))
 
 
 def values_of(pair: Pair) -> tuple[Array, Array] | None:
     """Both sides of a pair in one shape, to be looked at more closely; None where they cannot be had."""
-    opened = open_pair(pair)
+    opened = read_pair(pair)
     return None if isinstance(opened, Row) else (opened.ref, opened.cand)
 
 
@@ -75,6 +75,6 @@ class Row(NamedTuple):
         return self.dtypes is not None and all(name.startswith(("int", "uint", "bool")) for name in self.dtypes)
 
 
-def unknown(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
+def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
     """The row of a pair that could not be measured."""
     return Row(pair, dtypes, None, (), None, None, None, Verdict("unknown", why))

@@ -18,11 +18,11 @@ import numpy as np
 
 from tensordiff.align.index import port_of
 from tensordiff.align.rules.tables import ToleranceRule
-from tensordiff.compare.engine import Row, values_of
 from tensordiff.compare.look.elements import element_errors
-from tensordiff.compare.look.logits import has_distributions, is_logits, logits
+from tensordiff.compare.look.logits import compare_logits, has_distributions, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, printable
 
@@ -77,7 +77,7 @@ def _named(row: Row) -> str:
 def _kl_div(row: Row, ref: Array, cand: Array) -> float | None:
     if not is_logits(row.pair.name, row.pair.reference.port, ref.shape):
         return None
-    return logits(ref, cand).kl_div if has_distributions(ref) and has_distributions(cand) else None
+    return compare_logits(ref, cand).kl_div if has_distributions(ref) and has_distributions(cand) else None
 
 
 def least_atols(ref: Array, cand: Array, margin: float = 0.0) -> tuple[float, ...]:

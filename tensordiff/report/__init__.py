@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from tensordiff.compare.engine import Row
+    from tensordiff.compare.row import Row
     from tensordiff.report.compared import Compared
     from tensordiff.search.outcome import Outcome
 

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.rules.rule import Side
-from tensordiff.compare.engine import Engine, Row
-from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.engine import Engine
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.look.elements import Element
-from tensordiff.compare.look.logits import Logits
+from tensordiff.compare.look.logits import LogitsDiff
+from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump, Entry
 
 
@@ -81,7 +82,7 @@ class Compared(Protocol):
     def worst(self, row: Row, count: int) -> list[Element]:
         """A row's largest errors."""
 
-    def logits(self, rows: Iterable[Row]) -> Logits | None:
+    def logits(self, rows: Iterable[Row]) -> LogitsDiff | None:
         """How far apart the logits are."""
 
     def why_orphan(self, entry: Entry, side: Side) -> str:

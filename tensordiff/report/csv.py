@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component
 from tensordiff.report.model import Story

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import WriteError, printable
 from tensordiff.report.compared import Compared
 from tensordiff.report.model import Story, tell

@@ -18,8 +18,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.json import strict
 from tensordiff.report.labels import GLYPHS, component, counted, label, number, shape_of, sparkline

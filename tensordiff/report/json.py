@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tensordiff.align.match import Alignment
-from tensordiff.compare.engine import Row
-from tensordiff.compare.hint.catalogue import Hint
-from tensordiff.compare.lint import Finding
-from tensordiff.compare.look.logits import Logits
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.look.logits import LogitsDiff
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.report.labels import component
 from tensordiff.search.bisect import ASSUMPTION, Mark
@@ -47,7 +47,7 @@ def compare_json(
     alignment: Alignment,
     outcome: Outcome,
     findings: Iterable[Finding],
-    logits: Logits | None = None,
+    logits: LogitsDiff | None = None,
     hint: Hint | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as one object; the hint is the culprit's."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
 from tensordiff.report.model import sentence

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, counted, label, number, shape_of, sparkline
 from tensordiff.report.model import SideOf, Story, named_in, order_sentences

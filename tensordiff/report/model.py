@@ -22,10 +22,11 @@ from typing import Any, NamedTuple
 from tensordiff import __version__
 from tensordiff.align.order import Part, order_parts
 from tensordiff.align.rules.rule import Side
-from tensordiff.compare.engine import Row
 from tensordiff.compare.judge.verdict import VerdictName
-from tensordiff.compare.lint import Finding, lint_pair, lint_rows
-from tensordiff.compare.look.logits import Logits
+from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.look.logits import LogitsDiff
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.compared import Asked, Compared
@@ -83,7 +84,7 @@ class Story:
     order: Order
     orphans: tuple[Orphan, ...]
     findings: tuple[Finding, ...]
-    logits: Logits | None
+    logits: LogitsDiff | None
     settings: tuple[tuple[str, str], ...]
     facts: tuple[Fact, ...]
     has_injected: bool

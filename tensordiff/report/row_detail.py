@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensordiff.capture.provenance import provenance_of
-from tensordiff.compare.engine import Row, values_of
-from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.look.elements import Element
 from tensordiff.compare.look.heat import Plane
 from tensordiff.compare.look.heat import heat as heat_of
 from tensordiff.compare.measure.dispatch import as_reals
+from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry, Origin
 from tensordiff.errors import printable

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, counted, label, name_of, number, shape_of, short, sparkline
 from tensordiff.report.model import SideOf, Story, order_sentences

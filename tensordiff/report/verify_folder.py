@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.compared import Compared

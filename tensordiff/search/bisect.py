@@ -21,14 +21,14 @@ ASSUMPTION = "everything before the first bad place is good, all after it bad"
 _LINE = re.compile(r"(good|bad|skip) ([0-9]{1,9})(?: (.*))?")
 
 
-class Place(NamedTuple):
+class ProbePoint(NamedTuple):
     """What can be marked: a pair's number, which stays when others are left out, and its name."""
 
     number: int
     name: str
 
 
-class Marked(NamedTuple):
+class PositionMark(NamedTuple):
     """A mark and the position it was given to."""
 
     mark: Mark
@@ -39,8 +39,8 @@ class Marked(NamedTuple):
 class Bisect:
     """A search under way. Positions count the places from 0."""
 
-    places: tuple[Place, ...]
-    marks: tuple[Marked, ...] = ()
+    places: tuple[ProbePoint, ...]
+    marks: tuple[PositionMark, ...] = ()
     """Oldest first; no good one stands at or after a bad one."""
 
     @cached_property
@@ -107,7 +107,7 @@ class Bisect:
             raise TensordiffError("the search is done, there is nothing left to mark; undo a mark first")
         if (mark == "good" and at >= self.bad_from) or (mark == "bad" and at < self.good_until):
             raise TensordiffError(self._contradiction(mark, at))
-        return replace(self, marks=(*self.marks, Marked(mark, at)))
+        return replace(self, marks=(*self.marks, PositionMark(mark, at)))
 
     def _contradiction(self, mark: Mark, at: int) -> str:
         other, found = ("bad", self.bad_from) if mark == "good" else ("good", self.good_until - 1)
@@ -121,7 +121,7 @@ class Bisect:
     def before(self, position: int) -> Bisect:
         """Search again before a bad place that the assumption called good: what it contradicts is forgotten."""
         kept = tuple(found for found in self.marks if found.mark != "good" or found.position < position)
-        return replace(self, marks=(*kept, Marked("bad", position)))
+        return replace(self, marks=(*kept, PositionMark("bad", position)))
 
     def log(self) -> str:
         """The marks as lines that ``replay`` takes, as ``git bisect log`` has them."""

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.judge.verdict import VerdictName
+from tensordiff.compare.row import Row
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import MARKS, VerdictOracle, search
 
 
 @dataclass(frozen=True)
-class Check:
+class NeighbourCheck:
     """What was seen around an answer."""
 
     looked: tuple[int, ...]
@@ -49,12 +49,12 @@ class Check:
         return self.earlier is None and not self.good_again
 
 
-def check(bisect: Bisect, oracle: VerdictOracle) -> Check:
+def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
     """Look at the neighbours of an answer, and at a few samples."""
     given = {position: mark for mark, position in bisect.marks}
     around = {at: oracle.mark(at) for at in _around(bisect) if at not in given}
     seen = {at: oracle.mark(at) for at in oracle.rows}
-    return Check(tuple(sorted(around)), seen | given, bisect.bad_from)
+    return NeighbourCheck(tuple(sorted(around)), seen | given, bisect.bad_from)
 
 
 def _around(bisect: Bisect) -> list[int]:
@@ -73,7 +73,7 @@ def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
         for state in search(bisect, oracle):
             bisect = state
             yield state
-        earlier = check(bisect, oracle).earlier
+        earlier = check_neighbours(bisect, oracle).earlier
         if earlier is None or _is_said_good(bisect, earlier, oracle):
             return
         bisect = bisect.before(earlier)
@@ -92,7 +92,7 @@ class BisectOutcome:
     bisect: Bisect
     oracle: VerdictOracle
     """What measures the places, whoever judged them."""
-    check: Check | None = None
+    check: NeighbourCheck | None = None
     """None where nobody checked: each answer of a person is dear."""
     unread: tuple[str, ...] = ()
     """Files of the two dumps that could not be read, each with the reason."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 
 
-class Around(NamedTuple):
+class RowNeighbours(NamedTuple):
     """Positions of rows around one, each list in order."""
 
     inputs: tuple[int, ...] = ()
@@ -26,14 +26,14 @@ class Around(NamedTuple):
     following: int | None = None
 
 
-def around(rows: Sequence[Row], at: int) -> Around:
+def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
     """Look around one row."""
     row = rows[at]
     step, place = row.pair.reference.step, _place(row)
     same = [k for k, other in enumerate(rows) if k != at and _place(other) == place]
     firsts = _first_of_each_layer(rows, step)
     layer = row.pair.reference.layer
-    return Around(
+    return RowNeighbours(
         inputs=tuple(k for k in same if rows[k].is_input),
         outputs=tuple(k for k in same if not rows[k].is_input),
         parent=firsts.get(_parent(layer, firsts)),

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.judge.verdict import VerdictName
-from tensordiff.search.bisect import Bisect, Mark, Place
+from tensordiff.compare.row import Row
+from tensordiff.search.bisect import Bisect, Mark, ProbePoint
 
 Answer = Mark | Literal["undo"]
 MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges": "bad", "unknown": "skip"}
@@ -51,7 +52,7 @@ class VerdictOracle:
 
     def start(self) -> Bisect:
         """A search in which nothing is marked."""
-        return Bisect(tuple(Place(pair.index, _name(pair)) for pair in self.pairs))
+        return Bisect(tuple(ProbePoint(pair.index, _name(pair)) for pair in self.pairs))
 
     def row(self, position: int) -> Row:
         """Measure one pair, unless it was."""

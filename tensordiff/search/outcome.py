@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.judge.verdict import VerdictName
+from tensordiff.compare.row import Row
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:

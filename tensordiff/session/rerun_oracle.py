@@ -20,7 +20,7 @@ from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import VerdictOracle

@@ -25,13 +25,14 @@ from tensordiff.align.structure_gaps import Gap
 from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chosen, label
 from tensordiff.capture.job import parse_source
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.compare.engine import Engine, Row, Third, values_of
-from tensordiff.compare.hint.catalogue import Hint
-from tensordiff.compare.hint.context import hint
+from tensordiff.compare.engine import Engine, ThirdDump
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.context import hint_for_row
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.look.elements import Element, worst
-from tensordiff.compare.look.logits import Logits, is_logits, logits, summed_up
+from tensordiff.compare.look.elements import Element, worst_elements
+from tensordiff.compare.look.logits import LogitsDiff, compare_logits, is_logits, summed_up
 from tensordiff.compare.measure.dispatch import as_reals
+from tensordiff.compare.row import Row, values_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, TensordiffError, printable
@@ -242,7 +243,7 @@ class Session:
         """Measure the pairs, in order."""
         return self.engine.rows(self.pairs)
 
-    def logits(self, rows: Iterable[Row]) -> Logits | None:
+    def logits(self, rows: Iterable[Row]) -> LogitsDiff | None:
         """How far apart the logits of the whole run are; None where none were dumped."""
         found: dict[int, Row] = {}
         for row in rows:
@@ -251,11 +252,11 @@ class Session:
                 before = found.setdefault(entry.step, row)
                 found[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
         seen = (values_of(row.pair) for row in found.values())
-        return summed_up(logits(*sides, most=_LOGITS_READ) for sides in seen if sides is not None)
+        return summed_up(compare_logits(*sides, most=_LOGITS_READ) for sides in seen if sides is not None)
 
     def hint(self, row: Row) -> Hint | None:
         """What kind of error a row shows; reads the pair again, and what stands around it in the reference."""
-        return hint(row, self.alignment.pairs, self.reference)
+        return hint_for_row(row, self.alignment.pairs, self.reference)
 
     def sides(self, row: Row) -> tuple[Array, Array] | None:
         """Both sides of a row in one shape and in real numbers, to be looked into; None where it has no numbers."""
@@ -265,7 +266,7 @@ class Session:
     def worst(self, row: Row, count: int) -> list[Element]:
         """A row's largest errors, with places and both values; reads the pair again."""
         sides = values_of(row.pair) if row.diff is not None else None
-        return worst(*sides, count) if sides else []
+        return worst_elements(*sides, count) if sides else []
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""
@@ -300,7 +301,7 @@ def _open_beside(path: Path | None) -> Dump | None:
     return None if path is None else open_dump(path)
 
 
-def _third(reference: Dump, other: Dump | None, said: RulesFile) -> Third | None:
+def _third(reference: Dump, other: Dump | None, said: RulesFile) -> ThirdDump | None:
     if other is None:
         return None
     alignment = align(reference, other, Plan.for_dumps(reference, other, said))
@@ -308,7 +309,7 @@ def _third(reference: Dump, other: Dump | None, said: RulesFile) -> Third | None
         raise AlignError(
             f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"
         )
-    return Third.of(alignment)
+    return ThirdDump.of(alignment)
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:

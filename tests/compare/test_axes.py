@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.compare.look.axes import Form, form_of, heads_of, token_ids_of, tokens_of
+from tensordiff.compare.look.axes import NamedShape, heads_of, name_axes, token_ids_of, tokens_of
 from tests.making import held
 
 
@@ -35,16 +35,16 @@ ENTRY = held({"layers.0.mlp-output": zeros(1)}).entries[0]
     ],
 )
 def test_axes_by_the_number_of_tokens(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
-    assert form_of(ENTRY, shape, 9).names == names
+    assert name_axes(ENTRY, shape, 9).names == names
 
 
 def test_where_the_number_of_tokens_is_not_known() -> None:
-    assert form_of(ENTRY, (1, 9, 64), None).names == ("batch", "axis 1", "channel")
+    assert name_axes(ENTRY, (1, 9, 64), None).names == ("batch", "axis 1", "channel")
 
 
 def test_logits_are_over_words() -> None:
     entry = held({"lm_head-output": zeros(1)}).entries[0]
-    assert form_of(entry, (9, 320), 9).names == ("token", "word")
+    assert name_axes(entry, (9, 320), 9).names == ("token", "word")
 
 
 def test_tokens_are_counted_by_the_ids_that_were_given() -> None:
@@ -87,14 +87,14 @@ def test_heads_by_what_stands_around(tensors: dict[str, np.ndarray], name: str, 
 
 
 def test_a_form_with_heads() -> None:
-    form = Form(("token", "channel"), (9, 64))
+    form = NamedShape(("token", "channel"), (9, 64))
     split = form.with_heads(4)
-    assert split == Form(("token", "head", "head channel"), (9, 4, 16))
+    assert split == NamedShape(("token", "head", "head channel"), (9, 4, 16))
     assert split.index_in(form, (3, 2, 5)) == (3, 37)
-    assert form.with_heads(5) is None and form.with_heads(1) is None and Form((), ()).with_heads(2) is None
+    assert form.with_heads(5) is None and form.with_heads(1) is None and NamedShape((), ()).with_heads(2) is None
 
 
 def test_a_form_with_two_axes_at_least() -> None:
-    assert Form((), ()).at_least_flat().shape == (1, 1)
-    assert Form(("token",), (9,)).at_least_flat() == Form(("", "token"), (1, 9))
-    assert Form(("token",), (9,)).at_least_flat().index_in(Form(("token",), (9,)), (0, 4)) == (4,)
+    assert NamedShape((), ()).at_least_flat().shape == (1, 1)
+    assert NamedShape(("token",), (9,)).at_least_flat() == NamedShape(("", "token"), (1, 9))
+    assert NamedShape(("token",), (9,)).at_least_flat().index_in(NamedShape(("token",), (9,)), (0, 4)) == (4,)

@@ -10,8 +10,9 @@ import pytest
 
 from tensordiff.align.expression.activations import gelu, gelu_tanh, silu
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.hint import context as closer
-from tensordiff.compare.hint.catalogue import Around, Hint, hint
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.catalogue import HintContext, find_hint
+from tensordiff.compare.hint.context import hint_for_row
 from tensordiff.dump.dtypes import Array
 from tensordiff.session.session import Request, Session
 from tests.making import Tensors, held, numbers, pairs, save
@@ -20,7 +21,7 @@ X = numbers(24, 64)
 
 
 def told(reference: Array, candidate: Array, given: Array) -> Hint | None:
-    return hint(reference, candidate, around=Around(given={"x": given}))
+    return find_hint(reference, candidate, around=HintContext(given={"x": given}))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -74,11 +75,11 @@ def test_one_expert_is_known_by_its_tokens() -> None:
     wrong = X.copy()
     sent = (routes == 3).any(1)
     wrong[sent] = numbers(int(sent.sum()), 64, seed=5)
-    found = hint(X, wrong, around=Around(routes=((routes, routes),)))
+    found = find_hint(X, wrong, around=HintContext(routes=((routes, routes),)))
     assert found is not None
     assert (found.kind, found.evidence["expert"]) == ("one_expert", 3)
     wrong[~sent] = numbers(int((~sent).sum()), 64, seed=6)
-    assert hint(X, wrong, around=Around(routes=((routes, routes),))) is None
+    assert find_hint(X, wrong, around=HintContext(routes=((routes, routes),))) is None
 
 
 def test_other_routes_are_a_router_s_kind() -> None:
@@ -86,10 +87,10 @@ def test_other_routes_are_a_router_s_kind() -> None:
     other = routes.copy()
     other[:, 1] = 2
     sides = numbers(24, 2), numbers(24, 2, seed=1)
-    found = hint(*sides, around=Around(routes=((routes, other),), is_router=True))
+    found = find_hint(*sides, around=HintContext(routes=((routes, other),), is_router=True))
     assert found is not None
     assert (found.kind, found.evidence["choices"]) == ("routes", [1])
-    assert hint(*sides, around=Around(routes=((routes, other),))) is None
+    assert find_hint(*sides, around=HintContext(routes=((routes, other),))) is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [("input_ids", None), ("layers.0.mlp.router", "routes")])
@@ -98,19 +99,19 @@ def test_integers_are_another_choice_of_experts_only_of_a_router(name: str, kind
     sides = {name: ids}, {name: np.array([[5, 7, 9, 3]])}
     found = list(pairs(*sides))
     (row,) = Engine().rows(found)
-    looks_like = closer.hint(row, found, held(sides[0]))
+    looks_like = hint_for_row(row, found, held(sides[0]))
     assert (looks_like and looks_like.kind) == kind
 
 
 def test_floats_beside_integers_are_no_routes() -> None:
     routes = np.tile([0, 1], (24, 1))
     sides = numbers(24, 2), numbers(24, 2, seed=1)
-    assert hint(*sides, around=Around(routes=((routes, routes + 0.9),), is_router=True)) is None
+    assert find_hint(*sides, around=HintContext(routes=((routes, routes + 0.9),), is_router=True)) is None
 
 
 def test_a_term_that_was_added_with_another_scale() -> None:
     term = numbers(24, 64, seed=1)
-    found = hint(X + term, X + 0.7 * term, {"mlp": term})
+    found = find_hint(X + term, X + 0.7 * term, {"mlp": term})
     assert found is not None
     assert found.kind == "residual_scaled"
     assert found.evidence["factor"] == pytest.approx(-0.3, rel=1e-4)
@@ -125,7 +126,7 @@ def heads(values: Array, order: list[int]) -> Array:
 
 def test_key_heads_repeated_in_turn() -> None:
     values = numbers(24, 2, 16, seed=4)
-    found = hint(heads(values, [0, 0, 1, 1]), heads(values, [0, 1, 0, 1]) * np.float32(1))
+    found = find_hint(heads(values, [0, 0, 1, 1]), heads(values, [0, 1, 0, 1]) * np.float32(1))
     assert found is not None
     assert found.kind == "kv_repeat"
 
@@ -134,7 +135,7 @@ def test_a_head_that_is_lost_is_named_in_any_type() -> None:
     for dtype in (np.float32, ml_dtypes.bfloat16):
         wrong = X + 0.02 * numbers(24, 64, seed=1)
         wrong[:, 16:32] = 0
-        found = hint(X.astype(dtype), wrong.astype(dtype))
+        found = find_hint(X.astype(dtype), wrong.astype(dtype))
         assert found is not None
         assert (found.kind, found.evidence["head"]) == ("one_head", 1)
 

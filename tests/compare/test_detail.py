@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare.look.elements import Element, Histogram, along, histogram, window, worst, worst_in
+from tensordiff.compare.look.elements import (
+    Element,
+    Histogram,
+    errors_along,
+    histogram,
+    window,
+    worst_elements,
+    worst_in,
+)
 from tensordiff.compare.measure import chunks as module
 
 T = TypeVar("T")
@@ -23,7 +31,7 @@ def test_worst_elements_are_the_largest(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     ref = rng.standard_normal((5, 7)).astype(np.float32)
     cand = ref + rng.standard_normal((5, 7)).astype(np.float32)
-    elements = worst(ref, cand, k)
+    elements = worst_elements(ref, cand, k)
     error = np.abs(cand.astype(float) - ref.astype(float))
     assert [e.error for e in elements] == sorted(error.reshape(-1).tolist(), reverse=True)[:k]
     for element in elements:
@@ -34,18 +42,18 @@ def test_worst_elements_are_the_largest(seed: int, k: int) -> None:
 def test_worst_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART", 10)
     ref, cand = np.zeros(100), np.arange(100.0)
-    assert [e.index for e in worst(ref, cand, 3)] == [(99,), (98,), (97,)]
+    assert [e.index for e in worst_elements(ref, cand, 3)] == [(99,), (98,), (97,)]
 
 
 def test_a_nan_is_worse_than_anything_and_equal_elements_are_not_worst() -> None:
     ref = np.array([1.0, 2.0, math.nan, 4.0, math.inf])
     cand = np.array([1.0, math.nan, math.nan, 9.0, math.inf])
-    assert [e.index for e in worst(ref, cand)] == [(1,), (3,)]
+    assert [e.index for e in worst_elements(ref, cand)] == [(1,), (3,)]
 
 
 def test_complex_numbers_are_pairs_of_reals() -> None:
     ref = np.array([1 + 2j, 3 + 4j])
-    found = worst(ref, ref + np.array([0, 5j]), 3)
+    found = worst_elements(ref, ref + np.array([0, 5j]), 3)
     assert [(e.index, e.reference, e.candidate) for e in found] == [((1, 1), 4.0, 9.0)]
 
 
@@ -75,7 +83,7 @@ def test_error_along_an_axis(axis: int, most: int, monkeypatch: pytest.MonkeyPat
     ref, cand = rng.standard_normal((2, 4, 5, 6)).astype(np.float32)
     others = tuple(k for k in range(3) if k != axis % 3)
     error = np.abs(cand.astype(float) - ref.astype(float))
-    found = last(along(ref, cand, axis))
+    found = last(errors_along(ref, cand, axis))
     np.testing.assert_allclose(found.rms, np.sqrt((error**2).mean(others)), rtol=1e-12)
     np.testing.assert_array_equal(found.largest, error.max(others))
 
@@ -83,14 +91,14 @@ def test_error_along_an_axis(axis: int, most: int, monkeypatch: pytest.MonkeyPat
 def test_along_an_axis_with_odd_values() -> None:
     ref = np.zeros((3, 2))
     cand = np.array([[0, math.nan], [math.inf, 1], [2, 3]])
-    found = last(along(ref, cand, 0))
+    found = last(errors_along(ref, cand, 0))
     np.testing.assert_array_equal(found.largest, [math.nan, math.inf, 3])
     np.testing.assert_array_equal(found.rms, [math.nan, math.inf, math.sqrt(13 / 2)])
 
 
 def test_along_the_axes_of_nothing() -> None:
-    assert last(along(np.zeros((2, 0)), np.zeros((2, 0)), 0)).largest.tolist() == [0, 0]
-    assert last(along(np.zeros((2, 0)), np.zeros((2, 0)), 1)).largest.tolist() == []
+    assert last(errors_along(np.zeros((2, 0)), np.zeros((2, 0)), 0)).largest.tolist() == [0, 0]
+    assert last(errors_along(np.zeros((2, 0)), np.zeros((2, 0)), 1)).largest.tolist() == []
 
 
 @settings(deadline=None, max_examples=50)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare.engine import Engine, Row, Third
-from tensordiff.compare.judge.verdict import Limits
+from tensordiff.compare.engine import Engine, ThirdDump
+from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure import dispatch as module
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.row import Row
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
 from tests.making import held, nudged, numbers, pairs
@@ -32,7 +33,7 @@ def verdicts(reference: Tensors, candidate: Tensors) -> list[str]:
 
 def with_third(reference: Tensors, candidate: Tensors, **thirds: Tensors) -> list[Row]:
     ref = held(reference)
-    engine = Engine(**{name: Third.of(align(ref, held(third))) for name, third in thirds.items()})  # type: ignore[arg-type]
+    engine = Engine(**{name: ThirdDump.of(align(ref, held(third))) for name, third in thirds.items()})  # type: ignore[arg-type]
     return list(engine.rows(align(ref, held(candidate)).pairs))
 
 

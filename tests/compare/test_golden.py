@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tensordiff.compare.judge.verdict import Golden, exact_below, judge_by_golden
+from tensordiff.compare.judge.verdict import GoldenErrors, exact_below, judge_by_golden
 from tensordiff.session.session import Request, Session
 from tests.compare.test_engine import with_third
 from tests.making import SAMPLES, nudged, numbers
@@ -16,7 +16,7 @@ EXACT = numbers(64, 64, dtype="float64")
 
 
 def verdict(reference: float, candidate: float, carried: float | None = None) -> str:
-    golden = Golden(reference, candidate)
+    golden = GoldenErrors(reference, candidate)
     ratio = golden.guarded(F32)
     assert ratio is not None
     return judge_by_golden(golden, ratio, carried).name
@@ -42,14 +42,14 @@ def test_by_the_ratio(reference: float, candidate: float, carried: float | None,
 
 
 def test_a_reference_is_exact_below_a_few_roundings() -> None:
-    assert Golden(0.0, exact_below("float32")).guarded(F32) == 1.0
-    assert Golden(0.0, exact_below("bfloat16")).guarded(BF16) == 1.0
-    assert Golden(0.0, 1e-3).ratio is None
+    assert GoldenErrors(0.0, exact_below("float32")).guarded(F32) == 1.0
+    assert GoldenErrors(0.0, exact_below("bfloat16")).guarded(BF16) == 1.0
+    assert GoldenErrors(0.0, 1e-3).ratio is None
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("int64", "int64"), ("float64", "float32")])
 def test_nothing_is_said_where_the_candidate_is_further_off_by_right(dtypes: tuple[str, str]) -> None:
-    assert Golden(1e-7, 1e-2).guarded(dtypes) is None
+    assert GoldenErrors(1e-7, 1e-2).guarded(dtypes) is None
 
 
 def test_a_reference_that_is_no_better_makes_a_coarse_candidate_agree() -> None:

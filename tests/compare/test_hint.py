@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as from_numpy
 
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint import sample as seen_module
-from tensordiff.compare.hint.catalogue import Hint, hint
-from tensordiff.compare.hint.sample import LOOKED_AT, Seen, spread
+from tensordiff.compare.hint.catalogue import find_hint
+from tensordiff.compare.hint.sample import LOOKED_AT, SampledPair, spread
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.report.json import dumps
 from tests.making import nudged, numbers
 
 
 def told(ref: Array, cand: Array, context: dict[str, Array] | None = None) -> Hint:
-    found = hint(ref, cand, context)
+    found = find_hint(ref, cand, context)
     assert found is not None
     return found
 
@@ -33,23 +34,23 @@ def told(ref: Array, cand: Array, context: dict[str, Array] | None = None) -> Hi
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64", "float8_e4m3fn"])
 def test_what_is_too_small_has_no_kind(shape: tuple[int, ...], dtype: str) -> None:
     ref, cand = np.ones(shape).astype(DTYPES[dtype]), np.zeros(shape).astype(DTYPES[dtype])
-    assert hint(ref, cand) is None
+    assert find_hint(ref, cand) is None
 
 
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match="reconcile"):
-        hint(numbers(2, 3), numbers(3, 2))
+        find_hint(numbers(2, 3), numbers(3, 2))
 
 
 def test_a_zero_reference() -> None:
-    assert hint(np.zeros((9, 64)), numbers(9, 64)) is None
+    assert find_hint(np.zeros((9, 64)), numbers(9, 64)) is None
 
 
 @pytest.mark.parametrize("both", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_on_both_sides_is_no_error(both: float) -> None:
     ref = numbers(16, 16)
     ref[np.triu_indices(16, 1)] = both
-    assert hint(ref, ref.copy()) is None
+    assert find_hint(ref, ref.copy()) is None
     assert told(ref, 2 * ref).kind == "scale"
 
 
@@ -59,19 +60,19 @@ def test_size_does_not_matter(exponent: int) -> None:
     ref = usual * factor
     assert told(ref, 3 * ref).evidence["factor"] == pytest.approx(3)
     assert told(ref, np.roll(ref, 1, axis=0)).kind == "shifted"
-    assert hint(ref, nudged(usual, 0.1) * factor) is None
+    assert find_hint(ref, nudged(usual, 0.1) * factor) is None
 
 
 def test_integers_that_floats_cannot_hold_are_not_guessed_at() -> None:
     ref = np.arange(64, dtype=np.int64) + (1 << 60)
-    assert hint(ref, ref + 1) is None
+    assert find_hint(ref, ref + 1) is None
     assert told(ref - (1 << 60), ref - (1 << 60) + 1).evidence["bias"] == 1
 
 
 def test_complex_numbers_are_pairs_of_reals() -> None:
     ref = numbers(9, 32, dtype="float64").view(np.complex128)
     assert told(ref, ref * 0.5).kind == "scale"
-    assert hint(ref, ref * 1j) is None
+    assert find_hint(ref, ref * 1j) is None
 
 
 ARRAYS = st.sampled_from(sorted(DTYPES)).flatmap(
@@ -90,7 +91,7 @@ def test_anything_may_be_asked(named: tuple[str, Array], seed: int) -> None:
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         ref, cand = array.astype(DTYPES[name]), (array * rng.choice([0.5, 1, 2], array.shape)).astype(DTYPES[name])
-    found = hint(ref, cand, {"input_0": ref[..., ::-1] if ref.ndim else ref})
+    found = find_hint(ref, cand, {"input_0": ref[..., ::-1] if ref.ndim else ref})
     if found is not None:
         assert found.sentence
         assert json.loads(dumps(found._asdict()))["kind"] == found.kind
@@ -121,12 +122,12 @@ def test_factors_of_attention_have_a_name() -> None:
 
 
 def test_a_candidate_of_next_to_nothing_is_not_scaled() -> None:
-    assert hint(numbers(9, 64), 1e-3 * numbers(9, 64, seed=1)) is None
+    assert find_hint(numbers(9, 64), 1e-3 * numbers(9, 64, seed=1)) is None
 
 
 def test_an_activation_of_small_numbers_is_not_scaled() -> None:
     x = 0.2 * numbers(9, 128, dtype="float64")
-    assert hint(x, x / (1 + np.exp(-x))) is None
+    assert find_hint(x, x / (1 + np.exp(-x))) is None
 
 
 def test_tokens_scaled_by_factors_that_hardly_differ_are_told_from_one_factor() -> None:
@@ -147,7 +148,7 @@ def test_a_bias_is_told() -> None:
 def test_wrong_weights_on_tokens_that_are_all_alike_are_no_bias() -> None:
     x = numbers(1, 64) + 0.05 * numbers(9, 64, seed=1)
     right, wrong = numbers(64, 64, seed=2), numbers(64, 64, seed=3)
-    assert hint(x @ right, x @ wrong) is None
+    assert find_hint(x @ right, x @ wrong) is None
 
 
 def test_a_lost_residual_is_named_among_others() -> None:
@@ -160,7 +161,7 @@ def test_a_tensor_that_does_not_fit_is_left_alone() -> None:
     x, f = numbers(9, 64), numbers(9, 64, seed=1)
     odd = x.copy()
     odd[0, 0] = math.nan
-    assert hint(x + f, f, {"small": x[:3], "odd": odd, "complex": x.astype(complex), "zero": 0 * x}) is None
+    assert find_hint(x + f, f, {"small": x[:3], "odd": odd, "complex": x.astype(complex), "zero": 0 * x}) is None
 
 
 def test_a_residual_that_is_the_reference_itself_is_a_factor() -> None:
@@ -209,7 +210,7 @@ def test_one_head_in_anothers_place() -> None:
 def test_one_huge_channel_does_not_make_a_permutation() -> None:
     ref, cand = numbers(9, 64), numbers(9, 64, seed=1)
     ref[:, 3] = cand[:, 40] = 1e4
-    assert hint(ref, cand) is None
+    assert find_hint(ref, cand) is None
 
 
 # --- large tensors ------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ SHAPES = [(1, 700, 700), (5000, 96), (1, 3, 200_000), (2, 8, 600, 64), (40, 40, 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_more_is_looked_at_than_needed(shape: tuple[int, ...], number: np.generic) -> None:
     ref = np.broadcast_to(number, shape)
-    seen = Seen.of(ref, ref)
+    seen = SampledPair.of(ref, ref)
     for look in (seen.rows, seen.across, seen.corner):
         assert 0 < look.ref.size <= LOOKED_AT
     assert seen.across.tokens[[0, -1]].tolist() == [0, (1, *shape)[-2] - 1]
@@ -235,7 +236,7 @@ def test_a_hint_takes_no_more_memory_of_a_large_tensor(shape: tuple[int, ...], d
     cand, near = nudged(ref, 0.1), numbers(*shape, seed=2)
     tracemalloc.start()
     try:
-        assert hint(ref.view(dtype), cand.view(dtype), {"near": near}) is None
+        assert find_hint(ref.view(dtype), cand.view(dtype), {"near": near}) is None
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -248,23 +249,23 @@ def test_a_row_that_is_too_long_is_told_by_its_beginning() -> None:
     assert told(ref, 0 * ref).kind == "zero"
     assert told(ref + added, ref, {"added": added}).kind == "residual_lost"
     assert told(ref, np.where(np.arange(1 << 20) < 9, np.nan, ref)).evidence["where"] == "scattered"
-    assert hint(ref, np.roll(ref, 1 << 19)) is None
+    assert find_hint(ref, np.roll(ref, 1 << 19)) is None
     beyond = ref.copy()
     beyond[-1] = 7
-    assert hint(ref, beyond) is None
+    assert find_hint(ref, beyond) is None
 
 
 def test_what_comes_in_by_another_stride_is_seen_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_module, "LOOKED_AT", 1 << 10)
     ref, added = numbers(64, 64), numbers(64, 64, seed=1).T
     assert told(ref + added, ref, {"added": added}).kind == "residual_lost"
-    assert Seen.of(ref, ref).beside(numbers(64, 4, 16).swapaxes(0, 1)) is None
+    assert SampledPair.of(ref, ref).beside(numbers(64, 4, 16).swapaxes(0, 1)) is None
 
 
 def test_a_large_tensor_that_is_not_contiguous_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen_module, "LOOKED_AT", 1 << 10)
     ref = numbers(2, 16, 4, 32).swapaxes(1, 2)
-    assert all(np.shares_memory(ref, side) for side in Seen.of(ref, ref).raw)
+    assert all(np.shares_memory(ref, side) for side in SampledPair.of(ref, ref).raw)
     assert told(ref, 2 * ref).kind == "scale"
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tensordiff.compare.hint.catalogue import Hint, hint
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.catalogue import find_hint
 from tests.compare.planting import KINDS
 from tests.compare.planting_ground import ground
 from tests.compare.planting_nothing import NO_KIND
@@ -22,7 +23,7 @@ def kind_of(found: Hint | None) -> str:
 @pytest.mark.parametrize("planted", KINDS)
 def test_what_is_planted_is_told(planted: str) -> None:
     make, right = KINDS[planted]
-    told = Counter(kind_of(hint(*make(ground(seed)))) for seed in SEEDS)
+    told = Counter(kind_of(find_hint(*make(ground(seed)))) for seed in SEEDS)
     wrong = {kind: count for kind, count in told.items() if kind not in right | {"no idea"}}
     assert sum(told[kind] for kind in right) >= 0.9 * len(SEEDS), told
     assert sum(wrong.values()) <= 0.02 * len(SEEDS), wrong
@@ -32,7 +33,7 @@ def test_what_has_no_kind_gets_no_hint() -> None:
     told = {}
     for seed in range(NOISES):
         make = NO_KIND[seed % len(NO_KIND)]
-        if found := hint(*make(ground(seed))):
+        if found := find_hint(*make(ground(seed))):
             told[make.__name__, seed] = found.sentence
     assert len(told) <= 0.02 * NOISES, told
 
@@ -40,4 +41,4 @@ def test_what_has_no_kind_gets_no_hint() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_the_same_pair_twice_has_no_error_to_speak_of(dtype: str) -> None:
     pair = ground(5, dtype)
-    assert hint(pair.ref, pair.ref.copy()) is None
+    assert find_hint(pair.ref, pair.ref.copy()) is None

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tensordiff.compare.hint.catalogue import hint
+from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.dump.dtypes import DTYPES
 from tests.compare.test_hint import told
 from tests.making import nudged, numbers
@@ -24,7 +24,7 @@ def test_tokens(tokens: list[int], kind: str | None) -> None:
     ref = numbers(1, 9, 64)
     cand = ref.copy()
     cand[:, list(tokens)] += numbers(1, len(tokens), 64, seed=1)
-    found = hint(ref, cand)
+    found = find_hint(ref, cand)
     assert (found and found.kind) == kind
     if found:
         assert found.evidence["tokens"] == list(tokens)
@@ -34,14 +34,14 @@ def test_a_stray_element_is_not_a_wrong_token() -> None:
     ref = numbers(9, 64)
     cand = ref.copy()
     cand[4, 7] += 100
-    assert hint(ref, cand) is None
+    assert find_hint(ref, cand) is None
 
 
 def test_other_tokens_must_be_right_not_only_less_wrong() -> None:
     ref = numbers(9, 64)
     cand = nudged(ref, 0.05)
     cand[4] = 100 * numbers(64, seed=2)
-    assert hint(ref, cand) is None
+    assert find_hint(ref, cand) is None
 
 
 def test_a_head_and_a_block() -> None:
@@ -99,8 +99,8 @@ def test_a_cast_is_told_whichever_side_has_it(name: str) -> None:
 
 def test_a_smaller_type_that_does_not_explain_the_error_is_not_blamed() -> None:
     ref = numbers(32, 64)
-    assert hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"])) is None
-    assert hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"]).astype(np.float32)) is None
+    assert find_hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"])) is None
+    assert find_hint(ref, nudged(ref, 0.2).astype(DTYPES["bfloat16"]).astype(np.float32)) is None
 
 
 def test_a_product_and_a_sum_rounded_once_or_twice() -> None:

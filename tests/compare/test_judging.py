@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tests.making import nudged, numbers, pairs
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tensordiff.align.rules.tables import ToleranceRule
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError
 from tests.making import nudged, numbers, pairs

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare.lint import Finding, lint_pair
+from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Held, Origin, entry
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 

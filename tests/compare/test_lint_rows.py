@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.measure.dispatch import measure_many
+from tensordiff.compare.row import Row
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Facts, Finding, lint_values, read_facts

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tensordiff.compare.look.logits import (
     K,
-    Logits,
+    LogitsDiff,
+    compare_logits,
     has_distributions,
     is_logits,
     kl_divergence,
-    logits,
     summed_up,
 )
 from tensordiff.dump.dtypes import Array
@@ -72,7 +72,7 @@ def test_what_rounding_leaves_is_not_taken_for_a_divergence() -> None:
 def test_huge_logits_overflow_nothing(big: float) -> None:
     assert kl([big, 0.0, -big], [big, 0.0, -big]) == 0
     assert kl([big, 0.0], [0.0, big]) == pytest.approx(big)
-    found = logits(np.array([[big, 0.0, -big]]), np.array([[big, 0.0, -big]]))
+    found = compare_logits(np.array([[big, 0.0, -big]]), np.array([[big, 0.0, -big]]))
     assert (found.kl_div, found.cosine_distance, found.top_1) == (0, 0, 1)
 
 
@@ -99,7 +99,7 @@ def test_one_bad_token_is_the_worst() -> None:
     ref = numbers(3, 40)
     cand = ref.copy()
     cand[1, 7] = NAN
-    found = logits(ref, cand)
+    found = compare_logits(ref, cand)
     assert math.isnan(found.kl_div)
     assert math.isnan(found.kl_div_mean)
     assert math.isnan(found.cosine_distance)
@@ -114,7 +114,7 @@ def test_worst_and_mean_are_over_tokens() -> None:
         1 - float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
         for x, y in zip(ref.reshape(-1, 40), cand.reshape(-1, 40), strict=True)
     ]
-    found = logits(ref, cand)
+    found = compare_logits(ref, cand)
     assert (found.tokens, found.of) == (6, 6)
     assert found.kl_div == pytest.approx(float(max(tokens)))
     assert found.kl_div_mean == pytest.approx(float(sum(tokens)) / 6)
@@ -124,7 +124,7 @@ def test_worst_and_mean_are_over_tokens() -> None:
 
 def test_it_is_the_candidate_s_divergence_from_the_reference() -> None:
     x, y = [0.0, 0.0], [0.0, 5.0]
-    assert logits(np.array([x]), np.array([y])).kl_div == pytest.approx(float(exact_kl(x, y)))
+    assert compare_logits(np.array([x]), np.array([y])).kl_div == pytest.approx(float(exact_kl(x, y)))
     assert exact_kl(x, y) != exact_kl(y, x)
 
 
@@ -135,7 +135,7 @@ def test_the_likeliest_tokens(seed: int, tokens: int, vocabulary: int) -> None:
     cand = ref + numbers(tokens, vocabulary, seed=seed + 1) / 2
     k = min(K, vocabulary)
     chosen = [[set(np.argsort(-row)[:n].tolist()) for row in side] for side in (ref, cand) for n in (1, k)]
-    found = logits(ref, cand)
+    found = compare_logits(ref, cand)
     assert found.k == k
     assert found.top_1 == pytest.approx(sum(a == b for a, b in zip(chosen[0], chosen[2], strict=True)) / tokens)
     both = sum(len(a & b) for a, b in zip(chosen[1], chosen[3], strict=True))
@@ -147,7 +147,7 @@ def test_ties_at_the_edge_of_the_likeliest_agree() -> None:
     ref[0, :4] = 9.0
     cand = ref.copy()
     cand[0, 30] = 1e-9  # one of those that tie for the last place is a hair ahead
-    assert logits(ref, cand).top_k == 1
+    assert compare_logits(ref, cand).top_k == 1
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 7, 100])
@@ -156,7 +156,7 @@ def test_a_part_of_the_tokens_has_the_last(tokens: int, most: int) -> None:
     ref = np.zeros((tokens, 40))
     cand = ref.copy()
     cand[-1, 0] = 1.0
-    found = logits(ref, cand, most=most)
+    found = compare_logits(ref, cand, most=most)
     assert found.tokens == min(tokens, max(1, most // 40))
     assert found.of == tokens
     assert found.kl_div > 0
@@ -165,8 +165,8 @@ def test_a_part_of_the_tokens_has_the_last(tokens: int, most: int) -> None:
 def test_many_tokens_are_read_in_parts() -> None:
     ref = numbers(70, 1 << 15)
     cand = nudged(ref, 1e-3)
-    whole = logits(ref, cand)
-    parts = summed_up(iter([logits(ref[:11], cand[:11]), logits(ref[11:], cand[11:])]))
+    whole = compare_logits(ref, cand)
+    parts = summed_up(iter([compare_logits(ref[:11], cand[:11]), compare_logits(ref[11:], cand[11:])]))
     assert parts is not None
     assert parts == pytest.approx(whole)
     assert summed_up(iter(())) is None
@@ -176,15 +176,15 @@ def test_many_tokens_are_read_in_parts() -> None:
 def test_any_type(dtype: type) -> None:
     ref: Array = (numbers(3, 40) * 10).astype(dtype)
     cand: Array = (numbers(3, 40, seed=1) * 10).astype(dtype)
-    found = logits(ref, cand)
-    wide = logits(ref.astype(np.float64), cand.astype(np.float64))
+    found = compare_logits(ref, cand)
+    wide = compare_logits(ref.astype(np.float64), cand.astype(np.float64))
     assert found == wide
     assert 0 < found.kl_div < INF
 
 
 def test_no_tokens_tell_nothing() -> None:
     empty = np.empty((0, 40), np.float32)
-    found = logits(empty, empty)
+    found = compare_logits(empty, empty)
     assert found.tokens == 0
     assert math.isnan(found.kl_div)
 
@@ -215,6 +215,6 @@ def test_what_has_no_distribution() -> None:
 
 
 def test_plain_values_for_json() -> None:
-    found = logits(numbers(2, 40), numbers(2, 40)).as_json()
-    assert list(found) == list(Logits._fields)
+    found = compare_logits(numbers(2, 40), numbers(2, 40)).as_json()
+    assert list(found) == list(LogitsDiff._fields)
     assert (found["kl_div"], found["top_1"], found["k"]) == (0, 1, 5)

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
 from tests.making import nudged, numbers, pairs

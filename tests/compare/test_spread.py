@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tensordiff.compare.look import statistics as module
-from tensordiff.compare.look.statistics import QUANTILES, Spread, Statistics, spread
+from tensordiff.compare.look.statistics import QUANTILES, Distribution, Statistics, distribution
 from tensordiff.dump.dtypes import Array
 
 FLOATS = hnp.arrays(
@@ -21,8 +21,8 @@ FLOATS = hnp.arrays(
 )
 
 
-def whole(array: Array) -> Spread:
-    return list(spread(array))[-1]
+def whole(array: Array) -> Distribution:
+    return list(distribution(array))[-1]
 
 
 @given(FLOATS)
@@ -59,7 +59,7 @@ def test_quantiles_of_a_large_tensor_are_of_a_sample_and_say_so(monkeypatch: pyt
 
 
 def test_nothing() -> None:
-    assert whole(np.empty((3, 0), np.float32)) == Spread(Statistics(None, None, None, None, 0, 0), 0)
+    assert whole(np.empty((3, 0), np.float32)) == Distribution(Statistics(None, None, None, None, 0, 0), 0)
 
 
 def test_complex_numbers_count_as_two_reals_each() -> None:

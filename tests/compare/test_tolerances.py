@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import (
     RTOLS,
     Need,

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.judge.verdict import FLOORS, GROWTH, Limits, Verdict, floor_for, judge
+from tensordiff.compare.judge.verdict import FLOORS, GROWTH, Verdict, floor_for, judge_diff
+from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
@@ -26,7 +27,7 @@ def diff(rel_l2: float) -> Diff:
 
 
 def verdict(rel_l2: float, carried: float | None = None, dtypes: tuple[str, str] = F32) -> Verdict:
-    return judge(diff(rel_l2), dtypes, carried, ANYTHING)
+    return judge_diff(diff(rel_l2), dtypes, carried, ANYTHING)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +88,15 @@ def test_the_reason_names_both_numbers() -> None:
 
 def test_nothing_agrees_with_nothing() -> None:
     empty = np.empty((0, 4), np.float32)
-    assert judge(measure(empty, empty), F32, None, Limits(threshold=0.0)) == Verdict("agrees", "both are empty")
+    assert judge_diff(measure(empty, empty), F32, None, Limits(threshold=0.0)) == Verdict("agrees", "both are empty")
 
 
 def test_integers_must_be_equal() -> None:
     ids = np.arange(9)
-    assert judge(measure(ids, ids), ("int64", "int64"), None, ANYTHING).name == "agrees"
+    assert judge_diff(measure(ids, ids), ("int64", "int64"), None, ANYTHING).name == "agrees"
     other = ids.copy()
     other[3:5] += 1
-    found = judge(measure(ids, other), ("int64", "int64"), 1.0, ANYTHING)
+    found = judge_diff(measure(ids, other), ("int64", "int64"), 1.0, ANYTHING)
     assert found == Verdict("diverges", "2 of 9 integers differ")
 
 
@@ -120,20 +121,20 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_odd_values_that_stand_apart_diverge(reference: Array, candidate: Array, why: str) -> None:
-    assert judge(measure(reference, candidate), F32, 1e-7, ANYTHING) == Verdict("diverges", why)
+    assert judge_diff(measure(reference, candidate), F32, 1e-7, ANYTHING) == Verdict("diverges", why)
 
 
 @pytest.mark.parametrize("odd", [NAN, INF, -INF])
 def test_odd_values_in_the_same_place_agree(odd: float) -> None:
     array = with_odd(_1=odd)
-    assert judge(measure(array, array.copy()), F32, None, ANYTHING).name == "agrees"
+    assert judge_diff(measure(array, array.copy()), F32, None, ANYTHING).name == "agrees"
 
 
 @pytest.mark.parametrize("carried", [NAN, INF])
 def test_a_nan_spreads_and_is_not_the_fault_of_whom_it_reaches(carried: float) -> None:
     apart = measure(with_odd(), with_odd(_1=NAN))
-    assert judge(apart, F32, carried, ANYTHING).name == "drifts"
-    assert judge(apart, F32, carried, Limits(threshold=1.0)).name == "diverges"
+    assert judge_diff(apart, F32, carried, ANYTHING).name == "drifts"
+    assert judge_diff(apart, F32, carried, Limits(threshold=1.0)).name == "diverges"
 
 
 @pytest.mark.parametrize(
@@ -153,17 +154,17 @@ def test_a_nan_spreads_and_is_not_the_fault_of_whom_it_reaches(carried: float) -
 def test_the_user_s_word_beats_floor_and_what_came_in(limits: Limits, name: str) -> None:
     found = measure(REFERENCE, nudged(REFERENCE, 0.1), limits.tolerance)
     for carried in (None, 0.0, 1.0):
-        assert judge(found, F32, carried, limits).name == name
+        assert judge_diff(found, F32, carried, limits).name == name
 
 
 def test_an_error_against_a_reference_of_nothing_is_infinite() -> None:
     found = measure(np.zeros(4, np.float32), np.full(4, 1e-20, np.float32))
     assert found.rel_l2 == math.inf
-    assert judge(found, F32, None, ANYTHING).name == "diverges"
+    assert judge_diff(found, F32, None, ANYTHING).name == "diverges"
 
 
 def test_rounding_to_a_coarser_type_agrees() -> None:
     array = numbers(256, 256)
     rounded = array.astype(ml_dtypes.bfloat16)
-    assert judge(measure(array, rounded), ("float32", "bfloat16"), 0.0, ANYTHING).name == "agrees"
-    assert judge(measure(array, rounded.astype(np.float32)), F32, 0.0, ANYTHING).name == "diverges"
+    assert judge_diff(measure(array, rounded), ("float32", "bfloat16"), 0.0, ANYTHING).name == "agrees"
+    assert judge_diff(measure(array, rounded.astype(np.float32)), F32, 0.0, ANYTHING).name == "diverges"

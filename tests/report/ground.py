@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensordiff.align import Plan, align
-from tensordiff.compare.engine import Engine, Third
+from tensordiff.compare.engine import Engine, ThirdDump
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.formats import format_for
 from tensordiff.report.model import Story, tell
@@ -28,7 +28,7 @@ Tensors = Mapping[str, Array | None]
 def compared(reference: Tensors, candidate: Tensors, injected: Tensors | None = None) -> tuple[Session, Outcome]:
     """A session of two dumps in memory, and what it came to."""
     ref, cand = held(reference), held(candidate)
-    third = None if injected is None else Third.of(align(ref, held(injected)))
+    third = None if injected is None else ThirdDump.of(align(ref, held(injected)))
     plan = Plan.for_dumps(ref, cand)
     request = Request(Path("reference"), Path("candidate"))
     session = Session(request, ref, cand, plan, align(ref, cand, plan), Engine(injected=third))

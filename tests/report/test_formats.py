@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.compare.engine import Row
 from tensordiff.compare.measure import dispatch as measure
+from tensordiff.compare.row import Row
 from tensordiff.errors import WriteError
 from tensordiff.report import write_report
 from tensordiff.report.html import data_of

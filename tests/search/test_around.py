@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tensordiff.compare.engine import Engine, Row
-from tensordiff.search.neighbours import around
+from tensordiff.compare.engine import Engine
+from tensordiff.compare.row import Row
+from tensordiff.search.neighbours import neighbours_of
 from tests.making import nudged, numbers, pairs
 
 REF = {
@@ -35,25 +36,25 @@ def place(found: list[Row], name: str, port: str = "output") -> int:
 def test_inputs_and_other_outputs() -> None:
     found = rows()
     at = place(found, "m.layers.0.attn")
-    seen = around(found, at)
+    seen = neighbours_of(found, at)
     assert seen.inputs == (place(found, "m.layers.0.attn", "input_0"),)
     assert seen.outputs == (place(found, "m.layers.0.attn", "output_1"),)
 
 
 def test_parents_and_children_skip_what_was_not_dumped() -> None:
     found = rows()
-    seen = around(found, place(found, "m.layers.0"))
+    seen = neighbours_of(found, place(found, "m.layers.0"))
     assert seen.parent == place(found, "m")
     assert seen.children == (place(found, "m.layers.0.attn"),)
-    whole = around(found, place(found, "m"))
+    whole = neighbours_of(found, place(found, "m"))
     assert whole.parent is None
     assert set(whole.children) == {place(found, "m.embed"), place(found, "m.layers.0")}
 
 
 def test_before_and_after_are_outputs_of_other_layers() -> None:
     found = rows()
-    seen = around(found, place(found, "m.layers.0.attn"))
+    seen = neighbours_of(found, place(found, "m.layers.0.attn"))
     assert seen.previous == place(found, "m.layers.0.attn.q")
     assert seen.following == place(found, "m.layers.0")
-    assert around(found, place(found, "m.embed")).previous is None
-    assert around(found, place(found, "m")).following is None
+    assert neighbours_of(found, place(found, "m.embed")).previous is None
+    assert neighbours_of(found, place(found, "m")).following is None

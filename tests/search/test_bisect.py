@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensordiff.errors import TensordiffError
-from tensordiff.search.bisect import Bisect, Mark, Place
+from tensordiff.search.bisect import Bisect, Mark, ProbePoint
 
 Judge = Callable[[int], Mark]
 MARKS: tuple[Mark, ...] = ("good", "bad", "skip")
 
 
 def fresh(count: int) -> Bisect:
-    return Bisect(tuple(Place(10 * k, f"layers.{k}") for k in range(count)))
+    return Bisect(tuple(ProbePoint(10 * k, f"layers.{k}") for k in range(count)))
 
 
 def finish(bisect: Bisect, judge: Judge) -> Bisect:
@@ -162,7 +162,7 @@ def test_the_log_of_a_search_that_is_done() -> None:
 @given(st.lists(st.text(), min_size=1, max_size=12, unique=True), st.data())
 @settings(max_examples=200)
 def test_any_log_can_be_replayed(names: list[str], data: st.DataObject) -> None:
-    start = bisect = Bisect(tuple(Place(3 * k, name) for k, name in enumerate(names)))
+    start = bisect = Bisect(tuple(ProbePoint(3 * k, name) for k, name in enumerate(names)))
     for mark in data.draw(st.lists(st.sampled_from(MARKS), max_size=8)):
         bisect = bisect if bisect.is_done else bisect.mark(mark)
     assert start.replay(bisect.log()) == bisect

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tensordiff.align import Pair
-from tensordiff.compare.engine import Engine, Row
+from tensordiff.compare.engine import Engine
 from tensordiff.compare.judge.verdict import Verdict, VerdictName
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import entry
 from tensordiff.search.outcome import culprits, first_culprit

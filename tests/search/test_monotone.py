@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensordiff.compare.engine import Engine
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect
-from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search_and_check
+from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import VerdictOracle
 from tests.making import nudged, numbers, pairs
 
@@ -24,11 +24,11 @@ def oracle(profile: str) -> VerdictOracle:
     return VerdictOracle.over(Engine(), pairs(reference, candidate))
 
 
-def searched(made: VerdictOracle, start: Bisect | None = None) -> tuple[Bisect, Check]:
+def searched(made: VerdictOracle, start: Bisect | None = None) -> tuple[Bisect, NeighbourCheck]:
     bisect = made.start() if start is None else start
     for state in search_and_check(bisect, made):
         bisect = state
-    return bisect, check(bisect, made)
+    return bisect, check_neighbours(bisect, made)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.judge.verdict import Limits
+from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect, Mark

@@ -12,7 +12,7 @@ import numpy as np
 from textual.app import App
 from textual.pilot import Pilot
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.session.session import Request, Session
 from tensordiff.tui.layer.pane import Pane

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.compare.look.elements import worst
+from tensordiff.compare.look.elements import worst_elements
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.labels import number
 from tensordiff.tui.layer import worst as worst_table
@@ -223,7 +223,7 @@ def test_the_worst_of_all_parts_are_the_worst(
     ref, cand = numbers(*shape), np.round(numbers(*shape, seed=1))
     ref = np.where(ref < -1, np.nan, np.round(ref))
     *_, found = worst_table._worst_so_far(ref, cand)
-    assert repr(found) == repr(tuple(worst(ref, cand, 4)))
+    assert repr(found) == repr(tuple(worst_elements(ref, cand, 4)))
 
 
 async def test_worst_elements_are_numpy_s() -> None:

@@ -26,12 +26,12 @@ from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
 from tensordiff.cli.summary import why_unknown
 from tensordiff.cli.table import COLOURS, Table
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
 from tensordiff.report.json import bisect_json, dumps
 from tensordiff.report.labels import GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
-from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search_and_check
+from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
 from tensordiff.session.session import Request, Session
 from tensordiff.session.state import read_state
@@ -105,7 +105,9 @@ def bisect(request: Request, wish: Wish) -> int:
         state = _run_again(state, rerun, wish)
     else:
         state = _judge(session, state, oracle, wish) if wish.auto else _ask(state, oracle, wish)
-    outcome = BisectOutcome(state, oracle, check(state, oracle) if wish.auto and not rerun else None, nothing.unread)
+    outcome = BisectOutcome(
+        state, oracle, check_neighbours(state, oracle) if wish.auto and not rerun else None, nothing.unread
+    )
     _report(session, outcome, wish)
     if outcome.verdict == "unknown":
         raise why_untold(outcome, wish.log)
@@ -170,7 +172,7 @@ def _judge(session: Session, state: Bisect, oracle: VerdictOracle, wish: Wish) -
     shown = 0
     for reached in _kept(search_and_check(state, oracle), wish):
         state, shown = reached, _show_new(table, oracle, shown)
-    check(state, oracle)
+    check_neighbours(state, oracle)
     _show_new(table, oracle, shown)
     return state
 
@@ -318,7 +320,7 @@ def _print_first_bad(page: Page, outcome: BisectOutcome, row: Row) -> None:
     page.print(printable(row.pair.candidate.name), "  candidate  ", " " * 13)
 
 
-def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: Check) -> None:
+def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: NeighbourCheck) -> None:
     if check.is_monotone and check.looked:
         page.print(f"{len(check.looked)} more places that were looked at bear this out")
     if check.is_monotone is False:
@@ -327,7 +329,7 @@ def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: Ch
         page.print(f"not monotone ({told}), so a scan may answer otherwise: {scan}", "! ", fg="yellow")
 
 
-def _contradictions(outcome: BisectOutcome, check: Check) -> Iterator[str]:
+def _contradictions(outcome: BisectOutcome, check: NeighbourCheck) -> Iterator[str]:
     if check.earlier is not None:
         yield f"bad before it: {_names(outcome, [check.earlier])}"
     if check.good_again:

@@ -19,8 +19,9 @@ from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import print_summary, print_worst, why_unknown
 from tensordiff.cli.table import Table
-from tensordiff.compare.engine import Row
-from tensordiff.compare.lint import Finding, lint_pair, lint_rows
+from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.report.json import compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome

@@ -19,7 +19,7 @@ from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import why_unknown
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import AlignError, WriteError, printable
 from tensordiff.report.change import Change, change, change_json, change_markdown, change_text, read_comparison
 from tensordiff.report.formats import format_for, write_story

@@ -21,8 +21,8 @@ from tensordiff.cli.options import DUMP, json_option
 from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import why_unknown
-from tensordiff.compare.engine import Row
 from tensordiff.compare.lint import lint_pair
+from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, front, match_for, need_of, tolerance_for
 from tensordiff.dump.lint import Finding, read_facts
 from tensordiff.errors import TensordiffError, printable

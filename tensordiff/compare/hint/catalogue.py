@@ -12,21 +12,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensordiff.compare.hint import functions, layouts
+from tensordiff.compare.hint import Hint, functions, layouts
 from tensordiff.compare.hint import layouts as key_heads
 from tensordiff.compare.hint import linear as fits
 from tensordiff.compare.hint import localized as experts
 from tensordiff.compare.hint import localized as places
 from tensordiff.compare.hint import precision as rounding
 from tensordiff.compare.hint.precision import odd
-from tensordiff.compare.hint.sample import Hint as Hint
-from tensordiff.compare.hint.sample import Seen
+from tensordiff.compare.hint.sample import SampledPair
 from tensordiff.dump.dtypes import Array
 
 _EXACT_INTEGERS = 2.0**53
-_BEFORE_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (fits.zero, fits.constant, fits.scale, fits.bias)
+_BEFORE_CONTEXT: tuple[Callable[[SampledPair], Hint | None], ...] = (fits.zero, fits.constant, fits.scale, fits.bias)
 _OF_WHAT_CAME_IN = (functions.activation, functions.norm_kind, functions.weight_transposed)
-_AFTER_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (
+_AFTER_CONTEXT: tuple[Callable[[SampledPair], Hint | None], ...] = (
     layouts.transposed,
     layouts.shifted,
     layouts.rope_order,
@@ -50,7 +49,7 @@ _AFTER_CONTEXT: tuple[Callable[[Seen], Hint | None], ...] = (
 
 
 @dataclass(frozen=True)
-class Around:
+class HintContext:
     """What is known beside a pair; all of it may be empty."""
 
     near: Mapping[str, Array] = field(default_factory=dict)
@@ -65,8 +64,8 @@ class Around:
     """The error of what came in."""
 
 
-def hint(
-    ref: Array, cand: Array, context: Mapping[str, Array] | None = None, around: Around | None = None
+def find_hint(
+    ref: Array, cand: Array, context: Mapping[str, Array] | None = None, around: HintContext | None = None
 ) -> Hint | None:
     """What kind of error two tensors of one shape show; None if no kind stands clear.
 
@@ -77,12 +76,12 @@ def hint(
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     if not ref.size:
         return None
-    known = around or Around(near=context or {})
+    known = around or HintContext(near=context or {})
     with np.errstate(all="ignore"):
-        return next(filter(None, _asked(Seen.of(ref, cand, known.carried), known)), None)
+        return next(filter(None, _asked(SampledPair.of(ref, cand, known.carried), known)), None)
 
 
-def _asked(seen: Seen, known: Around) -> Iterator[Hint | None]:
+def _asked(seen: SampledPair, known: HintContext) -> Iterator[Hint | None]:
     """The answers of the tests, one after the other."""
     yield (found := odd(seen))
     looks = seen.rows, seen.across
@@ -98,7 +97,7 @@ def _asked(seen: Seen, known: Around) -> Iterator[Hint | None]:
     yield fits.about_a_residual(seen, known.near)
 
 
-def _is_beyond_floats(seen: Seen) -> bool:
+def _is_beyond_floats(seen: SampledPair) -> bool:
     """Whether these are integers whose differences float64 cannot tell."""
     is_wide = any(dtype.kind in "iu" and dtype.itemsize == 8 for dtype in seen.dtypes)
     return is_wide and seen.rows.unit >= _EXACT_INTEGERS

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensordiff.align.match import Pair
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint import catalogue as kinds
-from tensordiff.compare.hint.sample import Hint
 from tensordiff.compare.judge import routes as routing
 from tensordiff.compare.judge.upstream_error import parent_of
 from tensordiff.compare.judge.verdict import floor_for, growth_for
@@ -72,7 +72,7 @@ _MOST_CHOICES = 64  # experts a token may be sent to; a longer row of integers i
 _MOST_PARTS = 256  # pairs of a module's parts that are looked through
 
 
-def hint(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
+def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
     """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
@@ -80,7 +80,7 @@ def hint(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
     inner = None if row.is_input else _first_wrong_inside(row, pairs)
     if inner is not None and (found := _of_inner(row, inner, reference)):
         return found
-    return kinds.hint(*sides, around=_around(row, pairs, reference, sides[0].size))
+    return kinds.find_hint(*sides, around=_around(row, pairs, reference, sides[0].size))
 
 
 def _of_inner(row: Row, inner: Pair, reference: Dump) -> Hint | None:
@@ -90,7 +90,7 @@ def _of_inner(row: Row, inner: Pair, reference: Dump) -> Hint | None:
         return None
     near = context_of(row.pair.reference, reference, sides[0].size)
     near.pop(printable(inner.reference.name), None)
-    found = kinds.hint(*sides, around=kinds.Around(near, carried=_carried(row)))
+    found = kinds.find_hint(*sides, around=kinds.HintContext(near, carried=_carried(row)))
     if found is None:
         return None
     part = printable(inner.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
@@ -102,14 +102,14 @@ def _carried(row: Row) -> float:
     return row.diff.rel_l2 / row.amplification if row.diff and row.amplification else 0.0
 
 
-def _around(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> kinds.Around:
+def _around(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> kinds.HintContext:
     entry = row.pair.reference
     routes = tuple(_routes(row.pair, pairs))
     gives_routes = any(pair.reference.layer == entry.layer and not pair.reference.is_input for pair, _ in routes)
     is_router = gives_routes and routing.is_router(row.pair)
     given = given_to(entry, reference, size)
     near = context_of(entry, reference, size)
-    return kinds.Around(near, given, tuple(sides for _, sides in routes), is_router, _carried(row))
+    return kinds.HintContext(near, given, tuple(sides for _, sides in routes), is_router, _carried(row))
 
 
 # --- inside a module ------------------------------------------------------------------------------

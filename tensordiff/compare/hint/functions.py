@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tensordiff.align.expression import activations as known
-from tensordiff.compare.hint.sample import Evidence, Floats, Hint, Seen, size
+from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.sample import Floats, SampledPair, size
 from tensordiff.dump.dtypes import Array, is_float
 
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
@@ -26,7 +27,7 @@ _CLEARLY = 0.2  # of the error between the two, which may be left of either
 _TOKENS = 256  # tokens whose products are looked at
 
 
-def activation(seen: Seen, given: Mapping[str, Array]) -> Hint | None:
+def activation(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
     """The reference is one activation of what came in, the candidate another."""
     for array in given.values():
         x = _beside(seen, array)
@@ -42,7 +43,7 @@ def activation(seen: Seen, given: Mapping[str, Array]) -> Hint | None:
     return None
 
 
-def _beside(seen: Seen, array: Array) -> Floats | None:
+def _beside(seen: SampledPair, array: Array) -> Floats | None:
     return seen.beside(array) if is_float(array.dtype) else None
 
 
@@ -50,13 +51,13 @@ def _nearest(made: Mapping[str, Floats], side: Floats) -> str:
     return min(made, key=lambda name: size(made[name] - side))
 
 
-def _are_told_apart(seen: Seen, ref: Floats, cand: Floats) -> bool:
+def _are_told_apart(seen: SampledPair, ref: Floats, cand: Floats) -> bool:
     """Whether each side is its function to within rounding, and the two functions are much further apart."""
     left = max(size(seen.rows.ref - ref), size(seen.rows.cand - cand))
     return left <= _CLEARLY * size(seen.rows.error) and left <= seen.noise(seen.rows)
 
 
-def norm_kind(seen: Seen, given: Mapping[str, Array]) -> Hint | None:
+def norm_kind(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
     """One side takes the mean off before it norms, the other does not; the weight is the same."""
     if np.prod(seen.rows.ref.shape[:2]) < 4 or seen.channels < 8:
         return None
@@ -77,7 +78,7 @@ def _normed(x: Floats) -> Floats:
     return np.asarray(x / np.where(spread > 0, spread, 1.0))
 
 
-def _normed_otherwise(seen: Seen, kind: str, of_ref: Floats, of_cand: Floats) -> Hint | None:
+def _normed_otherwise(seen: SampledPair, kind: str, of_ref: Floats, of_cand: Floats) -> Hint | None:
     """Fit the weight, and a bias, on the reference; they must serve the candidate, too."""
     look = seen.rows
     weight, bias = _line(of_ref, look.ref)
@@ -99,7 +100,7 @@ def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return weight, mean_y - weight * mean_x
 
 
-def weight_transposed(seen: Seen, given: Mapping[str, Array]) -> Hint | None:
+def weight_transposed(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
     """A square weight was applied transposed: x_i · W x_j on one side is x_j · W' x_i on the other.
 
     That needs no weight, only what was multiplied with it. A bias adds what depends on one of the two tokens alone.

@@ -13,8 +13,9 @@ from functools import partial
 
 import numpy as np
 
+from tensordiff.compare.hint import Evidence, Hint
 from tensordiff.compare.hint.localized import block
-from tensordiff.compare.hint.sample import Evidence, Floats, Hint, Look, Mask, Places, Seen, listed, rms, size, spread
+from tensordiff.compare.hint.sample import Floats, Mask, Places, Sample, SampledPair, listed, rms, size, spread
 
 _FEW = 16  # tokens by which a layout is proposed
 _UNITS = 256  # most units matched with one another
@@ -25,7 +26,7 @@ _ENOUGH = 16  # elements from which a layout says something
 Rearranged = Callable[[Floats], Floats]
 
 
-def transposed(seen: Seen) -> Hint | None:
+def transposed(seen: SampledPair) -> Hint | None:
     """The last two axes, of one length, are swapped."""
     if seen.tokens != seen.channels or seen.tokens < 4:
         return None
@@ -36,11 +37,11 @@ def transposed(seen: Seen) -> Hint | None:
     return Hint("transposed", f"the last two axes ({seen.tokens} each) are swapped", _left(rest, look))
 
 
-def _left(rest: Floats, look: Look) -> Evidence:
+def _left(rest: Floats, look: Sample) -> Evidence:
     return {"residual": size(rest) / size(look.error)}
 
 
-def shifted(seen: Seen) -> Hint | None:
+def shifted(seen: SampledPair) -> Hint | None:
     """Every token holds what its neighbour should."""
     look = seen.rows
     if look.ref.shape[1] < 4 or look.ref[:, 1:].size < _ENOUGH:
@@ -55,7 +56,7 @@ def shifted(seen: Seen) -> Hint | None:
     return None
 
 
-def rope_order(seen: Seen) -> Hint | None:
+def rope_order(seen: SampledPair) -> Hint | None:
     """Within each head, halves stand interleaved or the other way round."""
     if not seen.sees_all_channels or not _have_same_norms(seen):
         return None
@@ -67,7 +68,7 @@ def rope_order(seen: Seen) -> Hint | None:
     return None
 
 
-def _rope_hint(seen: Seen, kind: str, width: int, rest: Floats) -> Hint:
+def _rope_hint(seen: SampledPair, kind: str, width: int, rest: Floats) -> Hint:
     is_one = width == seen.channels
     where = "all channels" if is_one else f"every head of {width} channels"
     stands = ("interleaved", "in halves") if kind == "interleaved" else ("in halves", "interleaved")
@@ -86,7 +87,7 @@ def _within(side: Floats, order: Places, width: int) -> Floats:
     return side.reshape(*side.shape[:2], -1, width)[..., order].reshape(side.shape)
 
 
-def heads_in_memory(seen: Seen) -> Hint | None:
+def heads_in_memory(seen: SampledPair) -> Hint | None:
     """[heads, tokens, width] was read as [tokens, heads, width], or the other way round: a transpose was lost."""
     if not seen.sees_all or seen.tokens < 2 or seen.rows.ref.size < _ENOUGH:
         return None
@@ -100,7 +101,7 @@ def heads_in_memory(seen: Seen) -> Hint | None:
     return None
 
 
-def _left_when_swapped(seen: Seen, split: tuple[int, int, int]) -> Floats | None:
+def _left_when_swapped(seen: SampledPair, split: tuple[int, int, int]) -> Floats | None:
     """What is left when the reference is read as split and swapped, if that explains the error."""
     look = seen.rows
     swapped = look.ref.reshape(len(look.ref), *split).swapaxes(1, 2)
@@ -112,7 +113,7 @@ def _left_when_swapped(seen: Seen, split: tuple[int, int, int]) -> Floats | None
     return rest if seen.explains(rest, look) else None
 
 
-def blocks(seen: Seen) -> Hint | None:
+def blocks(seen: SampledPair) -> Hint | None:
     """Blocks of channels stand in another order: heads, gate and up, q and k; the widest that tell it.
 
     Where some hold the same, blocks wider than the heads may be matched too, so heads that repeat are looked for.
@@ -129,7 +130,7 @@ def blocks(seen: Seen) -> Hint | None:
     return found
 
 
-def _by_width(seen: Seen, few: tuple[Floats, Floats], width: int) -> tuple[Hint | None, bool]:
+def _by_width(seen: SampledPair, few: tuple[Floats, Floats], width: int) -> tuple[Hint | None, bool]:
     """What blocks of a width tell, and whether each is found once."""
     ref, cand = (_blocks_of(side, width) for side in few)
     order = _match(ref, cand)
@@ -139,7 +140,7 @@ def _by_width(seen: Seen, few: tuple[Floats, Floats], width: int) -> tuple[Hint 
     return _blocks_hint(order, _labels(ref), width, _left(rest, seen.rows)), len(set(order.tolist())) == len(order)
 
 
-def slices(seen: Seen) -> Hint | None:
+def slices(seen: SampledPair) -> Hint | None:
     """The same for heads that have an axis of their own, before the tokens."""
     if seen.groups < 2 or not seen.sees_all_groups or len(seen.shape) < 4:
         return None
@@ -179,7 +180,7 @@ def _repeats(ref: Places, cand: Places) -> int:
     return times if sides in (want, want[::-1]) else 0
 
 
-def token_rows(seen: Seen) -> Hint | None:
+def token_rows(seen: SampledPair) -> Hint | None:
     """Tokens hold what belongs to other tokens: one of them everywhere, or all in another order."""
     look, count = seen.rows, min(_UNITS, seen.rows.ref.shape[1])
     if count < 4 or seen.tokens != look.ref.shape[1]:
@@ -219,7 +220,7 @@ def _blocks_of(few: Floats, width: int) -> Floats:
     return few.reshape(len(few), -1, width)[:, :, columns].swapaxes(0, 1).reshape(few.shape[1] // width, -1)
 
 
-def _have_same_norms(seen: Seen) -> bool:
+def _have_same_norms(seen: SampledPair) -> bool:
     """Whether tokens may hold the same numbers in another order."""
     ref, cand = (np.sqrt(np.square(_few(side)).sum(1)) for side in (seen.rows.ref, seen.rows.cand))
     return bool((np.abs(cand - ref) <= max(0.01, seen.floor) * ref).mean() >= 0.9)
@@ -229,7 +230,7 @@ def _ordered(side: Floats, order: Places, width: int) -> Floats:
     return side.reshape(*side.shape[:-1], -1, width)[..., order, :].reshape(side.shape)
 
 
-def _try(seen: Seen, rearranged: Rearranged) -> Floats | None:
+def _try(seen: SampledPair, rearranged: Rearranged) -> Floats | None:
     """What a layout leaves, if it explains the error; tried on a few tokens first."""
     look = seen.rows
     ref, cand = _few(look.ref)[None], _few(look.cand)[None]
@@ -239,7 +240,7 @@ def _try(seen: Seen, rearranged: Rearranged) -> Floats | None:
     return rest if seen.explains(rest, look) else None
 
 
-def _is_worth_trying(seen: Seen, rearranged: Floats, ref: Floats, cand: Floats) -> bool:
+def _is_worth_trying(seen: SampledPair, rearranged: Floats, ref: Floats, cand: Floats) -> bool:
     """Whether a part of the reference, rearranged, is much nearer to the candidate."""
     return size(cand - rearranged) <= max(0.5 * size(cand - ref), seen.floor * size(ref))
 
@@ -266,7 +267,7 @@ def _labels(units: Floats) -> Places:
     return np.asarray(first[inverse.reshape(-1)])
 
 
-def kv_heads(seen: Seen) -> Hint | None:
+def kv_heads(seen: SampledPair) -> Hint | None:
     """Heads are wrong just where repeating each key head, and all of them in turn, give a head another partner.
 
     What attention makes of other keys is no permutation; but the heads whose partner is the same are right.
@@ -290,7 +291,7 @@ def kv_heads(seen: Seen) -> Hint | None:
     return None
 
 
-def _first_token_has_others(seen: Seen, ref_heads: Places, cand_heads: Places) -> bool:
+def _first_token_has_others(seen: SampledPair, ref_heads: Places, cand_heads: Places) -> bool:
     """Whether the first token, which sees only itself, holds just the values of the other heads."""
     ref, cand = (side[0, 0].reshape(len(ref_heads), -1) for side in (seen.rows.ref, seen.rows.cand))
     values = [ref[np.flatnonzero(ref_heads == head)[0]] for head in cand_heads]
@@ -303,7 +304,7 @@ def _head_counts(channels: int) -> Iterator[int]:
     return (heads for heads in range(4, min(128, channels // 8) + 1, 2) if channels % heads == 0)
 
 
-def _wrong_heads(seen: Seen, heads: int) -> Mask | None:
+def _wrong_heads(seen: SampledPair, heads: int) -> Mask | None:
     """Which heads are wrong, if each is clearly right or wrong."""
     sides = (side.reshape(-1, heads, seen.channels // heads) for side in (seen.rows.ref, seen.rows.error))
     own, off = (rms(side, (0, 2)) for side in sides)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tensordiff.compare.hint.sample import LEFT, LEFT_OF_NOISE, Evidence, Floats, Hint, Look, Seen, size
+from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.sample import LEFT, LEFT_OF_NOISE, Floats, Sample, SampledPair, size
 from tensordiff.dump.dtypes import Array, is_float
 
 _HEAD_SIZES = (16, 32, 64, 80, 96, 128, 256)
@@ -20,14 +21,14 @@ _TINY = 1e-300
 _ENOUGH = 16  # elements from which a fit of one number says something
 
 
-def zero(seen: Seen) -> Hint | None:
+def zero(seen: SampledPair) -> Hint | None:
     """The candidate holds nothing but zeros."""
     if any(look.cand.any() for look in (seen.rows, seen.across)) or np.count_nonzero(seen.rows.ref) < _ENOUGH:
         return None
     return Hint("zero", "the candidate is all zeros", {"elements": seen.rows.cand.size})
 
 
-def constant(seen: Seen) -> Hint | None:
+def constant(seen: SampledPair) -> Hint | None:
     """The candidate holds one value over and over."""
     look = seen.across
     value = look.cand.flat[0]
@@ -39,7 +40,7 @@ def constant(seen: Seen) -> Hint | None:
     return Hint("constant", f"the candidate holds {told:.6g} everywhere", {"value": told})
 
 
-def scale(seen: Seen) -> Hint | None:
+def scale(seen: SampledPair) -> Hint | None:
     """The candidate is the reference times one factor; a factor of -1 is a flipped sign."""
     look = seen.rows
     if look.ref.size < _ENOUGH or not look.ref.any():
@@ -75,7 +76,7 @@ def _named(factor: float, channels: int) -> str:
     return next((name for name, value in known.items() if abs(abs(factor) / value - 1) < 2e-3 and value != 1), "")
 
 
-def bias(seen: Seen) -> Hint | None:
+def bias(seen: SampledPair) -> Hint | None:
     """The candidate is the reference plus one constant."""
     look = seen.rows
     if look.ref.size < _ENOUGH:
@@ -89,7 +90,7 @@ def bias(seen: Seen) -> Hint | None:
     return Hint("bias", sentence, {"bias": told, "residual": left})
 
 
-def bias_per_channel(seen: Seen) -> Hint | None:
+def bias_per_channel(seen: SampledPair) -> Hint | None:
     """Every token is off by the same vector: a bias that one side has and the other has not."""
     look = seen.rows
     if math.prod(look.ref.shape[:2]) < 3 or seen.channels < 2:
@@ -104,7 +105,7 @@ def bias_per_channel(seen: Seen) -> Hint | None:
     return Hint("bias_per_channel", f"{told}; {left:.1e} of the difference is left then", evidence)
 
 
-def _explains_what_varies(seen: Seen, rest: Floats, look: Look, axes: tuple[int, ...]) -> bool:
+def _explains_what_varies(seen: SampledPair, rest: Floats, look: Sample, axes: tuple[int, ...]) -> bool:
     """Whether little is left even against what varies along some axes; what is the same there fits any constant."""
     if not seen.explains(rest, look):
         return False
@@ -116,7 +117,7 @@ def _count(values: Floats) -> int:
     return int(np.count_nonzero(np.abs(values) > 1e-3 * np.abs(values).max()))
 
 
-def scale_per_token(seen: Seen) -> Hint | None:
+def scale_per_token(seen: SampledPair) -> Hint | None:
     """Each token is scaled by its own factor: a norm's epsilon, or what a norm divides by."""
     tokens = seen.rows.ref.shape[1]
     if tokens < 2 or seen.channels < 2 or (seen.channels < 16 and tokens * (seen.channels - 1) < _ENOUGH):
@@ -131,7 +132,7 @@ def scale_per_token(seen: Seen) -> Hint | None:
     return _scaled_hint("token", "epsilon or kind of a norm, or a gate", factors, rest, seen.rows)
 
 
-def _is_one_factor(look: Look, rest: Floats, factors: Floats) -> bool:
+def _is_one_factor(look: Sample, rest: Floats, factors: Floats) -> bool:
     """Whether one factor for all tokens does as well, but for noise."""
     alike = float(np.ptp(factors)) < 0.1 * abs(float(factors.mean()) - 1)
     return alike and size(look.cand - _factor(look.ref, look.cand) * look.ref) < 3 * size(rest)
@@ -143,7 +144,7 @@ def _is_one_way(by: Floats) -> bool:
     return bool(((by > 0).all() or (by < 0).all()) and sizes.min() > 0.02 * sizes.max() > 0.02 * 1.5 * sizes.min())
 
 
-def _scaled_around(look: Look) -> tuple[Floats, Floats]:
+def _scaled_around(look: Sample) -> tuple[Floats, Floats]:
     """The same, where what is scaled is the reference less one vector, a norm's bias: error = by (ref - vector)."""
     vector = np.zeros(look.ref.shape[-1])
     for _ in range(_ROUNDS):
@@ -153,7 +154,7 @@ def _scaled_around(look: Look) -> tuple[Floats, Floats]:
     return look.error - by * (look.ref - vector), 1 + by
 
 
-def scale_per_channel(seen: Seen) -> Hint | None:
+def scale_per_channel(seen: SampledPair) -> Hint | None:
     """Each channel is scaled by its own factor: a norm's weight."""
     if math.prod(seen.rows.ref.shape[:2]) < 8 or seen.channels < 2 or not all(map(is_float, seen.dtypes)):
         return None
@@ -167,7 +168,7 @@ def scale_per_channel(seen: Seen) -> Hint | None:
     return _scaled_hint("channel", "a norm's weight, or a quantizer's scale", factors, rest, seen.rows)
 
 
-def _line(look: Look) -> tuple[Floats, Floats]:
+def _line(look: Sample) -> tuple[Floats, Floats]:
     """What is left when each channel has a factor and a constant of its own, as a norm with a bias has."""
     ref, cand = (side - side.mean((0, 1)) for side in (look.ref, look.cand))
     spread = np.square(ref).sum((0, 1))
@@ -175,7 +176,7 @@ def _line(look: Look) -> tuple[Floats, Floats]:
     return cand - factors * ref, factors
 
 
-def _scaled(look: Look, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
+def _scaled(look: Sample, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
     """What is left when the reference is scaled by factors fitted over some axes, and the factors."""
     of_ref = np.square(look.ref).sum(axes, keepdims=True)
     both = (look.ref * look.cand).sum(axes, keepdims=True)
@@ -183,24 +184,24 @@ def _scaled(look: Look, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
     return look.cand - factors * look.ref, factors
 
 
-def _scaled_hint(what: str, why: str, factors: Floats, rest: Floats, look: Look) -> Hint:
+def _scaled_hint(what: str, why: str, factors: Floats, rest: Floats, look: Sample) -> Hint:
     low, high, left = float(factors.min()), float(factors.max()), size(rest) / size(look.error)
     told = f"each {what} is scaled by its own factor, {low:.6g} to {high:.6g} ({why})"
     evidence: Evidence = {"lowest": low, "highest": high, "residual": left}
     return Hint(f"scale_per_{what}", f"{told}; {left:.1e} of the difference is left then", evidence)
 
 
-def residual(seen: Seen, context: Mapping[str, Array]) -> Hint | None:
+def residual(seen: SampledPair, context: Mapping[str, Array]) -> Hint | None:
     """The candidate is off by another tensor, or is that tensor."""
     return _residual(seen, context, LEFT)
 
 
-def about_a_residual(seen: Seen, context: Mapping[str, Array]) -> Hint | None:
+def about_a_residual(seen: SampledPair, context: Mapping[str, Array]) -> Hint | None:
     """The same where more is left, for want of anything better."""
     return _residual(seen, context, _LEFT_OF_RESIDUAL)
 
 
-def _residual(seen: Seen, context: Mapping[str, Array], left: float) -> Hint | None:
+def _residual(seen: SampledPair, context: Mapping[str, Array], left: float) -> Hint | None:
     others = {name: other for name, array in context.items() if (other := seen.beside(array)) is not None}
     for name, other in others.items():
         if other.any() and (found := _off_by(seen, seen.rows, other, name, left)):
@@ -209,7 +210,7 @@ def _residual(seen: Seen, context: Mapping[str, Array], left: float) -> Hint | N
     return next(filter(None, found_scaled), None)
 
 
-def _scaled_term(seen: Seen, look: Look, other: Floats, name: str) -> Hint | None:
+def _scaled_term(seen: SampledPair, look: Sample, other: Floats, name: str) -> Hint | None:
     """The error is a factor times another tensor: it was scaled before it was added."""
     factor = _factor(other, look.error)
     rest = look.error - factor * other
@@ -221,7 +222,7 @@ def _scaled_term(seen: Seen, look: Look, other: Floats, name: str) -> Hint | Non
     return Hint("residual_scaled", f"{told}; {left:.1e} of the difference is left then", evidence)
 
 
-def _off_by(seen: Seen, look: Look, other: Floats, name: str, most: float) -> Hint | None:
+def _off_by(seen: SampledPair, look: Sample, other: Floats, name: str, most: float) -> Hint | None:
     tries = (
         ("residual_lost", look.error + other, f"the reference less {name}: it was not added", most),
         ("residual_twice", look.error - other, f"the reference plus {name}: it was added once more", most),
@@ -235,7 +236,7 @@ def _off_by(seen: Seen, look: Look, other: Floats, name: str, most: float) -> Hi
     return None
 
 
-def _is_no_scale(seen: Seen, ref: Floats, other: Floats) -> bool:
+def _is_no_scale(seen: SampledPair, ref: Floats, other: Floats) -> bool:
     """Whether the other tensor is something else than the reference itself, times a factor."""
     if not ref.any():
         return False

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.compare.hint.sample import Evidence, Floats, Hint, Look, Mask, Seen, listed, rms, size
+from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms, size
 from tensordiff.dump.dtypes import Array
 
 _COMMON_HEADS = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
@@ -50,7 +51,7 @@ class _Errors(NamedTuple):
         return -off * math.log(self.wrong.mean()) >= _BY_NO_CHANCE
 
 
-def _along(seen: Seen, ref: Floats, error: Floats, axis: int) -> _Errors:
+def _along(seen: SampledPair, ref: Floats, error: Floats, axis: int) -> _Errors:
     """Errors of the places of an axis, each against its own size, or the usual one's if that is larger."""
     axes = tuple(a for a in range(ref.ndim) if a != axis)
     own = rms(ref, axes)
@@ -64,7 +65,7 @@ def _along(seen: Seen, ref: Floats, error: Floats, axis: int) -> _Errors:
     return _Errors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements, limit)
 
 
-def token_errors(seen: Seen) -> Mask | None:
+def token_errors(seen: SampledPair) -> Mask | None:
     """Which tokens are wrong, if each is surely right or surely wrong."""
     look = seen.rows
     ref, error = (side.reshape(1, -1, seen.channels) for side in (look.ref, look.error))
@@ -72,24 +73,24 @@ def token_errors(seen: Seen) -> Mask | None:
     return found.wrong if found.are_told_apart else None
 
 
-def tokens(seen: Seen) -> Hint | None:
+def tokens(seen: SampledPair) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
     found = _some_tokens(seen, _along(seen, seen.across.ref, seen.across.error, 1))
     return None if found is None or found.kind in _ALL_BUT_ONE else found
 
 
-def all_but_one(seen: Seen) -> Hint | None:
+def all_but_one(seen: SampledPair) -> Hint | None:
     """All tokens but the first, or the last, are wrong. To be asked after ``position``, which says more."""
     found = from_an_edge(seen)
     return found if found is not None and found.kind in _ALL_BUT_ONE else None
 
 
-def from_an_edge(seen: Seen) -> Hint | None:
+def from_an_edge(seen: SampledPair) -> Hint | None:
     """All right tokens stand at one end. To be asked last: not all others need be wrong beyond doubt."""
     return _some_tokens(seen, _at_an_edge(_along(seen, seen.across.ref, seen.across.error, 1)))
 
 
-def _some_tokens(seen: Seen, found: _Errors) -> Hint | None:
+def _some_tokens(seen: SampledPair, found: _Errors) -> Hint | None:
     look = seen.across
     if seen.tokens < 2 or not found.are_told_apart:
         return None
@@ -121,7 +122,7 @@ def _at_an_edge(found: _Errors) -> _Errors:
     return found._replace(wrong=off)
 
 
-def _name_tokens(seen: Seen, look: Look, wrong: Mask) -> tuple[str, str] | None:
+def _name_tokens(seen: SampledPair, look: Sample, wrong: Mask) -> tuple[str, str] | None:
     at = look.tokens[wrong]
     first, last, of = int(at[0]), int(at[-1]), seen.of_tokens()
     is_suffix, is_prefix = bool(wrong[-len(at) :].all()), bool(wrong[: len(at)].all())
@@ -140,7 +141,7 @@ def _name_tokens(seen: Seen, look: Look, wrong: Mask) -> tuple[str, str] | None:
     return None
 
 
-def channels(seen: Seen) -> Hint | None:
+def channels(seen: SampledPair) -> Hint | None:
     """Only one head, or one block of neighbouring channels, is wrong."""
     look = seen.rows
     if seen.channels < 8 or not seen.sees_all_channels:
@@ -166,7 +167,7 @@ def channels(seen: Seen) -> Hint | None:
     return Hint("one_head", f"{told}; {rest}", evidence)
 
 
-def _nothing_in_a_block(seen: Seen) -> Hint | None:
+def _nothing_in_a_block(seen: SampledPair) -> Hint | None:
     """A block of channels holds nothing but zeros, which no rounding makes."""
     look = seen.rows
     nothing = np.asarray(~look.cand.any((0, 1)) & look.ref.any((0, 1)))
@@ -192,7 +193,7 @@ def block(wrong: Mask) -> tuple[int | None, int, int] | None:
     return (begin // width if is_head else None), begin, begin + width
 
 
-def groups(seen: Seen) -> Hint | None:
+def groups(seen: SampledPair) -> Hint | None:
     """Only one place along an axis before the tokens is wrong: a head, if heads stand apart, or a batch entry."""
     if seen.groups < 2 or not seen.sees_all_groups:
         return None
@@ -211,7 +212,7 @@ def groups(seen: Seen) -> Hint | None:
     return None
 
 
-def position(seen: Seen) -> Hint | None:
+def position(seen: SampledPair) -> Hint | None:
     """The error grows along the tokens from nothing (rope, positions), or falls to nothing (a mask)."""
     look = seen.across
     if len(look.tokens) < _RANKED:
@@ -229,7 +230,7 @@ def position(seen: Seen) -> Hint | None:
     return None
 
 
-def _grows(seen: Seen, sizes: Floats) -> Evidence | None:
+def _grows(seen: SampledPair, sizes: Floats) -> Evidence | None:
     first, others = float(sizes[0]), sizes[1:]
     usual = float(np.median(others))
     if not math.isfinite(float(sizes.max())) or usual <= 5 * seen.quiet or first > max(seen.quiet, 0.05 * usual):
@@ -252,7 +253,7 @@ _MOST = 1 << 12  # experts there may be
 _NOT_BY_CHANCE = 0.2  # share of the tokens, above what near-ties may flip
 
 
-def one_expert(seen: Seen, routes: Sequence[Array]) -> Hint | None:
+def one_expert(seen: SampledPair, routes: Sequence[Array]) -> Hint | None:
     """The tokens that are wrong are those that were sent to one expert."""
     tokens = seen.groups * seen.tokens
     for taken in routes:

@@ -12,14 +12,15 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from tensordiff.compare.hint import Evidence, Hint
 from tensordiff.compare.hint.localized import block
-from tensordiff.compare.hint.sample import Evidence, Floats, Hint, Look, Mask, Seen, listed, size
+from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, size
 from tensordiff.dump.dtypes import DType, is_float
 
 _LARGEST = {"float16": 65504.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
-def odd(seen: Seen) -> Hint | None:
+def odd(seen: SampledPair) -> Hint | None:
     """NaN or infinity on one side only, and where."""
     look = seen.rows if seen.rows.odd is not None else seen.across
     if look.odd is None:
@@ -43,7 +44,7 @@ def _who(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
     return bool((np.isnan(values) & apart).any()), side
 
 
-def _where(seen: Seen, look: Look, apart: Mask) -> tuple[str, Evidence]:
+def _where(seen: SampledPair, look: Sample, apart: Mask) -> tuple[str, Evidence]:
     if apart.all():
         return "everywhere", {"where": "everywhere"}
     by_group, by_token, by_channel = (np.asarray(apart.all(axes)) for axes in ((1, 2), (0, 2), (0, 1)))
@@ -79,7 +80,7 @@ def _bits(dtype: DType) -> int:
     return int(ml_dtypes.finfo(dtype).nmant)
 
 
-def _sides(seen: Seen) -> tuple[Floats, Floats]:
+def _sides(seen: SampledPair) -> tuple[Floats, Floats]:
     """Both sides where both are something, and no more of them than needed."""
     ref, cand = seen.rows.ref.reshape(-1)[:_MOST], seen.rows.cand.reshape(-1)[:_MOST]
     both = (ref != 0) & (cand != 0)
@@ -101,7 +102,7 @@ def _rounded(values: Floats, bits: int) -> Floats:
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
 
 
-def last_bits(seen: Seen) -> Hint | None:
+def last_bits(seen: SampledPair) -> Hint | None:
     """Nearly all elements differ by a step or two of their own type: another order of summing, an FMA."""
     if not all(map(is_float, seen.dtypes)) or seen.rows.ref.size < _ENOUGH:
         return None
@@ -120,7 +121,7 @@ def last_bits(seen: Seen) -> Hint | None:
     return Hint("last_bits", f"{told} (order of summing, FMA)", evidence)
 
 
-def rounded(seen: Seen) -> Hint | None:
+def rounded(seen: SampledPair) -> Hint | None:
     """One side was rounded to a smaller type inside."""
     if not all(map(is_float, seen.dtypes)):
         return None
@@ -130,7 +131,7 @@ def rounded(seen: Seen) -> Hint | None:
     return _by_grid(seen, ref, cand) or _by_bound(seen, ref, cand)
 
 
-def _by_grid(seen: Seen, ref: Floats, cand: Floats) -> Hint | None:
+def _by_grid(seen: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
     """The coarsest grid on which all of one side lies, and the other does not."""
     sides = (("candidate", cand, ref, seen.dtypes[1]), ("reference", ref, cand, seen.dtypes[0]))
     for bits, name in _TYPES:
@@ -155,7 +156,7 @@ def _if_small(bits: int, name: str, side: str, sides: tuple[Floats, Floats], is_
     return Hint("rounded", f"{told}: it was computed in {name} inside", evidence)
 
 
-def _by_bound(seen: Seen, ref: Floats, cand: Floats) -> Hint | None:
+def _by_bound(seen: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
     """The relative error fills what half a step of a type allows, and ends there."""
     if len(ref) < _ENOUGH_FOR_A_BOUND:
         return None

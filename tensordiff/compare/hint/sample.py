@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Places = NDArray[np.int64]
 _Part = tuple[slice, slice, slice] | tuple[Places, ...]
-Evidence = dict[str, float | int | str | list[int] | list[float]]
 
 LOOKED_AT = 1 << 18
 """Elements looked at in one way."""
@@ -39,15 +37,7 @@ LEFT_OF_NOISE = 0.3
 """The same where what is left is no more than rounding."""
 
 
-class Hint(NamedTuple):
-    """A kind of error, and why it is thought to be that."""
-
-    kind: str
-    sentence: str
-    evidence: Evidence
-
-
-class Look:
+class Sample:
     """A part of a pair, [groups, tokens, channels]; zero where both sides are the same and not finite."""
 
     def __init__(self, ref: Array, cand: Array, tokens: Places, unit: float | None = None) -> None:
@@ -72,9 +62,9 @@ class Look:
         """The size of the smallest of error and sides."""
         return min(map(size, (self.error, self.ref, self.cand)))
 
-    def part(self, tokens: slice) -> Look:
+    def part(self, tokens: slice) -> Sample:
         """Some tokens of it."""
-        return Look(self.ref[:, tokens], self.cand[:, tokens], self.tokens[tokens], 1.0)
+        return Sample(self.ref[:, tokens], self.cand[:, tokens], self.tokens[tokens], 1.0)
 
 
 def _unit(ref: Floats, cand: Floats) -> float:
@@ -95,7 +85,7 @@ def size(values: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SampledPair:
     """A pair of tensors of one shape, seen as [groups, tokens, channels]."""
 
     shape: tuple[int, ...]
@@ -105,7 +95,7 @@ class Seen:
     """The error (rel_l2) of what came in, which is no part of what is looked for."""
 
     @classmethod
-    def of(cls, ref: Array, cand: Array, carried: float = 0.0) -> Seen:
+    def of(cls, ref: Array, cand: Array, carried: float = 0.0) -> SampledPair:
         """Look at a pair of one shape; complex numbers are pairs of reals along the channels.
 
         Where the axes before the tokens cannot be made one without a copy, the first of the outermost is seen.
@@ -119,11 +109,11 @@ class Seen:
         """How many channels one number is."""
         return 2 if any(side.dtype.kind == "c" for side in self.raw) else 1
 
-    def _look(self, part: _Part, tokens: Places, unit: float | None = None) -> Look:
+    def _look(self, part: _Part, tokens: Places, unit: float | None = None) -> Sample:
         """A part of both sides; of its last axis numbers are meant, not channels."""
         sides = (side[part] for side in self.raw)
         ref, cand = (_as_reals(side) for side in sides) if self._reals > 1 else sides
-        return Look(ref, cand, tokens, unit)
+        return Sample(ref, cand, tokens, unit)
 
     @property
     def groups(self) -> int:
@@ -162,7 +152,7 @@ class Seen:
         return floor_for(*map(name_of, self.dtypes))[1].diverges
 
     @cached_property
-    def rows(self) -> Look:
+    def rows(self) -> Sample:
         """The first tokens of the first groups, with all their channels, or as many as may be looked at."""
         channels = max(self._reals, min(self.channels, LOOKED_AT))
         few = max(1, LOOKED_AT // (16 * channels))
@@ -171,7 +161,7 @@ class Seen:
         return self._look((slice(groups), slice(tokens), slice(channels // self._reals)), np.arange(tokens))
 
     @cached_property
-    def across(self) -> Look:
+    def across(self) -> Sample:
         """Tokens spread over the whole tensor, with some of their channels."""
         if self.sees_all:
             return self.rows
@@ -181,7 +171,7 @@ class Seen:
         return self._look(np.ix_(groups, tokens, channels), tokens, self.rows.unit)
 
     @cached_property
-    def corner(self) -> Look:
+    def corner(self) -> Sample:
         """The first tokens and as many channels."""
         side = min(self.tokens, self.channels, math.isqrt(LOOKED_AT))
         groups = min(self.groups, max(1, LOOKED_AT // (side * side)))
@@ -218,7 +208,7 @@ class Seen:
         part = laid[:groups, :tokens, :channels].astype(np.float64) / self.rows.unit
         return part if np.isfinite(part).all() else None
 
-    def noise(self, look: Look) -> float:
+    def noise(self, look: Sample) -> float:
         """What rounding alone may leave, well within the floor."""
         return self.noise_share * max(size(look.ref), size(look.cand))
 
@@ -227,7 +217,7 @@ class Seen:
         """The same, of a side's size; what came in is in it, and may have grown a little."""
         return max(self.floor / 3, 1.5 * self.carried)
 
-    def explains(self, rest: Floats, look: Look, left: float = LEFT) -> bool:
+    def explains(self, rest: Floats, look: Sample, left: float = LEFT) -> bool:
         """Whether hardly anything of a look's error is left, and on nearly all tokens and channels.
 
         The rest must be small against either side too: what is next to nothing explains nothing. And one large

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.judge.upstream_error import Past
+from tensordiff.compare.judge.upstream_error import UpstreamError
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.errors import printable
 
 
-def between_parts(row: Row, past: Past, *, knows_inputs: bool = False) -> str:
+def between_parts(row: Row, past: UpstreamError, *, knows_inputs: bool = False) -> str:
     """What is to be added to the reason of a row that diverges, as to where; empty where nothing is known."""
     parts = [part for part in past.parts_of(row.pair) if part.verdict.name != "unknown"]
     if any(not part.is_input for part in parts):

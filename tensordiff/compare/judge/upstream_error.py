@@ -11,14 +11,14 @@ from collections import defaultdict, deque
 from functools import lru_cache, reduce
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.judge.verdict import Golden, floor_for
+from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
 from tensordiff.compare.row import Row
 
 Place = tuple[str, int, int]
 _REMEMBERED = 24  # outputs kept for those that look for what stood before them
 
 
-class Past:
+class UpstreamError:
     """All that was measured before a pair, as far as it matters for that pair."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Past:
         """Rows of what came into a pair's layer, as far as it was dumped."""
         return self.given.get(place_of(pair), [])
 
-    def note(self, row: Row, golden: Golden | None = None, error: float | None = None) -> None:
+    def note(self, row: Row, golden: GoldenErrors | None = None, error: float | None = None) -> None:
         """Remember a row for those that follow; with an error that is not the whole tensor's, where that misleads."""
         diff, entry = row.diff, row.pair.reference
         if diff is None:
@@ -85,7 +85,7 @@ class Past:
         else:
             self.worst = reduce(worse, self.live.values())
 
-    def _note_golden(self, row: Row, golden: Golden) -> None:
+    def _note_golden(self, row: Row, golden: GoldenErrors) -> None:
         ratio = golden.guarded(row.dtypes) if row.dtypes else None
         if ratio is None:
             return

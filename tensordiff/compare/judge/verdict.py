@@ -86,7 +86,7 @@ def is_coarser(dtypes: tuple[str, str]) -> bool:
     return "exact" not in kinds and _COARSEST_FIRST.index(kinds[1]) < _COARSEST_FIRST.index(kinds[0])
 
 
-def judge(
+def judge_diff(
     diff: Diff,
     dtypes: tuple[str, str],
     carried: float | None,
@@ -145,7 +145,7 @@ def _by_what_came_in(error: float, carried: float | None, usual: float | None, k
 # --- against a golden run -------------------------------------------------------------------------
 
 
-class Golden(NamedTuple):
+class GoldenErrors(NamedTuple):
     """Errors (rel_l2) of both sides against a run of higher precision."""
 
     reference: float
@@ -167,7 +167,7 @@ class Golden(NamedTuple):
         return self.candidate / max(self.reference, exact_below(kind))
 
 
-def judge_by_golden(golden: Golden, ratio: float, carried: float | None) -> Verdict:
+def judge_by_golden(golden: GoldenErrors, ratio: float, carried: float | None) -> Verdict:
     """Judge by a guarded ratio; ``carried`` is that of what came in."""
     told = f"{golden.candidate:.1e} from the golden, the reference {golden.reference:.1e}"
     if ratio <= GOLDEN.agrees:

@@ -22,24 +22,26 @@ _IDS = re.compile(r"input_ids|position_ids")
 _QUERY = re.compile(r"(^|[._])(q|query)(_proj)?$")
 
 
-class Form(NamedTuple):
+class NamedShape(NamedTuple):
     """A tensor's shape as it is shown, with a name for each axis. Elements stand in the same order in every form."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
 
-    def with_heads(self, heads: int) -> Form | None:
+    def with_heads(self, heads: int) -> NamedShape | None:
         """The last axis as heads and what each has; None where it does not come out even."""
         if heads < 2 or not self.shape or self.shape[-1] % heads:
             return None
-        return Form((*self.names[:-1], "head", "head channel"), (*self.shape[:-1], heads, self.shape[-1] // heads))
+        return NamedShape(
+            (*self.names[:-1], "head", "head channel"), (*self.shape[:-1], heads, self.shape[-1] // heads)
+        )
 
-    def at_least_flat(self) -> Form:
+    def at_least_flat(self) -> NamedShape:
         """With two axes or more."""
         missing = max(0, 2 - len(self.shape))
-        return Form(("",) * missing + self.names, (1,) * missing + self.shape)
+        return NamedShape(("",) * missing + self.names, (1,) * missing + self.shape)
 
-    def index_in(self, other: Form, index: Sequence[int]) -> tuple[int, ...]:
+    def index_in(self, other: NamedShape, index: Sequence[int]) -> tuple[int, ...]:
         """The same place in another form."""
         flat = 0
         for at, size in zip(index, self.shape, strict=True):
@@ -47,7 +49,7 @@ class Form(NamedTuple):
         return unravel(flat, other.shape)
 
 
-def form_of(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Form:
+def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> NamedShape:
     """Name the axes of a tensor that an entry holds, in the shape it is compared in."""
     names = ["batch" if axis == 0 else f"axis {axis}" for axis in range(len(shape))]
     is_ids = len(shape) < 3 and tokens is not None and shape[-1:] == (tokens,)
@@ -56,7 +58,7 @@ def form_of(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Form:
     elif shape:
         names[-1] = "word" if is_logits(entry.layer, entry.port, shape) else "channel"
         _name_inner(names, shape, tokens)
-    return Form(tuple(names), shape)
+    return NamedShape(tuple(names), shape)
 
 
 def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) -> None:

@@ -40,7 +40,7 @@ class Element:
         return self.error / max(size if math.isfinite(size) else 0.0, REL_GUARD)
 
 
-class Along(NamedTuple):
+class AxisErrors(NamedTuple):
     """|error| of each slice along an axis."""
 
     rms: Floats
@@ -58,7 +58,7 @@ class Window(NamedTuple):
     """|difference| over the reference, as ``max_rel`` has it."""
 
 
-def worst(ref: Array, cand: Array, k: int = 10) -> list[Element]:
+def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
     """The k largest errors, largest first; NaN is larger than anything; the first of equals first."""
     ref, cand = as_reals(ref, cand)
     found: list[tuple[float, int, float, float, float]] = []
@@ -73,24 +73,24 @@ def worst(ref: Array, cand: Array, k: int = 10) -> list[Element]:
 
 def worst_in(ref: Array, cand: Array, block: Block) -> tuple[int, ...]:
     """Where in a rectangle the largest error stands; its first place where there is none."""
-    found = worst(ref[block], cand[block], 1)
+    found = worst_elements(ref[block], cand[block], 1)
     within = found[0].index if found else (0,) * ref.ndim
     return tuple(part.start + at for part, at in zip(block, within, strict=True))
 
 
-def along(ref: Array, cand: Array, axis: int) -> Iterator[Along]:
+def errors_along(ref: Array, cand: Array, axis: int) -> Iterator[AxisErrors]:
     """The error of each slice along an axis, of all that was read so far."""
     axis %= ref.ndim
     length = ref.shape[axis]
     squares, largest = np.zeros(length), np.zeros(length)
     others = tuple(other for other in range(ref.ndim) if other != axis)
     each = max(1, ref.size // max(1, length))
-    yield Along(squares, largest)
+    yield AxisErrors(squares, largest)
     for block, _, error in error_blocks(ref, cand):
         with np.errstate(all="ignore"):
             squares[block[axis]] += np.square(error).sum(others)
             largest[block[axis]] = np.maximum(largest[block[axis]], error.max(others))
-            yield Along(np.sqrt(squares / each), largest.copy())
+            yield AxisErrors(np.sqrt(squares / each), largest.copy())
 
 
 def window(

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-class Logits(NamedTuple):
+class LogitsDiff(NamedTuple):
     """Two sets of logits beside each other."""
 
     tokens: int
@@ -62,7 +62,7 @@ def has_distributions(array: Array) -> bool:
     return array.ndim > 0 and array.shape[-1] > 1 and array.dtype.kind != "c"
 
 
-def logits(ref: Array, cand: Array, most: int | None = None) -> Logits:
+def compare_logits(ref: Array, cand: Array, most: int | None = None) -> LogitsDiff:
     """Measure a pair of one shape. With ``most``, no more elements: tokens evenly spaced, the last included."""
     ref, cand = _by_token(ref), _by_token(cand)
     tokens, vocabulary = ref.shape
@@ -82,14 +82,14 @@ def _chosen(tokens: int, most: int) -> NDArray[np.int64]:
     return (np.arange(1, most + 1) * tokens) // most - 1
 
 
-def joined(parts: Sequence[Logits], k: int, of: int) -> Logits:
+def joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
     """Several sets of tokens as one."""
     tokens = sum(part.tokens for part in parts)
 
     def mean(field: str) -> float:
         return sum(getattr(part, field) * part.tokens for part in parts) / tokens if tokens else math.nan
 
-    return Logits(
+    return LogitsDiff(
         tokens, of,
         _worst([part.kl_div for part in parts]), mean("kl_div_mean"),
         _worst([part.cosine_distance for part in parts]), mean("cosine_distance_mean"),
@@ -102,13 +102,13 @@ def _worst(values: Sequence[float]) -> float:
     return max(values, key=lambda value: (math.isnan(value), value), default=math.nan)
 
 
-def _part(ref: Array, cand: Array, of: int) -> Logits:
+def _part(ref: Array, cand: Array, of: int) -> LogitsDiff:
     x, y = ref.astype(np.float64), cand.astype(np.float64)
     with np.errstate(all="ignore"):
         kl, cosine, (top_1, top_k) = kl_divergence(x, y), cosine_distances(x, y), _agreement(x, y)
         means = float(kl.mean()), float(cosine.mean())
     worst = _worst(kl.tolist()), _worst(cosine.tolist())
-    return Logits(len(x), of, worst[0], means[0], worst[1], means[1], top_1, top_k, min(K, x.shape[-1]))
+    return LogitsDiff(len(x), of, worst[0], means[0], worst[1], means[1], top_1, top_k, min(K, x.shape[-1]))
 
 
 def kl_divergence(x: Floats, y: Floats) -> Floats:
@@ -180,7 +180,7 @@ def _is_top(x: Floats, k: int) -> Flags:
     return found
 
 
-def summed_up(measured: Iterator[Logits]) -> Logits | None:
+def summed_up(measured: Iterator[LogitsDiff]) -> LogitsDiff | None:
     """What several pairs come to; None where there is none."""
     parts = list(measured)
     return joined(parts, parts[0].k, sum(part.of for part in parts)) if parts else None

@@ -114,7 +114,7 @@ SAMPLED = 1 << 21
 """Elements that quantiles are taken of; of a tensor with more, so many at even distances."""
 
 
-class Spread(NamedTuple):
+class Distribution(NamedTuple):
     """Of the finite elements; None where there is none, or where it is not known yet."""
 
     statistics: Statistics
@@ -127,13 +127,13 @@ class Spread(NamedTuple):
     """Whether the quantiles are of a sample."""
 
 
-def spread(array: Array) -> Iterator[Spread]:
+def distribution(array: Array) -> Iterator[Distribution]:
     """Read a tensor twice. What is yielded is of all that was read so far; the last is whole."""
     elements = array.size * (2 if array.dtype.kind == "c" else 1)
     found, zeros = NOTHING, 0
-    yield Spread(found, elements)
+    yield Distribution(found, elements)
     for found in statistics_so_far(array):
-        yield Spread(found, elements)
+        yield Distribution(found, elements)
     if found.mean is None or found.minimum is None or found.maximum is None:
         return
     quantiles, sampled = _quantiles(array)
@@ -144,9 +144,9 @@ def spread(array: Array) -> Iterator[Spread]:
         zeros += int(np.count_nonzero(values == 0))
         apart = np.ldexp(values, -exponent) - math.ldexp(found.mean, -exponent)
         squares += float(np.dot(apart, apart))
-        yield Spread(found, elements, None, zeros, quantiles, sampled)
+        yield Distribution(found, elements, None, zeros, quantiles, sampled)
     std = math.ldexp(math.sqrt(squares / (elements - found.nan - found.inf)), exponent)
-    yield Spread(found, elements, std, zeros, quantiles, sampled)
+    yield Distribution(found, elements, std, zeros, quantiles, sampled)
 
 
 def _quantiles(array: Array) -> tuple[tuple[float, ...], bool]:

@@ -20,11 +20,11 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.labels import GLYPHS, label
 from tensordiff.search.bisect import ASSUMPTION, Bisect, Mark
-from tensordiff.search.bisect_outcome import BisectOutcome, Check, check, search_and_check
+from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.session import Session
 from tensordiff.tui.keys import bindings
@@ -69,7 +69,7 @@ class BisectBar(Static, can_focus=True):
         oracle: VerdictOracle
         bisect: Bisect
         is_auto: bool = False
-        check: Check | None = None
+        check: NeighbourCheck | None = None
 
     @dataclass
     class _Begun(Message):
@@ -84,7 +84,7 @@ class BisectBar(Static, can_focus=True):
         super().__init__("", id=id, markup=False)
         self.oracle: VerdictOracle | None = None
         self.bisect: Bisect | None = None
-        self.check: Check | None = None
+        self.check: NeighbourCheck | None = None
         self.unread: tuple[str, ...] = ()
         self.shows_log = False
         self.is_busy = False
@@ -132,7 +132,7 @@ class BisectBar(Static, can_focus=True):
         self.remove_class("-shown")
         self.post_message(self.Changed(None))
 
-    def _become(self, bisect: Bisect, *, is_auto: bool = False, seen: Check | None = None) -> None:
+    def _become(self, bisect: Bisect, *, is_auto: bool = False, seen: NeighbourCheck | None = None) -> None:
         self.bisect, self.check = bisect, seen
         self.post_message(self.Changed(bisect))
         self._show()
@@ -192,7 +192,7 @@ class BisectBar(Static, can_focus=True):
                 if worker.is_cancelled:
                     return
                 self.post_message(self._Seen(oracle, reached, True))
-            self.post_message(self._Seen(oracle, reached, True, check(reached, oracle)))
+            self.post_message(self._Seen(oracle, reached, True, check_neighbours(reached, oracle)))
 
         self.run_worker(
             search, name="auto", description="auto", thread=True, group="auto", exclusive=True, exit_on_error=False

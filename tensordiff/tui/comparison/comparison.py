@@ -21,8 +21,8 @@ from textual.timer import Timer
 from textual.widgets import Static
 from textual.worker import Worker, WorkerState, get_current_worker
 
-from tensordiff.compare.engine import Row
-from tensordiff.compare.lint import Finding
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.errors import WriteError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import reruns as live

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from textual.message import Message
 
-from tensordiff.compare.engine import Row
-from tensordiff.compare.lint import Finding, lint_pair, lint_rows
+from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
 from tensordiff.search.outcome import Outcome, culprits
 from tensordiff.session.session import Session
 from tensordiff.tui.collecting import keep, kept

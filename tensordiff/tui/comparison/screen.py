@@ -18,8 +18,8 @@ from textual.message import Message
 from textual.worker import get_current_worker
 
 from tensordiff.align.rules.file import RulesFile
-from tensordiff.compare.engine import Row
 from tensordiff.compare.judge.verdict import floor_for
+from tensordiff.compare.row import Row
 from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.session.session import Request, Session

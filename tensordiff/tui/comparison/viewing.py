@@ -15,7 +15,7 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.json import dumps, row_json
 from tensordiff.report.labels import GLYPHS

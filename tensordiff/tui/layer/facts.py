@@ -11,8 +11,8 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from tensordiff.compare.engine import Row
-from tensordiff.compare.hint.catalogue import Hint
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, number, shape_of
 from tensordiff.tui.layer.pane import Line, Pane, Piece, wrapped

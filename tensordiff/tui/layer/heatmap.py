@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
-from tensordiff.compare.look.axes import Form
+from tensordiff.compare.look.axes import NamedShape
 from tensordiff.compare.look.elements import worst_in
 from tensordiff.compare.look.heat import Plane, heat
 from tensordiff.compare.measure.chunks import Block, Floats
@@ -26,7 +26,7 @@ _AROUND = 5
 class Chosen(NamedTuple):
     """Two axes of a form."""
 
-    form: Form
+    form: NamedShape
     down: int
     across: int
 
@@ -185,7 +185,7 @@ class HeatmapPane(Pane[Heat]):
                 group="worst-of-cell", exit_on_error=False,
             )  # fmt: skip
 
-    def _find(self, form: Form, subject: Subject, block: Block) -> None:
+    def _find(self, form: NamedShape, subject: Subject, block: Block) -> None:
         ref, cand = (side.reshape(form.shape) for side in subject.sides)
         self.post_message(self.Pointed(form.index_in(subject.form, worst_in(ref, cand, block))))
 
@@ -244,7 +244,7 @@ class HeatmapPane(Pane[Heat]):
         return [(", ".join(places), "title"), (f"  largest |Δ| {number(value)}", how), (still, "muted")]
 
 
-def _choices(form: Form, heads: int | None) -> list[Chosen]:
+def _choices(form: NamedShape, heads: int | None) -> list[Chosen]:
     """Pairs of axes to look over, the last two first; those with heads at the end."""
     flat = form.at_least_flat()
     axes = [axis for axis, size in enumerate(flat.shape) if size > 1]

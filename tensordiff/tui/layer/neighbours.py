@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from textual.message import Message
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, cut, label, number
-from tensordiff.search.neighbours import Around
+from tensordiff.search.neighbours import RowNeighbours
 from tensordiff.tui.layer.pane import Line, ListPane
 from tensordiff.tui.layer.subject import Subject
 from tensordiff.tui.text import fit
@@ -22,7 +22,7 @@ class Neighbours(NamedTuple):
 
     rows: Sequence[Row]
     at: int
-    around: Around
+    around: RowNeighbours
 
     def groups(self) -> Iterator[tuple[str, Sequence[int]]]:
         """What each is to this layer, and where it stands."""

@@ -12,8 +12,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tensordiff.compare.look.axes import Form
-from tensordiff.compare.look.elements import Along, along
+from tensordiff.compare.look.axes import NamedShape
+from tensordiff.compare.look.elements import AxisErrors, errors_along
 from tensordiff.report.labels import number
 from tensordiff.tui.layer.pane import Line, Pane, Piece
 from tensordiff.tui.layer.scale import Scale, scale_of
@@ -31,7 +31,7 @@ Bar = Sequence[Piece]
 class Profile(NamedTuple):
     """The error along one of the axes there are."""
 
-    along: Along
+    along: AxisErrors
     axes: tuple[str, ...]
     """The names of all axes, with their lengths."""
     name: str
@@ -66,7 +66,7 @@ class ProfilePane(Pane[Profile]):
         names = tuple(f"{form.names[k] or 'place'} ({form.shape[k]:,})" for form, k in choices)
         name = form.names[place] or "place"
         ids = subject.token_ids if name == "token" and len(subject.token_ids) == form.shape[place] else ()
-        for found in along(ref, cand, place):
+        for found in errors_along(ref, cand, place):
             yield Profile(found, names, name, ids)
 
     # --- the cursor ------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _step(width: int, bars: int) -> int:
     return 100
 
 
-def _choices(form: Form, heads: int | None) -> list[tuple[Form, int]]:
+def _choices(form: NamedShape, heads: int | None) -> list[tuple[NamedShape, int]]:
     """The axes to choose from: those of the tensor that are longer than 1, then heads."""
     flat = form.at_least_flat()
     plain = [(flat, axis) for axis, size in enumerate(flat.shape) if size > 1] or [(flat, len(flat.shape) - 1)]

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widgets import ContentSwitcher, Tab, Tabs
 from textual.worker import get_current_worker
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome, culprits

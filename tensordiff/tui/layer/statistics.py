@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
-from tensordiff.compare.look.statistics import QUANTILES, Spread, spread
+from tensordiff.compare.look.statistics import QUANTILES, Distribution, distribution
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError, printable
@@ -16,7 +16,7 @@ from tensordiff.tui.layer.subject import Subject
 
 _NAME, _VALUE, _BESIDE = 12, 15, 108
 
-Side = Spread | str | None
+Side = Distribution | str | None
 """Numbers, or why there are none, or nothing yet."""
 
 
@@ -40,7 +40,7 @@ class StatisticsPane(ListPane[Statistics]):
         found = Statistics(None, None, row.diff, row.injected)
         sides = subject.session.sides(row)
         for k, entry in enumerate((pair.reference, pair.candidate)):
-            for side in spread(sides[k]) if sides else _alone(entry):
+            for side in distribution(sides[k]) if sides else _alone(entry):
                 found = found._replace(candidate=side) if k else found._replace(reference=side)
                 yield found
 
@@ -76,12 +76,12 @@ class StatisticsPane(ListPane[Statistics]):
 def _alone(entry: Entry) -> Iterator[Side]:
     """One side by itself."""
     try:
-        yield from spread(entry.read())
+        yield from distribution(entry.read())
     except (DumpError, AlignError) as error:
         yield printable(error)
 
 
-_ROWS: tuple[tuple[str, Callable[[Spread], float | int | None]], ...] = (
+_ROWS: tuple[tuple[str, Callable[[Distribution], float | int | None]], ...] = (
     ("elements", lambda side: side.elements),
     ("min", lambda side: side.statistics.minimum),
     ("max", lambda side: side.statistics.maximum),
@@ -94,7 +94,7 @@ _ROWS: tuple[tuple[str, Callable[[Spread], float | int | None]], ...] = (
 )
 
 
-def _quantile(k: int) -> Callable[[Spread], float | None]:
+def _quantile(k: int) -> Callable[[Distribution], float | None]:
     return lambda side: side.quantiles[k] if side.quantiles else None
 
 
@@ -105,7 +105,7 @@ def _sides(answer: Statistics) -> Iterator[Line]:
             yield [(f"{name}: {side}", "unknown")]
     for name, value in _ROWS:
         yield _line(name, *pair, value)
-    sampled = any(isinstance(side, Spread) and side.sampled for side in pair)
+    sampled = any(isinstance(side, Distribution) and side.sampled for side in pair)
     for k, share in enumerate(QUANTILES):
         name = "median" if share == 0.5 else f"{100 * share:g} %"
         yield _line(f"{'≈ ' if sampled else ''}{name}", *pair, _quantile(k))
@@ -113,8 +113,8 @@ def _sides(answer: Statistics) -> Iterator[Line]:
         yield [("≈ of a sample, taken evenly", "muted")]
 
 
-def _line(name: str, ref: Side, cand: Side, value: Callable[[Spread], float | int | None]) -> Line:
-    found = [value(side) if isinstance(side, Spread) else None for side in (ref, cand)]
+def _line(name: str, ref: Side, cand: Side, value: Callable[[Distribution], float | int | None]) -> Line:
+    found = [value(side) if isinstance(side, Distribution) else None for side in (ref, cand)]
     pieces: list[Piece] = [(f"{name:<{_NAME}}", "muted")]
     odd = name in ("NaN", "infinite")
     pieces += [(f"{_shown(one):>{_VALUE}}", "diverges" if odd and one else "") for one in found]

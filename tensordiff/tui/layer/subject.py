@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tensordiff.compare.engine import Row
-from tensordiff.compare.hint.catalogue import Hint
-from tensordiff.compare.look.axes import Form, form_of, heads_of, token_ids_of, tokens_of
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.look.axes import NamedShape, heads_of, name_axes, token_ids_of, tokens_of
+from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError, TensordiffError, printable
-from tensordiff.search.neighbours import Around, around
+from tensordiff.search.neighbours import RowNeighbours, neighbours_of
 from tensordiff.session.session import Session
 
 T = TypeVar("T")
@@ -55,15 +55,15 @@ class Subject:
         return found
 
     @property
-    def form(self) -> Form:
+    def form(self) -> NamedShape:
         """The common shape, its axes named."""
         return self._once("form", self._form)
 
-    def _form(self) -> Form:
+    def _form(self) -> NamedShape:
         shape, entry = self.sides[0].shape, self.row.pair.reference
         plain = self.row.shape if self.row.shape is not None else shape
-        form = form_of(entry, plain, tokens_of(self.session.reference, entry.step))
-        return form if plain == shape else Form((*form.names, "re, im"), shape)
+        form = name_axes(entry, plain, tokens_of(self.session.reference, entry.step))
+        return form if plain == shape else NamedShape((*form.names, "re, im"), shape)
 
     @property
     def heads(self) -> int | None:
@@ -82,9 +82,9 @@ class Subject:
         return self._once("ids", lambda: next(filter(None, (token_ids_of(dump, step) for dump in dumps)), ()))
 
     @property
-    def around(self) -> Around:
+    def around(self) -> RowNeighbours:
         """Which rows stand around this one."""
-        return self._once("around", lambda: around(self.rows, self.at))
+        return self._once("around", lambda: neighbours_of(self.rows, self.at))
 
     @property
     def hint(self) -> Hint | None:

@@ -11,7 +11,7 @@ from typing import Any
 from textual import events, on
 from textual.screen import Screen
 
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.report.labels import counted
 from tensordiff.tui.layer.heatmap import HeatmapPane
 from tensordiff.tui.layer.pane import Pane

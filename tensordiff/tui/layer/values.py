@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from textual import events
 
-from tensordiff.compare.look.axes import Form
+from tensordiff.compare.look.axes import NamedShape
 from tensordiff.compare.look.elements import Window, window
 from tensordiff.dump.dtypes import Array
 from tensordiff.tui.layer.pane import Line, Pane, Piece
@@ -38,7 +38,7 @@ class Spot(NamedTuple):
 class Values(NamedTuple):
     """What was read around a spot."""
 
-    form: Form
+    form: NamedShape
     spot: Spot
     window: Window
 
@@ -110,7 +110,7 @@ class ValuesPane(Pane[Values]):
 
     def answers(self, subject: Subject, question: Spot) -> Iterator[Values]:
         """Read that much."""
-        form = subject.form if subject.form.shape else Form(("scalar",), (1,))
+        form = subject.form if subject.form.shape else NamedShape(("scalar",), (1,))
         ref, cand = (side.reshape(form.shape) for side in subject.sides)
         rows, columns = slice(*question.rows), slice(*question.columns)
         down, across = question.down, question.across
@@ -206,7 +206,7 @@ class ValuesPane(Pane[Values]):
         body = self._grid(answer, rows, columns) if self.is_grid else self._list(answer, rows)
         return [self._title(answer.form), *body, [], self._read_out(answer)]
 
-    def _title(self, form: Form) -> Line:
+    def _title(self, form: NamedShape) -> Line:
         down, across = self._down_across
         inside = [axis for axis in (down, across) if axis is not None] if self.is_grid else [down]
         shown = ", ".join(":" if axis in inside else str(at) for axis, at in enumerate(self.index))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from tensordiff.compare.look.elements import Element, worst
+from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.labels import cut, number
 from tensordiff.tui.layer.pane import Line, ListPane
@@ -80,12 +80,12 @@ class WorstPane(ListPane[Worst]):
 def _worst_so_far(ref: Array, cand: Array) -> Iterator[tuple[Element, ...]]:
     """The worst of all rows that were read; a scalar has no rows."""
     if not ref.ndim:
-        yield tuple(worst(ref, cand, SHOWN))
+        yield tuple(worst_elements(ref, cand, SHOWN))
         return
     found: tuple[Element, ...] = ()
     rows = max(1, _PART * len(ref) // ref.size)
     for first in range(0, len(ref), rows):
-        part = worst(ref[first : first + rows], cand[first : first + rows], SHOWN)
+        part = worst_elements(ref[first : first + rows], cand[first : first + rows], SHOWN)
         moved = (replace(one, index=(one.index[0] + first, *one.index[1:])) for one in part)
         found = tuple(sorted((*found, *moved), key=_rank)[:SHOWN])
         yield found

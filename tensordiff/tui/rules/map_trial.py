@@ -20,7 +20,7 @@ from tensordiff.align.index import parts_of
 from tensordiff.align.match import Pair
 from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import name_of
 from tensordiff.errors import AlignError, printable

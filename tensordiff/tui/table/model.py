@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.engine import Row
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
 from tensordiff.session.state import row_name as key_of

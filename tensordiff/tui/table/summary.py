@@ -9,7 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.lint import Finding
+from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS
