@@ -37,7 +37,7 @@ from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.launch import Wanted

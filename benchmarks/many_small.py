@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 from benchmarks.today import compare_like_today
 from tensordiff.compare.measure.dispatch import warm_up
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 COUNT, FILES = 20_000, 4_000
 

@@ -25,7 +25,8 @@ def wall(*command: str, rounds: int = 7) -> float:
 _MEMORY = """
 import sys
 from pathlib import Path
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 before = {}
 def status():
     return {k: int(v.split()[0]) for k, v in (line.split(":") for line in open("/proc/self/status") if "kB" in line)}

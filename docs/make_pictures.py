@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 
 ROOT = Path(__file__).resolve().parent.parent

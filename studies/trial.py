@@ -16,7 +16,8 @@ from studies.models import BY_NAME, Tiny, build, reorder
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 FINDABLE = 4.0
 """How many times the clean run's error at its place a bug must show to count as findable."""

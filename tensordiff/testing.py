@@ -32,7 +32,8 @@ from tensordiff.report import write_report
 from tensordiff.report.labels import label
 from tensordiff.report.model import sentence
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 __all__ = ["Disagreement", "assert_agrees"]
 
@@ -63,9 +64,16 @@ def assert_agrees(
     """
     __tracebackhide__ = True
     request = Request(
-        _path(reference, "reference"), _path(candidate, "candidate"), _given(rules), _given(golden), _given(injected),
-        _given(tolerances), Limits(Tolerance.of(atol, rtol), threshold), step, only,
-    )  # fmt: skip
+        _path(reference, "reference"),
+        _path(candidate, "candidate"),
+        rules=_given(rules),
+        golden=_given(golden),
+        injected=_given(injected),
+        tolerances=_given(tolerances),
+        limits=Limits(Tolerance.of(atol, rtol), threshold),
+        step=step,
+        only=only,
+    )
     session = Session.of_dumps(
         request,
         _dump(reference, "reference"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.cli.running import process
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"

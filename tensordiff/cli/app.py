@@ -18,10 +18,10 @@ def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
     with Line() as line:
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
-        from tensordiff.session.preferences import read_settings, settings_file
+        from tensordiff.session.preferences import preferences_file, read_preferences
         from tensordiff.tui.app import TensordiffApp
 
-        app = TensordiffApp(wanted, read_settings(settings_file()), keeps=keeps)
+        app = TensordiffApp(wanted, read_preferences(preferences_file()), keeps=keeps)
     gc.freeze()
     gc.enable()
     status = app.run()

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from tensordiff.cli.streams import say
 from tensordiff.errors import printable
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.sources import settings_for, source_in
 from tensordiff.session.state import identity_of, read_state, what_changed
 
 if TYPE_CHECKING:
     from tensordiff.capture.settings import Settings
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
 
 def captured(request: Request) -> Request:

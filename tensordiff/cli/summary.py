@@ -19,7 +19,8 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.report.labels import GLYPHS, label, name_of, short
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 _SHOWN = 4
 

@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Settings:
+class Preferences:
     """What was set; the rest is as it comes."""
 
     theme: str | None = None
@@ -45,7 +45,7 @@ class Settings:
                     raise BadFile(self.path or NAME, f"{what}: {_unknown(name, known)}")
 
 
-def settings_file(folder: Path | None = None) -> Path | None:
+def preferences_file(folder: Path | None = None) -> Path | None:
     """The file that counts, seen from a folder."""
     here = (folder or Path.cwd()).absolute()
     return next((path for at in (here, *here.parents) if (path := at / NAME).is_file()), None) or _user_file()
@@ -58,10 +58,10 @@ def _user_file() -> Path | None:
     return path if path.is_file() else None
 
 
-def read_settings(path: Path | None) -> Settings:
+def read_preferences(path: Path | None) -> Preferences:
     """Read and check a file; the usual settings where there is none."""
     if path is None:
-        return Settings()
+        return Preferences()
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise BadFile(path, "is too long to be settings")
@@ -73,7 +73,7 @@ def read_settings(path: Path | None) -> Settings:
     return _settings(path, content)
 
 
-def _settings(path: Path, content: Mapping[str, Any]) -> Settings:
+def _settings(path: Path, content: Mapping[str, Any]) -> Preferences:
     known = ("theme", "columns", "keys")
     for key in content:
         if key not in known:
@@ -85,7 +85,7 @@ def _settings(path: Path, content: Mapping[str, Any]) -> Settings:
         raise BadFile(path, "columns: a list of texts is wanted, such as ['index', 'layer', 'rel_l2']")
     if not isinstance(keys, dict) or not _are_texts([*keys.values()]):
         raise BadFile(path, "[keys]: texts are wanted, such as 'table.open' = 'enter,right'")
-    return Settings(theme, None if columns is None else tuple(columns), keys, path)
+    return Preferences(theme, None if columns is None else tuple(columns), keys, path)
 
 
 def _are_texts(values: object) -> bool:

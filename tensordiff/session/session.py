@@ -19,16 +19,15 @@ from tensordiff.align.index import Computed, Index, port_of
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rules.file import RulesFile, read_rules_file, rules_text
 from tensordiff.align.rules.rule import Rule, Side
-from tensordiff.align.rules.tables import MapRule, ToleranceRule
+from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.rules.usage import Hits, hits
 from tensordiff.align.structure_gaps import Gap
 from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chosen, label
 from tensordiff.capture.job import parse_source
-from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.settings import Injection
 from tensordiff.compare.engine import Engine, ThirdDump
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.context import hint_for_row
-from tensordiff.compare.limits import Limits
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, compare_logits, is_logits, summed_up
 from tensordiff.compare.measure.dispatch import as_reals
@@ -37,28 +36,9 @@ from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome
+from tensordiff.session.request import Request
 from tensordiff.session.state import State, read_state, rules_of_state
 from tensordiff.util.collector import collector_held
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to compare and how, as the user said it."""
-
-    reference: Path
-    candidate: Path
-    rules: Path | None = None
-    golden: Path | None = None
-    injected: Path | None = None
-    tolerances: Path | None = None
-    """Tolerances (TOML) by layer; those of the rules come after them."""
-    limits: Limits = field(default_factory=Limits)
-    step: int | None = None
-    only: str | None = None
-    session: Path | None = None
-    """A session file: what was said in it holds as if it were said again."""
-    settings: Settings = field(default_factory=Settings)
-    """How a side is run that is a source."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +79,7 @@ class Session:
         written = read_rules_file(request.rules) if request.rules else None
         kept = kept or (read_state(request.session) if request.session else State())
         said = rules_of_state(kept, written)
-        limits = replace(request.limits, rules=(*_tolerances(request.tolerances), *said.tolerances))
+        limits = request.limits_with(said)
         with collector_held():
             engine = Engine(limits, _third(reference, injected, said), _third(reference, golden, said))
             plan = Plan.for_dumps(reference, candidate, said)
@@ -139,8 +119,8 @@ class Session:
         beside = map(_open_beside, (self.request.injected, self.request.golden))
         injected, golden = (_third(self.reference, dump, said) for dump in beside)
         injected, golden = injected or self.engine.injected, golden or self.engine.golden
-        limits = replace(self.engine.limits, rules=(*_tolerances(self.request.tolerances), *said.tolerances))
-        return replace(self, plan=plan, alignment=alignment, engine=Engine(limits, injected, golden), said=said)
+        engine = Engine(self.request.limits_with(said), injected, golden)
+        return replace(self, plan=plan, alignment=alignment, engine=engine, said=said)
 
     def with_threshold(self, threshold: float | None) -> Session:
         """The same pairs, judged by another threshold of ``rel_l2``; None is what precision explains."""
@@ -231,7 +211,8 @@ class Session:
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
         """The pairs that were asked for."""
-        step, only = self.request.step, _regex(self.request.only)
+        step = self.request.step
+        only = None if self.request.only is None else re.compile(self.request.only)
         return tuple(
             pair
             for pair in self.alignment.pairs
@@ -280,17 +261,6 @@ _LOGITS_READ = 1 << 24
 """Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
 
 
-def _tolerances(path: Path | None) -> tuple[ToleranceRule, ...]:
-    if path is None:
-        return ()
-    said = read_rules_file(path)
-    if replace(said, tolerances=()) != RulesFile():
-        raise AlignError(f"{printable(path)}: holds more than tolerances; give it with --rules, which takes all of it")
-    if not said.tolerances:
-        raise AlignError(f"{printable(path)}: holds no [[tolerance]], and would let anything pass; see docs/rules.md")
-    return said.tolerances
-
-
 def _open_source(path: Path) -> Dump:
     if parse_source(str(path)) is not None and not path.exists():
         raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
@@ -310,12 +280,3 @@ def _third(reference: Dump, other: Dump | None, said: RulesFile) -> ThirdDump | 
             f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"
         )
     return ThirdDump.of(alignment)
-
-
-def _regex(text: str | None) -> re.Pattern[str] | None:
-    if text is None:
-        return None
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise AlignError(f"--only {text!r} is not a regular expression: {error}") from error

@@ -21,7 +21,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from tensordiff.errors import printable
-from tensordiff.session.preferences import THEMES, Settings
+from tensordiff.session.preferences import THEMES, Preferences
 from tensordiff.tui.collecting import TIDY_S, tidied, tidy
 from tensordiff.tui.comparison.opening import CouldNotOpen, OpeningScreen
 from tensordiff.tui.keys import BY_ID, bindings
@@ -30,7 +30,7 @@ from tensordiff.tui.palette import Commands
 from tensordiff.tui.table.columns import COLUMNS
 
 if TYPE_CHECKING:
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
     from tensordiff.tui.comparison.screen import DiffScreen
     from tensordiff.tui.jobs.job_line import JobLine
     from tensordiff.tui.layer.screen import LayerScreen
@@ -63,10 +63,10 @@ class TensordiffApp(App[int]):
     """
 
     def __init__(
-        self, wanted: Wanted | Request | None = None, settings: Settings | None = None, *, keeps: bool = True
+        self, wanted: Wanted | Request | None = None, settings: Preferences | None = None, *, keeps: bool = True
     ) -> None:
         super().__init__()
-        self.wanted, self.settings, self.keeps = wanted, settings or Settings(), keeps
+        self.wanted, self.settings, self.keeps = wanted, settings or Preferences(), keeps
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
         self._leaving = ExitStack()
@@ -223,6 +223,6 @@ class TensordiffApp(App[int]):
 
 def _plain_request(reference: Path, candidate: Path) -> Request:
     """Two sides and nothing more said; called in a thread, for it loads all that compares."""
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
     return Request(reference, candidate)

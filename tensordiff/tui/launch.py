@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
 
 class Wanted(NamedTuple):

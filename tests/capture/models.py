@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from tensordiff.capture.events import Done, Event
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 ARCHITECTURES = ("llama", "qwen3", "gemma3", "gpt2", "mixtral", "bert", "t5", "vit", "whisper")
 _COMMON = {

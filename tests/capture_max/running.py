@@ -13,7 +13,8 @@ from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import Dump, open_dump
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 
 def events_of(source: str, folder: Path, task: str = "capture", **said: Any) -> list[Event]:

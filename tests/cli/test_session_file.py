@@ -9,7 +9,8 @@ import numpy as np
 
 from tensordiff.align.rules.file import MapRule, RulesFile
 from tensordiff.search.oracle import VerdictOracle
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.state import Places, State, identity_of, keep
 from tests.cli.running import Call, assert_one_sentence
 from tests.making import numbers, save

@@ -14,7 +14,8 @@ from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.catalogue import HintContext, find_hint
 from tensordiff.compare.hint.context import hint_for_row
 from tensordiff.dump.dtypes import Array
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.making import Tensors, held, numbers, pairs, save
 
 X = numbers(24, 64)

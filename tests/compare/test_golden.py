@@ -7,7 +7,8 @@ import math
 import pytest
 
 from tensordiff.compare.judge.verdict import GoldenErrors, exact_below, judge_by_golden
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.compare.test_engine import with_third
 from tests.making import SAMPLES, nudged, numbers
 

@@ -11,7 +11,8 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.report.formats import format_for
 from tensordiff.report.model import Story, tell
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.making import SAMPLES, held
 
 FORMATS = (".md", ".html", ".json", ".txt", ".csv", ".png")

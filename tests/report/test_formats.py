@@ -264,7 +264,8 @@ def test_only_a_picture_loads_matplotlib(tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.report import write_report
 from tensordiff.report.html import data_of
 session = Session.open(Request(Path({str(SAMPLES / "reference")!r}), Path({str(SAMPLES / "candidate")!r})))

@@ -14,7 +14,8 @@ from textual.pilot import Pilot
 
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.layer.pane import Pane
 from tensordiff.tui.layer.screen import LayerScreen
 from tests.making import SAMPLES, save

@@ -13,7 +13,8 @@ from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from tensordiff.dump import open_dump
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.rules.panel import RulesPanel
 from tests.making import SAMPLES, write
 
@@ -58,7 +59,7 @@ def renamed(source: Path, folder: Path, rename: Callable[[str], str]) -> Path:
 
 def opened(folder: Path, rename: Callable[[str], str], rules: Path | None = None) -> Session:
     """The samples of Hugging Face and MAX, some of MAX's layers called otherwise."""
-    return Session.open(Request(REFERENCE, renamed(CANDIDATE, folder / "renamed", rename), rules))
+    return Session.open(Request(REFERENCE, renamed(CANDIDATE, folder / "renamed", rename), rules=rules))
 
 
 def with_other_mlp(name: str) -> str:

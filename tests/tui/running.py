@@ -11,8 +11,8 @@ from typing import NamedTuple
 from textual.pilot import Pilot
 from textual.worker import WorkerCancelled, WorkerFailed
 
-from tensordiff.session.preferences import Settings
-from tensordiff.session.session import Request
+from tensordiff.session.preferences import Preferences
+from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import DiffScreen
 from tensordiff.tui.table.table import LayerTable
@@ -91,7 +91,11 @@ class Running(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    request: Request | None, size: tuple[int, int] = (120, 40), settings: Settings | None = None, *, keeps: bool = False
+    request: Request | None,
+    size: tuple[int, int] = (120, 40),
+    settings: Preferences | None = None,
+    *,
+    keeps: bool = False,
 ) -> AsyncIterator[Running]:
     """The app on two dumps."""
     app = TensordiffApp(request, settings, keeps=keeps)

@@ -12,7 +12,7 @@ from tensordiff.align.rules.rule import Rule
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.rules.panel import RulesPanel

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input
 
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.table.model import Order
 from tensordiff.tui.table.summary import Summary

@@ -14,8 +14,8 @@ from textual.widgets import Input, RadioButton, RadioSet
 from tensordiff.align.rules.file import read_rules_file
 from tensordiff.align.rules.rule import Rule
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.session.preferences import Settings
-from tensordiff.session.session import Request
+from tensordiff.session.preferences import Preferences
+from tensordiff.session.request import Request
 from tensordiff.tui.comparison import bisect_bar
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.exporting import Export
@@ -411,7 +411,7 @@ async def test_a_failing_worker_is_a_notification() -> None:
 
 
 async def test_user_s_keys_and_theme() -> None:
-    settings = Settings(theme="light", keys={"table.next": "ctrl+n"}, columns=("layer", "mse"))
+    settings = Preferences(theme="light", keys={"table.next": "ctrl+n"}, columns=("layer", "mse"))
     async with running(samples(), settings=settings) as run:
         assert run.app.theme == "textual-light"
         assert [placed.column.id for placed in run.table.placed] == ["layer", "mse"]

@@ -12,7 +12,8 @@ from rich.cells import cell_len
 
 from tensordiff.align import align
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.layer.screen import VIEWS
 from tests.making import held, numbers, write
 from tests.tui.layer_hosting import Shown, of, samples, showing

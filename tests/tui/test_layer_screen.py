@@ -10,7 +10,8 @@ from textual import events
 from textual.widgets import Tabs
 
 from tensordiff.report.labels import number
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.layer.pane import Pane
 from tensordiff.tui.layer.profile import ProfilePane
 from tensordiff.tui.layer.screen import VIEWS, LayerScreen

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tensordiff.compare.engine import Engine
 from tensordiff.report.json import row_json
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, ranked
 from tensordiff.tui.table.tree import NOWHERE, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs

@@ -12,8 +12,8 @@ import pytest
 from textual import events
 
 from tensordiff.errors import TensordiffError
-from tensordiff.session.preferences import Settings
-from tensordiff.session.session import Request
+from tensordiff.session.preferences import Preferences
+from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.opening import OpeningScreen
 from tensordiff.tui.comparison.screen import DiffScreen
@@ -59,7 +59,7 @@ class Held:
 async def opening(size: tuple[int, int] = (120, 40), **settings: object) -> AsyncIterator[tuple[Running, Held]]:
     """The app, kept from going on."""
     held = Held()
-    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, held), Settings(**settings), keeps=False)  # type: ignore[arg-type]
+    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, held), Preferences(**settings), keeps=False)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         try:
             await pilot.pause()

@@ -12,7 +12,8 @@ from textual.widgets import Button, Input
 
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.suggest import Suggestion
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.rules.map_screen import MapScreen
 from tests.cli.test_hostile_names import HOSTILE
 from tests.making import numbers, save, write

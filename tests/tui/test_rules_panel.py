@@ -11,7 +11,8 @@ from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.rule import Rule
 from tensordiff.align.rules.rule_book import Step, told
 from tensordiff.errors import AlignError
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.tui.rules_hosting import CANDIDATE, CASES, REFERENCE, Host, drawn, opened, said, settled, with_other_mlp
 
 SIZE = (120, 40)
@@ -84,7 +85,7 @@ async def test_add_with_a_preview_then_undo_and_redo(tmp_path: Path) -> None:
 async def test_edit_delete_and_move_ones_own(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("# mine\n[[rule]]\nmatch = 'aa'\nreplace = 'a'\n\n[[rule]]\nmatch = 'bb'\nreplace = 'b'\n")
-    app = Host(Session.open(Request(REFERENCE, CANDIDATE, rules)))
+    app = Host(Session.open(Request(REFERENCE, CANDIDATE, rules=rules)))
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
         app.panel.rules.focus()
@@ -136,7 +137,7 @@ async def test_written_to_a_file_that_is_asked_for(tmp_path: Path) -> None:
 
 
 async def test_a_folder_that_is_none_is_a_notification(tmp_path: Path) -> None:
-    app = Host(replace(plain(), request=Request(REFERENCE, CANDIDATE, tmp_path / "none" / "rules.toml")))
+    app = Host(replace(plain(), request=Request(REFERENCE, CANDIDATE, rules=tmp_path / "none" / "rules.toml")))
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
         app.panel.change(lambda book: book.added(Rule("both", "aa", "a")))

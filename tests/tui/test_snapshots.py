@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from tensordiff.session.preferences import Settings
-from tensordiff.session.session import Request
+from tensordiff.session.preferences import Preferences
+from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import DiffScreen
 from tests.tui.running import GOLDEN, INJECTED, Running, samples
@@ -19,7 +19,7 @@ SMALL, LARGE = (80, 24), (160, 48)
 
 
 def app(request: Request | None = None, **settings: Any) -> TensordiffApp:
-    return TensordiffApp(request or samples(injected=INJECTED, golden=GOLDEN), Settings(**settings), keeps=False)
+    return TensordiffApp(request or samples(injected=INJECTED, golden=GOLDEN), Preferences(**settings), keeps=False)
 
 
 def settled(do: Callable[[Running], Awaitable[None]] | None = None) -> Before:

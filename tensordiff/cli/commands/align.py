@@ -26,7 +26,8 @@ from tensordiff.cli.streams import Page, echo
 from tensordiff.dump import Entry
 from tensordiff.errors import AlignError, printable
 from tensordiff.report.json import dumps
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -74,9 +75,9 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
     Exit status: 0 something was paired, 2 nothing was.
     """
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
-    return show_alignment(Request(reference, candidate, rules, session=session), Wish(**wishes))
+    return show_alignment(Request(reference, candidate, rules=rules, session=session), Wish(**wishes))
 
 
 SCHEMA = "tensordiff.align/1"

@@ -33,7 +33,8 @@ from tensordiff.report.labels import GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.state import read_state
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.text_width import wrap

@@ -25,7 +25,8 @@ from tensordiff.dump.lint import Finding
 from tensordiff.report.json import compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 
 @click.command("compare")
@@ -58,7 +59,7 @@ def request(reference: Path, candidate: Path, **options: Any) -> Any:
     """What the options say, as the session takes it."""
     from tensordiff.compare.limits import Limits
     from tensordiff.compare.measure.dtype_plan import Tolerance
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
     atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
     asked = asked_settings(options)

@@ -28,8 +28,8 @@ def command() -> int:
 
 def _samples() -> Any:
     """The sample dumps as a request; imported late, for ``--help`` must be quick."""
+    from tensordiff.session.request import Request
     from tensordiff.session.samples import sample
-    from tensordiff.session.session import Request
 
     injected, golden = sample("candidate_injected"), sample("golden")
     return Request(sample("reference"), sample("candidate"), injected=injected, golden=golden)

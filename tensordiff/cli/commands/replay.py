@@ -22,7 +22,7 @@ from tensordiff.cli.commands.compare import Talk, compare
 from tensordiff.cli.options import DUMP, json_option
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 
 
 @click.command("replay")

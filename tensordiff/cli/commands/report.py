@@ -28,7 +28,8 @@ from tensordiff.report.junit import write_junit
 from tensordiff.report.labels import label
 from tensordiff.report.model import tell
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.util.atomic_write import write_file
 
 

@@ -28,7 +28,8 @@ from tensordiff.dump.lint import Finding, read_facts
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.json import dumps
 from tensordiff.report.labels import label
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
 
 class Size(click.FloatRange):
@@ -89,7 +90,7 @@ def tolerate(both: Sequence[tuple[Path, Path]], rules: Path | None, wish: Wish) 
     """Learn and report; the exit status. Raises where there is nothing to learn."""
     needs: Needs = {}
     for reference, candidate in both:
-        session = Session.open(Request(reference, candidate, rules))
+        session = Session.open(Request(reference, candidate, rules=rules))
         _refuse_bad(session)
         for match, need in _learn(session, wish):
             needs[match] = needs[match] | need if match in needs else need

@@ -43,7 +43,8 @@ from tensordiff.report.verify_folder import (
     verify_summary,
     write_scenario,
 )
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.sources import settings_for, source_in
 from tensordiff.util.atomic_write import write_file
 

@@ -36,7 +36,7 @@ from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
 from tensordiff.report.json import dumps
 from tensordiff.report.labels import GLYPHS, label, number
 from tensordiff.report.markdown import code, prose, table
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.util.atomic_write import write_file
 
 SCHEMA = "tensordiff.suite/1"

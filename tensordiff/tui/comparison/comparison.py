@@ -26,7 +26,8 @@ from tensordiff.dump.lint import Finding
 from tensordiff.errors import WriteError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session import reruns as live
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.state import Identity
 from tensordiff.session.state import row_name as key_of
 from tensordiff.tui.collecting import kept

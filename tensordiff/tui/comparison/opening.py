@@ -26,7 +26,7 @@ from tensordiff.tui.launch import Wanted
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 
 if TYPE_CHECKING:
-    from tensordiff.session.session import Request
+    from tensordiff.session.request import Request
 
 NEEDS_DUMPS = frozenset({"bisect", "map", "ops", "capture", "tolerance", "metric", "export"})
 """What cannot be done before the dumps are open."""

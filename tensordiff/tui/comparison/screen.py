@@ -22,7 +22,8 @@ from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.row import Row
 from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.tui.collecting import kept
 from tensordiff.tui.comparison import measuring
 from tensordiff.tui.comparison.bisect_bar import BisectBar

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tensordiff.session.session import Request
+from tensordiff.session.request import Request
 from tensordiff.session.state import Identity, Places, State, identity_of, keep, places_for, restore, what_changed
 
 

@@ -27,8 +27,8 @@ from tensordiff.capture.job import Job, Source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import TensordiffError
+from tensordiff.session.request import Request
 from tensordiff.session.reruns import Action, Live
-from tensordiff.session.session import Request
 from tensordiff.session.sources import settings_for, source_in
 from tensordiff.tui.comparison.opening import CouldNotOpen
 from tensordiff.tui.comparison.session_keeper import injected_beside

@@ -20,7 +20,7 @@ def test_in_a_checkout_they_lie_beside_the_package(name: str) -> None:
 def test_when_installed_they_lie_inside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = tmp_path / "tensordiff" / "sample_dumps" / "reference"
     inside.mkdir(parents=True)
-    monkeypatch.setattr(samples, "__file__", str(tmp_path / "tensordiff" / "samples.py"))
+    monkeypatch.setattr(samples, "__file__", str(tmp_path / "tensordiff" / "session" / "samples.py"))
     assert sample("reference") == inside
 
 

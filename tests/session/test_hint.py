@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.making import SAMPLES, Tensors, numbers, save
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tensordiff.align.rules.file import MapRule, RulesFile, write_rules_file
 from tensordiff.align.rules.rule import Rule
 from tensordiff.errors import BadFile, WriteError
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tensordiff.session.state import (
     SCHEMA,
     Places,
@@ -203,7 +204,7 @@ def test_a_session_is_opened_as_it_was_left(tmp_path: Path) -> None:
     assert [row_name(pair) for pair in session.alignment.pairs] == ["a = a", "b = x"]
     assert session.said == said and session.written == RulesFile()
     write_rules_file(rules, RulesFile(rules=(Rule("both", "zz", ""),)))
-    both = Session.open(Request(ours, theirs, rules, session=kept))
+    both = Session.open(Request(ours, theirs, rules=rules, session=kept))
     assert len(both.said.rules) == 1 and len(both.alignment.pairs) == 2
 
 

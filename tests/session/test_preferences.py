@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tensordiff.errors import BadFile
-from tensordiff.session.preferences import NAME, Settings, read_settings, settings_file
+from tensordiff.session.preferences import NAME, Preferences, preferences_file, read_preferences
 
 
-def settings(folder: Path, text: str) -> Settings:
+def settings(folder: Path, text: str) -> Preferences:
     (folder / NAME).write_text(text)
-    return read_settings(folder / NAME)
+    return read_preferences(folder / NAME)
 
 
 def test_nothing_is_the_usual() -> None:
-    assert read_settings(None) == Settings()
+    assert read_preferences(None) == Preferences()
 
 
 def test_all_that_can_be_said(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path, text: str) -
 def test_not_text(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"\xff")
     with pytest.raises(BadFile, match="cannot be read"):
-        read_settings(tmp_path / NAME)
+        read_preferences(tmp_path / NAME)
 
 
 def test_the_nearest_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +65,8 @@ def test_the_nearest_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "config" / "tensordiff").mkdir(parents=True)
     user = tmp_path / "config" / "tensordiff" / NAME
     user.write_text("")
-    assert settings_file(inner) == user
+    assert preferences_file(inner) == user
     (tmp_path / NAME).write_text("")
-    assert settings_file(inner) == tmp_path / NAME
+    assert preferences_file(inner) == tmp_path / NAME
     (inner / NAME).write_text("")
-    assert settings_file(inner) == inner / NAME
+    assert preferences_file(inner) == inner / NAME

@@ -11,7 +11,8 @@ import pytest
 from tensordiff.compare.measure.scheduler import FIRST
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.errors import AlignError, NotADump, TensordiffError
-from tensordiff.session.session import Request, Session
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"

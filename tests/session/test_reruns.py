@@ -10,9 +10,10 @@ from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import Rule
 from tensordiff.compare.limits import Limits
 from tensordiff.search.oracle import search
+from tensordiff.session.request import Request
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Live
-from tensordiff.session.session import Request, Session
+from tensordiff.session.session import Session
 from tensordiff.session.state import State
 from tests.capture.models import SMALL, run_here, script
 
@@ -91,5 +92,5 @@ def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Pat
 
 def test_rules_as_they_are_now_count_not_as_their_file_has_them(dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("[[rule]]\nside = 'candidate'\nmatch = 'stack'\nreplace = 'nothing'\n")
-    session = Session.open(Request(dumps / "good", dumps / "renamed", tmp_path / "rules.toml")).realigned(RULES)
+    session = Session.open(Request(dumps / "good", dumps / "renamed", rules=tmp_path / "rules.toml")).realigned(RULES)
     assert Live(session, tmp_path).inject("blocks.2.act").result().entries

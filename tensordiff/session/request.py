@@ -1,0 +1,62 @@
+"""What to compare and how, as the user said it on the command line, in a form of the app or in Python."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+
+from tensordiff.align.rules.file import RulesFile, read_rules_file
+from tensordiff.align.rules.tables import ToleranceRule
+from tensordiff.capture.settings import Settings
+from tensordiff.compare.limits import Limits
+from tensordiff.errors import AlignError, printable
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare and how. It validates itself, so that every way to make one refuses the same values."""
+
+    reference: Path
+    """A dump, or a source (``hf:…``) that is still to be run; so is ``candidate``."""
+    candidate: Path
+    _: KW_ONLY
+    rules: Path | None = None
+    golden: Path | None = None
+    injected: Path | None = None
+    tolerances: Path | None = None
+    """A TOML file of ``[[tolerance]]`` tables. They come before those of the rules, and the first match wins."""
+    limits: Limits = field(default_factory=Limits)
+    step: int | None = None
+    only: str | None = None
+    """A regular expression: pairs whose name it does not match are left out."""
+    session: Path | None = None
+    """A session file, whose rules hold as if they were given again."""
+    settings: Settings = field(default_factory=Settings)
+    """How the sides that are sources are run."""
+    candidate_settings: Settings | None = None
+    """How the candidate is run, where that differs from the reference."""
+
+    def __post_init__(self) -> None:
+        if self.step is not None and self.step < 0:
+            raise AlignError(f"--step {self.step}: steps are counted from 0")
+        if self.only is not None:
+            try:
+                re.compile(self.only)
+            except re.error as error:
+                raise AlignError(f"--only {self.only!r} is not a regular expression: {error}") from error
+
+    def limits_with(self, rules: RulesFile) -> Limits:
+        """The limits, with the tolerances by layer: first those of the tolerances file, then those of the rules."""
+        return replace(self.limits, rules=(*_tolerance_rules(self.tolerances), *rules.tolerances))
+
+
+def _tolerance_rules(path: Path | None) -> tuple[ToleranceRule, ...]:
+    if path is None:
+        return ()
+    content = read_rules_file(path)
+    if replace(content, tolerances=()) != RulesFile():
+        raise AlignError(f"{printable(path)}: holds more than tolerances; give it with --rules, which takes all of it")
+    if not content.tolerances:
+        raise AlignError(f"{printable(path)}: holds no [[tolerance]], and would let anything pass; see docs/rules.md")
+    return content.tolerances
