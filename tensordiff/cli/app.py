@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
+from tensordiff.util.garbage_collector import heap_frozen
 
 if TYPE_CHECKING:
     from tensordiff.tui.launch import Wanted
@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 
 def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
     """Run the app until it ends; its status. Raises, the terminal being restored, where nothing could be opened."""
-    gc.disable()  # nothing that is imported is garbage, and looking for it takes a tenth of the time
-    with Line() as line:
+    with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
         from tensordiff.session.preferences import preferences_file, read_preferences
         from tensordiff.tui.app import TensordiffApp
 
         app = TensordiffApp(wanted, read_preferences(preferences_file()), keeps=keeps)
-    gc.freeze()
-    gc.enable()
     status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)

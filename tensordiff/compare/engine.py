@@ -28,7 +28,7 @@ from tensordiff.compare.row import values_of as values_of
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
-from tensordiff.util.collector import collector_held
+from tensordiff.util.garbage_collector import gc_paused
 
 MANY = 5_000
 """Pairs of a run for which the compiled pass is worth loading, however small they are."""
@@ -71,7 +71,7 @@ class Engine:
         """Measure pairs, in order; a row comes as soon as it and the few that are measured with it are known."""
         judging, compiled = Judge(), len(pairs) >= MANY or None
         for batch in in_batches(map(read_pair, pairs), _size):
-            with collector_held():
+            with gc_paused():
                 measured = self._measure(batch, compiled)
                 rows = [found if isinstance(found, Row) else judging.row(found) for found in measured]
             yield from rows

@@ -47,7 +47,7 @@ from tensordiff.dump.lint import (
 )
 from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
-from tensordiff.util.collector import collector_held
+from tensordiff.util.garbage_collector import gc_paused
 
 # Tables that tokens are looked up in, by the last part of their names ...
 _TABLES = frozenset((
@@ -230,7 +230,7 @@ class _Seen(NamedTuple):
 def lint_rows(rows: Iterable[Row]) -> Iterator[Finding]:
     """Findings about the values of both sides, from the rows of a comparison."""
     measured = [row for row in rows if row.diff is not None and row.diff.elements]
-    with collector_held():
+    with gc_paused():
         reference, candidate = (list(_findings(_seen(measured, side))) for side in (0, 1))
     for finding in reference:
         yield _named("both sides" if finding in candidate else "reference", finding)

@@ -38,7 +38,7 @@ from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.state import State, read_state, rules_of_state
-from tensordiff.util.collector import collector_held
+from tensordiff.util.garbage_collector import gc_paused
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Session:
     @classmethod
     def open(cls, request: Request, kept: State | None = None) -> Session:
         """Open both dumps, and those beside them, and align; as a session left it. Touches headers at most."""
-        with collector_held():
+        with gc_paused():
             reference, candidate = _open_source(request.reference), _open_source(request.candidate)
             injected, golden = map(_open_beside, (request.injected, request.golden))
             return cls.of_dumps(request, reference, candidate, injected=injected, golden=golden, kept=kept)
@@ -80,7 +80,7 @@ class Session:
         kept = kept or (read_state(request.session) if request.session else State())
         said = rules_of_state(kept, written)
         limits = request.limits_with(said)
-        with collector_held():
+        with gc_paused():
             engine = Engine(limits, _third(reference, injected, said), _third(reference, golden, said))
             plan = Plan.for_dumps(reference, candidate, said)
             alignment = align(reference, candidate, plan)
@@ -110,7 +110,7 @@ class Session:
     def aligned_with(self, said: RulesFile) -> tuple[Plan, Alignment]:
         """How the dumps would be aligned were this said instead."""
         plan = replace(Plan.for_dumps(self.reference, self.candidate, said), proven_maps=self.plan.proven_maps)
-        with collector_held():
+        with gc_paused():
             return plan, align(self.reference, self.candidate, plan)
 
     def realigned(self, said: RulesFile) -> Session:
@@ -253,7 +253,7 @@ class Session:
         """What the rows come to."""
         dumps = self.reference, self.candidate
         unread = (f"{d.path / p.file}: {p.sentence}" for d in dumps for p in d.problems if p.is_unread)
-        with collector_held():
+        with gc_paused():
             return Outcome(tuple(rows), tuple(map(printable, unread)))
 
 

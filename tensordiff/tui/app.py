@@ -22,12 +22,12 @@ from textual.screen import Screen
 
 from tensordiff.errors import printable
 from tensordiff.session.preferences import THEMES, Preferences
-from tensordiff.tui.collecting import TIDY_S, tidied, tidy
 from tensordiff.tui.comparison.opening import CouldNotOpen, OpeningScreen
 from tensordiff.tui.keys import BY_ID, bindings
 from tensordiff.tui.launch import Wanted
 from tensordiff.tui.palette import Commands
 from tensordiff.tui.table.columns import COLUMNS
+from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
 
 if TYPE_CHECKING:
     from tensordiff.session.request import Request
@@ -79,8 +79,8 @@ class TensordiffApp(App[int]):
         self.theme = _THEMES.get(self.settings.theme or "dark", self.settings.theme or "")
         self.set_keymap(dict(self.settings.keys))
         self._mind_signals()
-        self._leaving.enter_context(tidied())
-        self.set_interval(TIDY_S, tidy)
+        self._leaving.enter_context(collected_when_idle())
+        self.set_interval(IDLE_COLLECTION_S, collect_when_idle)
         sys.setswitchinterval(_SWITCH_S)
         self.push_screen(self._sized(self._first_screen()))
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensordiff.util.sizes import bytes_said
+from tensordiff.util.sizes import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -11,4 +11,4 @@ from tensordiff.util.sizes import bytes_said
      (5 * 10**9, "5.0 GB"), (2 * 10**12, "2.0 TB"), (3 * 10**15, "3000.0 TB")],
 )  # fmt: skip
 def test_bytes_are_said_in_the_unit_that_suits_them(nbytes: int, said: str) -> None:
-    assert bytes_said(nbytes) == said
+    assert format_bytes(nbytes) == said

@@ -15,7 +15,7 @@ from pathlib import Path
 from tensordiff.capture.events import Event, Note
 from tensordiff.capture.job import Job
 from tensordiff.errors import CaptureError, printable
-from tensordiff.util.sizes import bytes_said
+from tensordiff.util.sizes import format_bytes
 
 
 @dataclass
@@ -56,8 +56,8 @@ def tell_room(job: Job, nbytes: int | None, tell: Callable[[Event], None]) -> No
 def check_disk(folder: Path, nbytes: int | None, *, force: bool) -> str:
     """A sentence on size and room; refuses where it will not fit."""
     free = shutil.disk_usage(_nearest(folder)).free
-    size = "how much will be written is not known" if nbytes is None else f"about {bytes_said(nbytes)} to write"
-    sentence = f"{size}, {bytes_said(free)} free"
+    size = "how much will be written is not known" if nbytes is None else f"about {format_bytes(nbytes)} to write"
+    sentence = f"{size}, {format_bytes(free)} free"
     if (nbytes or 0) + _SPARE > free and not force:
         raise CaptureError(
             f"{printable(folder)}: {sentence}; write elsewhere, capture less with --layers, --leaves or --no-inputs, "

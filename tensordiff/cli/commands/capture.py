@@ -20,6 +20,7 @@ from tensordiff.cli.progress import Bar
 from tensordiff.cli.streams import echo, say
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.json import dumps
+from tensordiff.util.sizes import format_bytes
 
 
 @click.command("capture")
@@ -94,7 +95,7 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
     if as_json:
         echo(dumps({"schema": SCHEMA, "path": done.path, "entries": done.entries, **done.facts}))
     else:
-        echo(f"captured {done.entries:,} tensors, {_shown(done.facts.get('bytes'))}, in {printable(output)}")
+        echo(f"captured {done.entries:,} tensors, {_size(done.facts.get('bytes'))}, in {printable(output)}")
     return 0
 
 
@@ -155,10 +156,5 @@ def _absolute(path: Path) -> str:
     return str(path.expanduser().absolute())
 
 
-def _shown(nbytes: object) -> str:
-    if not isinstance(nbytes, int):
-        return "size unknown"
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes} bytes"
+def _size(nbytes: object) -> str:
+    return format_bytes(nbytes) if isinstance(nbytes, int) else "size unknown"

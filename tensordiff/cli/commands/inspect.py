@@ -22,7 +22,7 @@ from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.json import dumps
 from tensordiff.report.labels import number
-from tensordiff.util.sizes import bytes_said
+from tensordiff.util.sizes import format_bytes
 from tensordiff.util.text_width import columns, fit, pad, wrap
 
 
@@ -105,7 +105,7 @@ def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, An
             echo(line)
         total += record["bytes"] or 0
         status = status or _status([record])
-    echo(f"{len(entries)} entries, {bytes_said(total)}")
+    echo(f"{len(entries)} entries, {format_bytes(total)}")
     return status
 
 
@@ -140,7 +140,7 @@ def _about(record: dict[str, Any]) -> str:
     if record["shape"] is None:
         return ""
     shape = "×".join(map(str, record["shape"])) or "scalar"
-    return f"{record['dtype']:<10} {shape:>14} {bytes_said(record['bytes']):>9}"
+    return f"{record['dtype']:<10} {shape:>14} {format_bytes(record['bytes']):>9}"
 
 
 def _stats_cells(stats: dict[str, Any] | None) -> str:

@@ -19,7 +19,7 @@ from tensordiff.dump.files import MappedFile, map_file, member, parse_json
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
 from tensordiff.errors import BadFile
-from tensordiff.util.collector import collector_held
+from tensordiff.util.garbage_collector import gc_paused
 
 _MAX_BYTES = 1 << 28  # some half a million entries; what is longer is no manifest
 _MARK = manifest.SCHEMA.rpartition("/")[0].encode()
@@ -43,7 +43,7 @@ def look(found: Found) -> Dump | None:
     # Others too call their files so: it is ours if it says so, or lies beside shards.
     if _MARK not in text[:200] and not any(map(manifest.is_shard_name, found.files)):
         return None
-    with collector_held():
+    with gc_paused():
         read = _read_manifest(path, text) if name == MANIFEST else _read_journal(path, text)
     return Dump(
         path=found.path,

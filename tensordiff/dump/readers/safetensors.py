@@ -35,7 +35,7 @@ from tensordiff.dump.files import MAX_RANK, MappedFile, map_file, parse_json, vi
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.multi_file import Part, join, open_parts
 from tensordiff.errors import BadFile
-from tensordiff.util.collector import collector_held
+from tensordiff.util.garbage_collector import gc_paused
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -256,7 +256,7 @@ def _is_ours(found: Found) -> bool:
 
 
 def _open_part(path: Path) -> Part:
-    with collector_held():
+    with gc_paused():
         header = read_header(path)
         file = MappedFile(path)
         entries = [entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]

@@ -30,7 +30,6 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.state import Identity
 from tensordiff.session.state import row_name as key_of
-from tensordiff.tui.collecting import kept
 from tensordiff.tui.comparison import measuring
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.opening import CouldNotOpen, sentence_of
@@ -44,6 +43,7 @@ from tensordiff.tui.table.run_plot import Plot, Seen, painted, picture
 from tensordiff.tui.table.summary import Facts, Summary
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.text import plain
+from tensordiff.util.garbage_collector import heap_frozen
 
 _WATCH_S, _PLOT_S, _PLOT_MEASURING_S, _KEEP_S = 2.0, 0.15, 0.5, 0.6
 
@@ -141,7 +141,7 @@ class Comparison(Screen[None]):
         worker = get_current_worker()
         keeper = self.keeper if self._is_restored else Keeper.of(request, self.keeps)
         found = identities(request)
-        with kept():
+        with heap_frozen():
             opened = measuring.opened(Session.open(request, keeper.state), before)
         if worker.is_cancelled:
             return
@@ -339,7 +339,7 @@ class Comparison(Screen[None]):
 
 def _load_the_rest() -> None:
     """What keys will ask for, so that no key waits for it: the screens and panels that are not shown yet."""
-    with kept():
+    with heap_frozen():
         from textual.widgets import HelpPanel  # noqa: F401
 
         import tensordiff.tui.layer.screen

@@ -17,8 +17,8 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.search.outcome import Outcome, culprits
 from tensordiff.session.session import Session
-from tensordiff.tui.collecting import keep, kept
 from tensordiff.tui.table.model import Batch, Listing
+from tensordiff.util.garbage_collector import freeze_heap, heap_frozen
 
 Post = Callable[[Message], object]
 IsCancelled = Callable[[], bool]
@@ -69,12 +69,12 @@ def opened(session: Session, before: Listing | None = None) -> Opened:
 def measure(session: Session, post: Post, is_cancelled: IsCancelled) -> None:
     """Measure all pairs in order; leaves quietly when cancelled."""
     rows: list[Row] = []
-    with kept():
+    with heap_frozen():
         for batch in _batches(session, rows):
             if is_cancelled():
                 return
             post(Measured(session, batch))
-            keep()
+            freeze_heap()
         end = finished(session, rows)
     if not is_cancelled():
         post(end)

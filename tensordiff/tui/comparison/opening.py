@@ -19,11 +19,11 @@ from textual.widgets import Static
 from textual.worker import Worker, WorkerState
 
 from tensordiff.errors import TensordiffError
-from tensordiff.tui.collecting import kept
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.launch import Wanted
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
+from tensordiff.util.garbage_collector import heap_frozen
 
 if TYPE_CHECKING:
     from tensordiff.session.request import Request
@@ -78,7 +78,7 @@ class OpeningScreen(Screen[None]):
 
     def _load(self) -> Request:
         """In a thread: what takes long, for the app to find loaded."""
-        with kept():
+        with heap_frozen():
             import tensordiff.tui.comparison.screen  # noqa: F401
 
             return self.wanted.request()

@@ -24,7 +24,6 @@ from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.tui.collecting import kept
 from tensordiff.tui.comparison import measuring
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.exporting import Export, ExportChoice
@@ -37,6 +36,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.table.filter_bar import FilterBar
 from tensordiff.tui.table.model import Listing
 from tensordiff.tui.table.table import LayerTable
+from tensordiff.util.garbage_collector import heap_frozen
 
 if TYPE_CHECKING:
     from tensordiff.tui.rules.panel import RulesPanel
@@ -160,7 +160,7 @@ class DiffScreen(Viewing):
 
     def _realign(self, session: Session, before: Listing) -> None:
         worker = get_current_worker()
-        with kept():
+        with heap_frozen():
             opened = measuring.opened(session, before)
         if not worker.is_cancelled:
             self.post_message(self._Realigned(opened))

@@ -21,7 +21,6 @@ from tensordiff.report.json import dumps, row_json
 from tensordiff.report.labels import GLYPHS
 from tensordiff.session.session import Session
 from tensordiff.session.state import row_name as key_of
-from tensordiff.tui.collecting import kept
 from tensordiff.tui.comparison.comparison import Comparison
 from tensordiff.tui.dialogs import Ask, Choose, GoTo, Tick
 from tensordiff.tui.table.columns import COLUMNS
@@ -30,6 +29,7 @@ from tensordiff.tui.table.model import DIVERGES, Listing, Order, Pattern
 from tensordiff.tui.table.run_plot import Plot
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.table.tree import Tree
+from tensordiff.util.garbage_collector import heap_frozen
 
 
 class Viewing(Comparison):
@@ -146,7 +146,7 @@ class Viewing(Comparison):
         listing = self.listing
 
         def grow() -> None:
-            with kept():
+            with heap_frozen():
                 tree = Tree.of([pair.name for pair in listing.pairs], listing.is_input)
             if not get_current_worker().is_cancelled:
                 self.app.call_from_thread(self._show_tree, listing, tree)

@@ -23,12 +23,12 @@ from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.align.rules.usage import Hits
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.session.session import Session
-from tensordiff.tui.collecting import kept
 from tensordiff.tui.line_list import LineList
 from tensordiff.tui.rules.editing import Ruling
 from tensordiff.tui.rules.orphan_list import OrphanList, SuggestionList
 from tensordiff.tui.rules.pairing import Pairing
 from tensordiff.tui.rules.rule_list import RuleList
+from tensordiff.util.garbage_collector import heap_frozen
 
 
 class RulesPanel(Ruling, Pairing, Vertical):
@@ -140,13 +140,13 @@ class RulesPanel(Ruling, Pairing, Vertical):
     # Described, or Textual would spell out the whole session.
     @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _count(self, session: Session) -> None:
-        with kept():
+        with heap_frozen():
             hits = session.hits()
         self._tell(session, hits)
 
     @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _align(self, session: Session, book: RuleBook) -> None:
-        with kept():
+        with heap_frozen():
             session = session.realigned(book.said)
             hits = session.hits()
         self._tell(session, hits)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensordiff.tui.collecting import keep, kept, tidied, tidy
+from tensordiff.util.garbage_collector import collect_when_idle, collected_when_idle, freeze_heap, heap_frozen
 from tests.tui.running import running, samples
 
 
@@ -30,10 +30,10 @@ class Knot:
 
 def test_what_was_made_within_is_out_of_reach_and_nothing_is_collected_meanwhile() -> None:
     ends: list[int] = []
-    with kept():
+    with heap_frozen():
         assert not gc.isenabled()
         knot = Knot(ends)
-        with kept():
+        with heap_frozen():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -44,13 +44,13 @@ def test_what_was_made_within_is_out_of_reach_and_nothing_is_collected_meanwhile
 
 def test_a_collector_that_was_off_stays_off() -> None:
     gc.disable()
-    with kept():
+    with heap_frozen():
         pass
     assert not gc.isenabled()
 
 
 def test_a_failure_within_lets_the_collector_go_on() -> None:
-    with pytest.raises(ZeroDivisionError), kept():
+    with pytest.raises(ZeroDivisionError), heap_frozen():
         raise ZeroDivisionError
     assert gc.isenabled()
 
@@ -59,20 +59,20 @@ def test_what_is_young_is_collected_before_the_rest_is_kept() -> None:
     ends: list[int] = []
     gc.collect()
     Knot(ends)
-    keep()
+    freeze_heap()
     assert ends == [1]
 
 
 def test_tidying_collects_the_old_and_is_undone() -> None:
     before, ends = gc.get_threshold(), list[int]()
-    with tidied():
+    with collected_when_idle():
         assert gc.get_threshold()[2] > 10**6
         knot = Knot(ends)
         gc.collect(1)
         gc.collect(1)  # an old one by now
         del knot
         gc.collect(0)
-        tidy()
+        collect_when_idle()
         assert ends == [1]
     assert gc.get_threshold() == before
 
