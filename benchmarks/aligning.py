@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timing import best_of
-from tensordiff.align import Plan, align
+from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.index import Index
 from tensordiff.align.suggest import Suggester, accept
-from tensordiff.dump.model import Dump, Held, entry
+from tensordiff.dump.model import Dump, MemoryTensor, entry
 
 LAYERS = 200
 PARTS = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -25,7 +25,9 @@ def dumps(prefix: str, noise: float, *, scrambled: bool = False) -> Dump:
         names = [f"layer_{number:05d}-output" for number in np.random.default_rng(2).permutation(len(names))]
     arrays = (rng.standard_normal((16, 256), dtype=np.float32) for _ in names)
     noisy = (a + np.float32(noise) * error.standard_normal(a.shape, dtype=np.float32) for a in arrays)
-    return Dump(Path("memory"), "memory", tuple(entry(n, Held(a)) for n, a in zip(names, noisy, strict=True)), True)
+    return Dump(
+        Path("memory"), "memory", tuple(entry(n, MemoryTensor(a)) for n, a in zip(names, noisy, strict=True)), True
+    )
 
 
 def rows() -> list[list[str]]:
@@ -37,13 +39,13 @@ def rows() -> list[list[str]]:
 
     def by_value() -> None:
         nonlocal found
-        plan = Plan.for_dumps(reference, unnamed)
+        plan = AlignmentPlan.for_dumps(reference, unnamed)
         sides = Index(reference, plan.rules, "reference"), Index(unnamed, plan.rules, "candidate")
         suggester = Suggester(*sides, align(reference, unnamed, plan))
         found = len(accept(list(suggester.suggestions()), *sides))
 
     def rules_alone() -> None:
-        rules = Plan.for_dumps(reference, candidate).rules
+        rules = AlignmentPlan.for_dumps(reference, candidate).rules
         for side, dump in (("reference", reference), ("candidate", candidate)):
             for item in dump.entries:
                 rules.canonical(item.layer, side)

@@ -15,7 +15,7 @@ from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
 from tensordiff.compare.measure.dispatch import warm_up
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.model import Held, entry
+from tensordiff.dump.model import MemoryTensor, entry
 
 PAIRS = (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))
 MEGABYTES = (1, 16, 256)
@@ -85,5 +85,5 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
 
 
 def _aligned(number: int, ref: Array, cand: Array) -> Pair:
-    sides = (entry(f"layer{number}-output", Held(side)) for side in (ref, cand))
+    sides = (entry(f"layer{number}-output", MemoryTensor(side)) for side in (ref, cand))
     return Pair(number, f"layer{number}", *sides, by="name")

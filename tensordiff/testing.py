@@ -26,7 +26,7 @@ from tensordiff.compare.row import Row
 from tensordiff.disagreement import Disagreement, place_for_report
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Held, entry
+from tensordiff.dump.model import MemoryTensor, entry
 from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.report.labels import label
@@ -98,7 +98,7 @@ def _given(path: PathLike | Arrays | None) -> Path | None:
 def _dump(given: PathLike | Arrays, side: str) -> Dump:
     if not isinstance(given, Mapping):
         return open_dump(Path(given))
-    entries = tuple(entry(name, Held(_array(name, value))) for name, value in given.items())
+    entries = tuple(entry(name, MemoryTensor(_array(name, value))) for name, value in given.items())
     return Dump(Path(side), "arrays", entries, ordered=True)
 
 

@@ -12,7 +12,7 @@ import safetensors.numpy
 from tensordiff.align import Alignment, Pair, align
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Held as Held
+from tensordiff.dump.model import MemoryTensor as MemoryTensor
 from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile
@@ -75,7 +75,7 @@ def held(tensors: Mapping[str, Array | None], *, ordered: bool = True, step: int
 
 
 def _entry(name: str, array: Array | None, step: int) -> Entry:
-    return entry(name, Unreadable() if array is None else Held(np.asarray(array)), step)
+    return entry(name, Unreadable() if array is None else MemoryTensor(np.asarray(array)), step)
 
 
 def aligned(reference: Mapping[str, Array | None], candidate: Mapping[str, Array | None]) -> Alignment:

@@ -1,6 +1,6 @@
 """Which tensor answers which."""
 
-from tensordiff.align.match import Alignment, Pair, Plan, align
+from tensordiff.align.match import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.rules.rule import RuleSet
 
-__all__ = ["Alignment", "Pair", "Plan", "RuleSet", "align"]
+__all__ = ["Alignment", "AlignmentPlan", "Pair", "RuleSet", "align"]

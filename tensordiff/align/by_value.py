@@ -35,7 +35,7 @@ _PART = 1 << 20
 _SAME = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
 
 
-class Sketch(NamedTuple):
+class Fingerprint(NamedTuple):
     """What is remembered of a tensor."""
 
     entry: Entry
@@ -55,7 +55,7 @@ class Sketch(NamedTuple):
         return self.core[-1] if self.core else 1
 
 
-def sketch(entry: Entry) -> Sketch | None:
+def sketch(entry: Entry) -> Fingerprint | None:
     """Read a tensor once; None where its values tell nothing."""
     try:
         array = entry.read()
@@ -67,7 +67,7 @@ def sketch(entry: Entry) -> Sketch | None:
     return _of_values(entry, array)
 
 
-def _of_values(entry: Entry, array: Array) -> Sketch | None:
+def _of_values(entry: Entry, array: Array) -> Fingerprint | None:
     flat, total, squares, largest = array.reshape(-1), 0.0, 0.0, 0.0
     with np.errstate(all="ignore"):
         for begin in range(0, flat.size, _PART):
@@ -80,7 +80,7 @@ def _of_values(entry: Entry, array: Array) -> Sketch | None:
         return None
     core = tuple(size for size in array.shape if size != 1)
     sample = flat[:SAMPLE].astype(np.float64)
-    return Sketch(entry, core, flat.size, mean, rms, largest, sample, _SAME.get(name_of(array.dtype), 0.0))
+    return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, _SAME.get(name_of(array.dtype), 0.0))
 
 
 HEAD_SIZES = (16, 32, 64, 80, 96, 128, 192, 256)
@@ -104,7 +104,7 @@ def rel_l2(ref: Array, cand: Array) -> float:
     return math.sqrt(float(np.dot(c - r, c - r)) / size) if size else math.inf
 
 
-def tolerance(a: Sketch, b: Sketch) -> float:
+def tolerance(a: Fingerprint, b: Fingerprint) -> float:
     """The distance up to which two tensors may be the same: that of the coarser."""
     return max(a.same, b.same)
 
@@ -112,11 +112,11 @@ def tolerance(a: Sketch, b: Sketch) -> float:
 class Library:
     """One side's sketches, to be searched by the numbers that no layout changes."""
 
-    def __init__(self, sketches: Sequence[Sketch]) -> None:
+    def __init__(self, sketches: Sequence[Fingerprint]) -> None:
         self.sketches = sketches
         self.numbers = np.array([(s.size, s.mean, s.rms, s.largest, s.same) for s in sketches]).reshape(-1, 5)
 
-    def alike(self, other: Sketch) -> Iterator[Sketch]:
+    def alike(self, other: Fingerprint) -> Iterator[Fingerprint]:
         """Tensors of the same size and spread."""
         if not self.sketches:
             return
@@ -166,9 +166,9 @@ def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iter
                 yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"
 
 
-def by_layer(sketches: Iterable[Sketch]) -> dict[CallKey, list[Sketch]]:
+def by_layer(sketches: Iterable[Fingerprint]) -> dict[CallKey, list[Fingerprint]]:
     """Sketches by layer, step and call."""
-    found: dict[CallKey, list[Sketch]] = defaultdict(list)
+    found: dict[CallKey, list[Fingerprint]] = defaultdict(list)
     for item in sketches:
         found[item.entry.call_key].append(item)
     return found

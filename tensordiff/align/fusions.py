@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.align.by_value import Sketch
+from tensordiff.align.by_value import Fingerprint
 from tensordiff.align.expression import parse
 from tensordiff.align.expression.activations import gelu, gelu_tanh, relu, silu
 
@@ -22,31 +22,31 @@ WINDOW = 6
 ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}
 _LOOSE = 20.0  # a sample is not the whole: its error may be larger than the tensor's
 
-Parts = tuple[Sketch, ...]
+Parts = tuple[Fingerprint, ...]
 
 
 class Fusions:
     """What neighbours of one side could be fused to, ready to be compared with a tensor of the other."""
 
-    def __init__(self, sketches: Sequence[Sketch], orphans: Sequence[Sketch] = ()) -> None:
+    def __init__(self, sketches: Sequence[Fingerprint], orphans: Sequence[Fingerprint] = ()) -> None:
         self.singles, self.orphans = sketches, orphans
         pairs = [(a, b) for k, a in enumerate(sketches) for b in sketches[k + 1 : k + WINDOW] if a.core == b.core]
         self.pairs: list[Parts] = [both for both in pairs if len(both[0].sample) == len(both[1].sample)]
         self.cats = list(_cats(sketches))
         self.cat_numbers = np.array([_cat_numbers(parts) for parts in self.cats]).reshape(-1, 3)
 
-    def of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def of(self, target: Fingerprint) -> Iterator[tuple[str, Parts]]:
         """Expressions over ``{0}``, ``{1}``, … that may be the target, with their parts."""
         yield from self._one_token(target)
         yield from self._cats_of(target)
         yield from self._products_and_sums(target)
 
-    def _one_token(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def _one_token(self, target: Fingerprint) -> Iterator[tuple[str, Parts]]:
         for item in self.singles:
             if len(item.core) >= 2 and item.core[-1:] == target.core[-1:] and item.size > target.size == item.width:
                 yield "last_token({0})", (item,)
 
-    def _cats_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def _cats_of(self, target: Fingerprint) -> Iterator[tuple[str, Parts]]:
         if not self.cats or len(target.core) < 2:
             return
         rows, width, squares = self.cat_numbers.T
@@ -57,14 +57,14 @@ class Fusions:
                 names = ", ".join(f"{{{n}}}" for n in range(len(parts)))
                 yield f"cat({names})", parts
 
-    def slices_of(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def slices_of(self, target: Fingerprint) -> Iterator[tuple[str, Parts]]:
         """Part of a wider tensor that has no partner as a whole."""
         for item in self.orphans:
             if item.core[:-1] == target.core[:-1] and item.width > target.width:
                 for start in _where(_first_row(item), _first_row(target), _LOOSE * target.same):
                     yield f"slice({{0}}, -1, {start}, {start + target.width})", (item,)
 
-    def _products_and_sums(self, target: Sketch) -> Iterator[tuple[str, Parts]]:
+    def _products_and_sums(self, target: Fingerprint) -> Iterator[tuple[str, Parts]]:
         near = _LOOSE * target.same
         for parts in self.pairs:
             a, b = parts
@@ -79,7 +79,7 @@ class Fusions:
                     yield f"mul({name}({{1}}), {{0}})", parts
 
 
-def _first_row(item: Sketch) -> NDArray[np.float64]:
+def _first_row(item: Fingerprint) -> NDArray[np.float64]:
     return np.asarray(item.entry.read().reshape(-1, item.width)[0], np.float64)
 
 
@@ -101,7 +101,7 @@ def _is_near(values: NDArray[np.float64], target: NDArray[np.float64], near: flo
     return bool(np.linalg.norm(values - target) <= near * np.linalg.norm(target))
 
 
-def _cats(sketches: Sequence[Sketch]) -> Iterator[Parts]:
+def _cats(sketches: Sequence[Fingerprint]) -> Iterator[Parts]:
     """Two or three neighbours that differ at most in their last dimension."""
     for k, first in enumerate(sketches):
         window = [s for s in sketches[k + 1 : k + WINDOW] if s.core[:-1] == first.core[:-1] and len(s.core) > 1]

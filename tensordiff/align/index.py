@@ -124,7 +124,7 @@ def _is_call(entry: Entry, parts: NameParts, calls: list[Entry]) -> bool:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedTensor:
     """A tensor that an expression makes of entries."""
 
     expression: Expression
@@ -145,21 +145,21 @@ class Computed:
 def computed(expression: Expression, entries: Mapping[str, Entry]) -> Entry:
     """An entry whose values are computed; it stands where the last of its parts stands."""
     last = list(entries.values())[-1]
-    return last._replace(name=str(expression), stored=Computed(expression, entries))
+    return last._replace(name=str(expression), stored=ComputedTensor(expression, entries))
 
 
 def viewed(entry: Entry, view: str) -> Entry:
     """An entry seen through a view; it keeps its name."""
     expression = view_of(parse_view(view), Name(entry.name))
-    return entry._replace(stored=Computed(expression, {entry.name: entry}, view))
+    return entry._replace(stored=ComputedTensor(expression, {entry.name: entry}, view))
 
 
 def view_on(entry: Entry) -> str:
     """The view that an entry is seen through, if any."""
-    return entry.stored.view if isinstance(entry.stored, Computed) else ""
+    return entry.stored.view if isinstance(entry.stored, ComputedTensor) else ""
 
 
 def parts_of(entry: Entry) -> Iterable[Entry]:
     """The entries of the dump that an entry is made of: itself, or an expression's."""
     stored = entry.stored
-    return stored.entries.values() if isinstance(stored, Computed) else (entry,)
+    return stored.entries.values() if isinstance(stored, ComputedTensor) else (entry,)

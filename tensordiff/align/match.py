@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensordiff.align.index import Computed, Index, parts_of, say_one_call_twice, view_on, viewed
+from tensordiff.align.index import ComputedTensor, Index, parts_of, say_one_call_twice, view_on, viewed
 from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
@@ -74,7 +74,7 @@ LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
 
 
 @dataclass(frozen=True)
-class Plan:
+class AlignmentPlan:
     """How to pair: rules for names, and what a person or a preset says beyond names."""
 
     rules: RuleSet = field(default_factory=RuleSet)
@@ -88,7 +88,7 @@ class Plan:
     """Accepted because the values are equal."""
 
     @classmethod
-    def for_dumps(cls, reference: Dump, candidate: Dump, said: RulesFile | None = None) -> Plan:
+    def for_dumps(cls, reference: Dump, candidate: Dump, said: RulesFile | None = None) -> AlignmentPlan:
         """What the names of two dumps ask for, after what a person said."""
         said = said or RulesFile()
         chosen = choose(reference, candidate, said.presets)
@@ -97,9 +97,9 @@ class Plan:
         return cls(rules, maps, chosen.maps, tuple(view for view in said.views if view.on))
 
 
-def align(reference: Dump, candidate: Dump, plan: Plan | None = None) -> Alignment:
+def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
     """Pair two dumps."""
-    plan = plan or Plan.for_dumps(reference, candidate)
+    plan = plan or AlignmentPlan.for_dumps(reference, candidate)
     sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate")
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
@@ -168,11 +168,11 @@ class _Matcher:
         """The layers' names, their own where several would be one; of a fused layer, the side's that has it whole."""
         own_names = self.reference.own_names
         for reference, candidate, _ in found:
-            is_fused = isinstance(reference.stored, Computed) and len(reference.stored.entries) > 1
+            is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
             name = None if is_fused else own_names.get(id(reference))
             yield name or (self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference))
 
-    def alignment(self, plan: Plan) -> Alignment:
+    def alignment(self, plan: AlignmentPlan) -> Alignment:
         """All that was found, in execution order."""
         found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
         pairs = (Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(found), found, strict=True)))
@@ -286,7 +286,7 @@ def _fits(reference: Entry, candidate: Entry) -> bool:
 # --- views ---------------------------------------------------------------------------------------
 
 
-def _viewer(plan: Plan) -> Callable[[Pair], Pair]:
+def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
     """Sees a pair of outputs through the first view that is for it; a built-in one only where shapes need it."""
     said, built_in = _finder(plan.views), _finder(plan.fallback_views)
 

@@ -27,7 +27,7 @@ _OTHER_OP, _INSTEAD, _OTHER_SHAPE, _OTHER_VALUES = 1.3, 1.7, 0.9, 0.4
 _MOST_CELLS = 1 << 22
 _READ = 1 << 16  # elements of an output that are looked at
 
-Sketch = tuple[float, float]
+ValueStats = tuple[float, float]
 """Mean and root mean square of some values."""
 Group = tuple[str, str, int, int]
 """Canonical layer, kind, step, call."""
@@ -55,17 +55,17 @@ class Operation:
             return ()
 
     @cached_property
-    def sketch(self) -> Sketch:
+    def sketch(self) -> ValueStats:
         """Of what it gave."""
         return _sketch(self.outputs[0])
 
     @cached_property
-    def given(self) -> tuple[Sketch, ...]:
+    def given(self) -> tuple[ValueStats, ...]:
         """Of all that it was given, as far as that was written."""
         return tuple(_sketch(entry) for entry in self.entries if entry.is_input)
 
 
-def _sketch(entry: Entry) -> Sketch:
+def _sketch(entry: Entry) -> ValueStats:
     try:
         some: Array = entry.read().reshape(-1)[:_READ].astype(np.float64)
     except (DumpError, ValueError, TypeError):
@@ -159,7 +159,7 @@ def _were_given_alike(ours: Operation, theirs: Operation) -> bool:
     return bool(mine) and len(mine) == len(others) and all(map(_alike, mine, others))
 
 
-def _alike(ours: Sketch, theirs: Sketch) -> bool:
+def _alike(ours: ValueStats, theirs: ValueStats) -> bool:
     """Whether two values could be the same, roughly."""
     (mean_a, rms_a), (mean_b, rms_b) = ours, theirs
     size = max(rms_a, rms_b, 1e-30)

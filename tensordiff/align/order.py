@@ -6,7 +6,7 @@ residual is added between two layers), what the layers of a transformer are call
 Execution order: of the pairs, and whether both sides ran in the same.
 
 A folder of MAX files has none. Then it is taken from the other side; if neither has one it is recovered
-from the values, see ``recover``.
+from the values, see ``infer_order``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_READ = 20_000  # entries up to which values are asked at all
 _SMALLEST = 16
 
 
-def recover(dump: Dump) -> tuple[list[Entry], bool]:
+def infer_order(dump: Dump) -> tuple[list[Entry], bool]:
     """A dump's entries in a likely order of execution, and whether values had a say in it."""
     nodes = dict.fromkeys(e.call_key for e in dump.entries)
     edges = set(_from_values(dump)) if len(dump) <= _MOST_READ else set()
@@ -168,10 +168,10 @@ def _keys(nodes: Iterable[CallKey]) -> dict[CallKey, Key]:
 
 
 Order = Literal["same", "differs", "unknown"]
-Found = TypeVar("Found", bound=tuple[Entry, Entry, str])
+PairT = TypeVar("PairT", bound=tuple[Entry, Entry, str])
 
 
-class Part(NamedTuple):
+class OrderDifference(NamedTuple):
     """One position at which the two sides do not run the same layer."""
 
     position: int
@@ -179,7 +179,7 @@ class Part(NamedTuple):
     candidate: str
 
 
-def in_execution_order(reference: Dump, candidate: Dump, found: Sequence[Found]) -> tuple[list[Found], str]:
+def in_execution_order(reference: Dump, candidate: Dump, found: Sequence[PairT]) -> tuple[list[PairT], str]:
     """Pairs as they ran, and what that was taken from."""
     if candidate.ordered and not reference.ordered:
         place = _places(candidate.entries)
@@ -190,7 +190,7 @@ def in_execution_order(reference: Dump, candidate: Dump, found: Sequence[Found])
 
 
 def _recovered(dump: Dump) -> tuple[Sequence[Entry], str]:
-    entries, by_values = recover(dump)
+    entries, by_values = infer_order(dump)
     return entries, "values" if by_values else "names"
 
 
@@ -219,17 +219,19 @@ def compare_order(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry,
     """Whether what was paired ran in the same sequence on both sides."""
     if not (reference.ordered and candidate.ordered):
         return "unknown"
-    return "differs" if order_parts(reference, candidate, found) else "same"
+    return "differs" if order_differences(reference, candidate, found) else "same"
 
 
-def order_parts(reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]) -> list[Part]:
+def order_differences(
+    reference: Dump, candidate: Dump, found: Sequence[tuple[Entry, Entry, str]]
+) -> list[OrderDifference]:
     """Position by position, where the two sequences of paired outputs are not the same."""
     outputs = [(r, c) for r, c in _each_once(found) if not r.is_input]
     ours, theirs = _places(reference.entries), _places(candidate.entries)
     by_reference = sorted(outputs, key=lambda pair: _last(ours, pair[0]))
     by_candidate = sorted(outputs, key=lambda pair: _last(theirs, pair[1]))
     return [
-        Part(k, a[0].name, b[0].name)
+        OrderDifference(k, a[0].name, b[0].name)
         for k, (a, b) in enumerate(zip(by_reference, by_candidate, strict=True))
         if a[0] is not b[0]
     ]

@@ -80,7 +80,7 @@ def default_rules() -> tuple[Rule, ...]:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PresetChoice:
     """The presets that two dumps ask for."""
 
     presets: Mapping[Side, tuple[str, ...]]
@@ -105,12 +105,12 @@ class Chosen:
         return [side for side, names in self.presets.items() if name in names]
 
 
-def choose(reference: Dump, candidate: Dump, names: Sequence[str] | None = None) -> Chosen:
+def choose(reference: Dump, candidate: Dump, names: Sequence[str] | None = None) -> PresetChoice:
     """The presets that the names of two dumps are of; if some are given, those, for both sides."""
     if names is not None:
-        return Chosen({side: tuple(names) for side in get_args(Side)})
+        return PresetChoice({side: tuple(names) for side in get_args(Side)})
     ours, theirs = fitting(reference), fitting(candidate)
-    return Chosen({"reference": ours or theirs, "candidate": theirs or ours})
+    return PresetChoice({"reference": ours or theirs, "candidate": theirs or ours})
 
 
 def fitting(dump: Dump) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from tensordiff.align.by_value import Library, Match, Sketch, by_layer, layouts, rel_l2, sketch, tolerance
+from tensordiff.align.by_value import Fingerprint, Library, Match, by_layer, layouts, rel_l2, sketch, tolerance
 from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name
 from tensordiff.align.fusions import Fusions, Parts, fill
@@ -108,14 +108,14 @@ class Suggester:
         return {*pairs, *((match.reference.layer, match.candidate.layer) for match in proven)}
 
     @cached_property
-    def _outputs_reference(self) -> list[Sketch]:
+    def _outputs_reference(self) -> list[Fingerprint]:
         return self._sketches(e for e in self.reference.dump.entries if not e.is_input)
 
     @cached_property
-    def _outputs_candidate(self) -> list[Sketch]:
+    def _outputs_candidate(self) -> list[Fingerprint]:
         return self._sketches(e for e in self.candidate.dump.entries if not e.is_input)
 
-    def _sketches(self, entries: Iterable[Entry]) -> list[Sketch]:
+    def _sketches(self, entries: Iterable[Entry]) -> list[Fingerprint]:
         return [found for entry in self._ticking(entries) if (found := sketch(entry)) is not None]
 
     def _ticking(self, items: Iterable[T]) -> Iterator[T]:
@@ -123,7 +123,7 @@ class Suggester:
             self.tick()
             yield item
 
-    def _orphans(self, entries: Iterable[Entry]) -> list[Sketch]:
+    def _orphans(self, entries: Iterable[Entry]) -> list[Fingerprint]:
         known = {id(s.entry): s for s in (*self._outputs_reference, *self._outputs_candidate)}
         return [known[id(entry)] for entry in entries if id(entry) in known]
 
@@ -149,11 +149,11 @@ class Suggester:
         return Support(agreeing, agreeing / max(len(ours), len(theirs)))
 
     @cached_property
-    def _inputs_reference(self) -> dict[CallKey, list[Sketch]]:
+    def _inputs_reference(self) -> dict[CallKey, list[Fingerprint]]:
         return by_layer(self._sketches(e for e in self.reference.dump.entries if e.is_input))
 
     @cached_property
-    def _inputs_candidate(self) -> dict[CallKey, list[Sketch]]:
+    def _inputs_candidate(self) -> dict[CallKey, list[Fingerprint]]:
         return by_layer(self._sketches(e for e in self.candidate.dump.entries if e.is_input))
 
     def _alikeness(self, match: Match) -> float:
@@ -171,7 +171,7 @@ class Suggester:
     # --- fused tensors ---------------------------------------------------------------------------
 
     def _fused(
-        self, target: Sketch, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
+        self, target: Fingerprint, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
     ) -> tuple[Suggestion, Parts] | None:
         """The likeliest of the expressions tried that are the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
@@ -190,7 +190,7 @@ class Suggester:
 _Proven = tuple[float, str, Parts]
 
 
-def _proven(tried: Iterable[tuple[str, Parts]], target: Sketch) -> list[_Proven]:
+def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Proven]:
     """The expressions that hold by value."""
     wanted = target.entry.read()
     measured = (
@@ -201,7 +201,9 @@ def _proven(tried: Iterable[tuple[str, Parts]], target: Sketch) -> list[_Proven]
     return [item for item in measured if item[0] <= max(target.same, *(part.same for part in item[2]))]
 
 
-def _of_partners(proven: list[_Proven], target: Sketch, partners: set[tuple[str, str]], swapped: bool) -> list[_Proven]:
+def _of_partners(
+    proven: list[_Proven], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
+) -> list[_Proven]:
     """Of fusions that are equal, those of a layer that is the target's own by another call or port."""
 
     def is_partner(item: _Proven) -> bool:
@@ -211,7 +213,7 @@ def _of_partners(proven: list[_Proven], target: Sketch, partners: set[tuple[str,
     return [item for item in proven if is_partner(item)] or proven
 
 
-def _likeness(mine: Index, other: Index, proven: _Proven, target: Sketch) -> float:
+def _likeness(mine: Index, other: Index, proven: _Proven, target: Fingerprint) -> float:
     names = mine.canonical(proven[2][0].entry), other.canonical(target.entry)
     return SequenceMatcher(None, *names, autojunk=False).ratio()
 
@@ -225,7 +227,7 @@ def label(index: Index, entry: Entry) -> str:
     return text if index.find(text, entry.step) is entry else entry.name
 
 
-def _is_equal(a: Sketch, b: Sketch) -> bool:
+def _is_equal(a: Fingerprint, b: Fingerprint) -> bool:
     """Whether two inputs are the same by their sketches: enough to weigh with, not to pair by."""
     near = 3 * tolerance(a, b)
     if a.size != b.size or abs(a.rms - b.rms) > near * b.rms or abs(a.mean - b.mean) > near * b.rms:
@@ -233,7 +235,7 @@ def _is_equal(a: Sketch, b: Sketch) -> bool:
     return rel_l2(b.sample, a.sample) <= 10 * near
 
 
-def _best(target: Sketch, library: Library) -> list[Match]:
+def _best(target: Fingerprint, library: Library) -> list[Match]:
     """The reference's tensors that are this one by value, and no worse than a few times the best."""
     wanted = target.entry.read()
     found = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
@@ -241,7 +243,7 @@ def _best(target: Sketch, library: Library) -> list[Match]:
     return [match for match in found if match.rel_l2 <= 3 * best + 1e-7]
 
 
-def _in_some_layout(item: Sketch, target: Sketch, wanted: Array) -> Match | None:
+def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:
     if item.entry.step != target.entry.step:
         return None
     array = item.entry.read()

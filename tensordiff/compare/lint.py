@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.align.index import Computed
+from tensordiff.align.index import ComputedTensor
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
@@ -33,17 +33,17 @@ from tensordiff.dump.lint import (
     SHOWN,
     Finding,
     block_part,
-    breaks_found,
+    broken_chain_findings,
     by_port,
     call_of_block_before,
     chunks,
-    inf_found,
+    identical_findings,
+    inf_findings,
     is_never_zero,
     lint_headers,
-    nan_found,
+    nan_findings,
     overflows,
-    same_found,
-    zeros_found,
+    zero_findings,
 )
 from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
@@ -264,13 +264,15 @@ def _rms(diff: Diff, side: int) -> float:
 
 
 def _findings(seen: list[_Seen]) -> Iterator[Finding]:
-    yield from nan_found([(one.entry.name, one.nan) for one in seen if one.nan])
-    yield from inf_found([(name, count) for name, count in _overflows(seen) if count])
+    yield from nan_findings([(one.entry.name, one.nan) for one in seen if one.nan])
+    yield from inf_findings([(name, count) for name, count in _overflows(seen) if count])
     zeros = (one.entry for one in seen if one.rms == 0 and not one.nan and not one.inf and is_never_zero(one.entry))
-    yield from zeros_found(*by_port(entry for entry in zeros if _is_zero(entry)))
-    lying = [one for one in seen if not isinstance(one.entry.stored, Computed)]  # what a block gave or got, as it did
-    yield from same_found(_identical(lying))
-    yield from breaks_found(_breaks(lying))
+    yield from zero_findings(*by_port(entry for entry in zeros if _is_zero(entry)))
+    lying = [
+        one for one in seen if not isinstance(one.entry.stored, ComputedTensor)
+    ]  # what a block gave or got, as it did
+    yield from identical_findings(_identical(lying))
+    yield from broken_chain_findings(_breaks(lying))
 
 
 def _overflows(seen: Sequence[_Seen]) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """Finding out what lies at a path, by looking and never by asking.
 
-A reader is one module with one function: it is shown what was ``Found`` at the path and either
+A reader is one module with one function: it is shown what was ``DumpPath`` at the path and either
 answers with a ``Dump`` or says ``None``, not mine. ``READERS`` lists them, most particular first; a
 new format is one module and one line here. A folder of folders ``0``, ``1``, … is one dump a step.
 """
@@ -20,7 +20,7 @@ from tensordiff.errors import NotADump, printable
 
 
 @dataclass(frozen=True)
-class Found:
+class DumpPath:
     """What lies at a path: one look, shared by all readers."""
 
     path: Path
@@ -54,7 +54,7 @@ class Found:
         return b"" if self.is_folder else map_file(self.path)[:64]
 
 
-Reader = Callable[[Found], Dump | None]
+Reader = Callable[[DumpPath], Dump | None]
 
 
 def readers() -> tuple[Reader, ...]:
@@ -78,13 +78,13 @@ def readers() -> tuple[Reader, ...]:
 def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open whatever dump lies at a path. Touches headers at most."""
     try:
-        return _open(Found(Path(path)), path)
+        return _open(DumpPath(Path(path)), path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and who may read it") from error
 
 
-def _open(found: Found, path: str | os.PathLike[str]) -> Dump:
+def _open(found: DumpPath, path: str | os.PathLike[str]) -> Dump:
     if not found.path.exists():
         raise NotADump(f"{printable(path)}: no such file or folder; check the path")
     dump = _ask_readers(found)
@@ -93,16 +93,16 @@ def _open(found: Found, path: str | os.PathLike[str]) -> Dump:
     return dump
 
 
-def _ask_readers(found: Found) -> Dump | None:
+def _ask_readers(found: DumpPath) -> Dump | None:
     return next((dump for reader in readers() if (dump := reader(found)) is not None), None)
 
 
-def _steps(found: Found) -> Dump | None:
+def _steps(found: DumpPath) -> Dump | None:
     """Folders named by number, each a dump of one format, are the steps of one run."""
     if not found.is_folder:
         return None
     steps, twins = _step_folders(found)
-    dumps = {step: _ask_readers(Found(found.path / name)) for step, name in steps.items()}
+    dumps = {step: _ask_readers(DumpPath(found.path / name)) for step, name in steps.items()}
     parts = {step: dump for step, dump in dumps.items() if dump is not None}
     if not parts:
         return None
@@ -122,7 +122,7 @@ def _steps(found: Found) -> Dump | None:
     )
 
 
-def _step_folders(found: Found) -> tuple[dict[int, str], tuple[Problem, ...]]:
+def _step_folders(found: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
     """Step numbers and their folders, and folders left out because another is that step; links out count as none."""
     out = {problem.file for problem in found.problems}
     names = [p.name for p in found.path.iterdir() if p.name.isdecimal() and p.is_dir() and p.name not in out]
@@ -134,7 +134,7 @@ def _step_folders(found: Found) -> tuple[dict[int, str], tuple[Problem, ...]]:
     return steps, tuple(Problem(name, why.format(steps[int(name)], int(name)), is_unread=True) for name in twins)
 
 
-def _why_not(found: Found) -> str:
+def _why_not(found: DumpPath) -> str:
     if not found.is_folder:
         return "is not a tensor file we know (.safetensors, .pt, .max, .npy, .npz)"
     inside = sorted(p.name for p in found.path.iterdir() if p.is_dir())[:3]

@@ -80,7 +80,7 @@ def _keep_mapped(file: MappedFile) -> Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Slab:
+class FileTensor:
     """A tensor lying at an offset of a file, contiguous or strided (strides count elements)."""
 
     file: MappedFile

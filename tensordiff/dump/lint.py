@@ -40,7 +40,7 @@ class Finding(NamedTuple):
     do: str
 
 
-def nan_found(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
+def nan_findings(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Entries, in execution order, and how many NaN each holds."""
     if held:
         yield Finding(
@@ -49,7 +49,7 @@ def nan_found(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def inf_found(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
+def inf_findings(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Entries, in execution order, and how many +inf each holds; -inf is what masks are made of."""
     if held:
         yield Finding(
@@ -65,7 +65,7 @@ def _others(held: Sequence[tuple[str, int]]) -> str:
     return f", and {_counted(names, 'more entry holds', 'more entries hold')} some: {listed(names)}" if names else ""
 
 
-def zeros_found(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Finding]:
+def zero_findings(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Finding]:
     """Entries of nothing but zeros."""
     if outputs:
         yield Finding(
@@ -80,7 +80,7 @@ def zeros_found(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Findi
         )  # fmt: skip
 
 
-def same_found(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
+def identical_findings(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
     """Entries of several blocks that hold the same bytes, each group in execution order."""
     yield from _few(
         Finding(
@@ -92,7 +92,7 @@ def same_found(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def breaks_found(breaks: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def broken_chain_findings(breaks: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     """Inputs of blocks, each with the output of the block before, which it should be."""
     yield from _few(
         Finding(
@@ -133,7 +133,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 _CHUNK = 1 << 18
 
 
-class Facts(NamedTuple):
+class EntryFacts(NamedTuple):
     """What is kept of an entry that was read."""
 
     entry: Entry
@@ -169,7 +169,7 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
         )
 
 
-def read_facts(dump: Dump) -> Iterator[Facts | Finding]:
+def read_facts(dump: Dump) -> Iterator[EntryFacts | Finding]:
     """Read every entry once; an unreadable one is a finding."""
     for entry in dump.entries:
         try:
@@ -178,7 +178,7 @@ def read_facts(dump: Dump) -> Iterator[Facts | Finding]:
             yield Finding("error", entry.name, str(error), "it cannot be compared", "dump it again")
 
 
-def facts_of(entry: Entry) -> Facts:
+def facts_of(entry: Entry) -> EntryFacts:
     """The few facts kept of an entry."""
     array = entry.read()
     first = array.reshape(-1)[:1]
@@ -191,7 +191,7 @@ def facts_of(entry: Entry) -> Facts:
                 nan += int(np.count_nonzero(np.isnan(part)))
                 inf += overflows(part)
     digest = (entry.spec.dtype.name, array.size, crc)
-    return Facts(entry, digest, constant, constant and array.size > 0 and not first[0], nan, inf)
+    return EntryFacts(entry, digest, constant, constant and array.size > 0 and not first[0], nan, inf)
 
 
 def chunks(array: Array) -> Iterator[Array]:
@@ -206,15 +206,15 @@ def overflows(part: Array) -> int:
     return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
 
 
-def lint_values(facts: Iterable[Facts]) -> Iterator[Finding]:
+def lint_values(facts: Iterable[EntryFacts]) -> Iterator[Finding]:
     """Findings from the facts of all entries."""
     kept = list(facts)
-    yield from nan_found([(fact.entry.name, fact.nan) for fact in kept if fact.nan])
-    yield from inf_found([(fact.entry.name, fact.inf) for fact in kept if fact.inf])
+    yield from nan_findings([(fact.entry.name, fact.nan) for fact in kept if fact.nan])
+    yield from inf_findings([(fact.entry.name, fact.inf) for fact in kept if fact.inf])
     zeros = [fact.entry for fact in kept if fact.is_zero and is_never_zero(fact.entry)]
-    yield from zeros_found(*by_port(zeros))
-    yield from same_found(_identical(kept))
-    yield from breaks_found(_breaks(kept))
+    yield from zero_findings(*by_port(zeros))
+    yield from identical_findings(_identical(kept))
+    yield from broken_chain_findings(_breaks(kept))
 
 
 def is_never_zero(entry: Entry) -> bool:
@@ -234,7 +234,7 @@ def by_port(entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
     return names
 
 
-def _identical(kept: list[Facts]) -> Iterator[list[str]]:
+def _identical(kept: list[EntryFacts]) -> Iterator[list[str]]:
     """The same layer of two blocks never computes the same bytes: the capture saw one of them twice."""
     groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for fact in kept:
@@ -252,10 +252,10 @@ def block_part(entry: Entry) -> tuple[object, ...] | None:
     return (layer, entry.port, entry.step, entry.call) if "{i}" in layer else None
 
 
-def _breaks(kept: list[Facts]) -> Iterator[tuple[str, str]]:
+def _breaks(kept: list[EntryFacts]) -> Iterator[tuple[str, str]]:
     """What a block gives is among what the next one gets, where both were dumped and have one shape."""
     outputs = {f.entry.call_key: f for f in kept if f.entry.port in ("output", "output_0")}
-    got: dict[CallKey, list[Facts]] = defaultdict(list)
+    got: dict[CallKey, list[EntryFacts]] = defaultdict(list)
     for fact in kept:
         place = call_of_block_before(fact.entry)
         if fact.entry.is_input and place in outputs and fact.entry.spec == outputs[place].entry.spec:

@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Any
 
 from tensordiff.dump.dtypes import DTYPES, name_of
-from tensordiff.dump.files import MAX_RANK, MappedFile, Slab
+from tensordiff.dump.files import MAX_RANK, FileTensor, MappedFile
 from tensordiff.dump.model import Entry, EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 
@@ -131,7 +131,7 @@ def parse_record(found: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, 
         raise RecordError(f"lies about its bytes: shape {shape!s:.120}, bytes {begin!s:.40} to {end!s:.40}")
     if injected is not None:
         origin = (origin or Origin())._replace(injected=_names(injected))
-    stored = Slab(file(shard), begin, spec)
+    stored = FileTensor(file(shard), begin, spec)
     return Entry(name, layer, port, call, step, stored, origin), shard, begin, end
 
 

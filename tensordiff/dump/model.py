@@ -34,7 +34,7 @@ class Spec(NamedTuple):
         return self.size * self.dtype.itemsize
 
 
-class Stored(Protocol):
+class StoredTensor(Protocol):
     """A tensor that lies in a file. Both members raise ``BadFile`` when the file does not hold it."""
 
     @property
@@ -45,7 +45,7 @@ class Stored(Protocol):
         """The values, read-only, mapped without a copy where the layout allows."""
 
 
-class Held(NamedTuple):
+class MemoryTensor(NamedTuple):
     """A tensor in memory, as a reader would give it."""
 
     array: Array
@@ -94,7 +94,7 @@ class Entry(NamedTuple):
     port: str
     call: int
     step: int
-    stored: Stored
+    stored: StoredTensor
     origin: Origin | None = None
 
     @property
@@ -122,7 +122,7 @@ class Entry(NamedTuple):
         return self.port.startswith("input")
 
 
-def entry(name: str, stored: Stored, step: int = 0) -> Entry:
+def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
     """Make an entry from a name as it stands in a dump."""
     layer, port, call = parse_name(name)
     return Entry(name, layer, port, call, step, stored)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.model import Dump, Entry, Problem
 from tensordiff.errors import BadFile
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """One file of a dump, opened."""
 
     file: str
@@ -25,9 +25,9 @@ class Part(NamedTuple):
     facts: Mapping[str, object]
 
 
-def open_parts(found: Found, format_: str, names: list[str], open_part: Callable[[Path], Part]) -> Dump:
+def open_parts(found: DumpPath, format_: str, names: list[str], open_part: Callable[[Path], FilePart]) -> Dump:
     """Open the named files of a folder as one dump; raises only if none can be opened."""
-    parts: list[Part] = []
+    parts: list[FilePart] = []
     errors: list[BadFile] = []
     for name in names:
         try:
@@ -37,10 +37,10 @@ def open_parts(found: Found, format_: str, names: list[str], open_part: Callable
     if not parts:
         raise errors[0]
     unread = [Problem(Path(error.path).name, error.problem, is_unread=True) for error in errors]
-    return join(found, format_, parts, unread)
+    return join_parts(found, format_, parts, unread)
 
 
-def join(found: Found, format_: str, parts: list[Part], problems: list[Problem]) -> Dump:
+def join_parts(found: DumpPath, format_: str, parts: list[FilePart], problems: list[Problem]) -> Dump:
     """One dump of all parts; its order is known only if each part's is."""
     entries, twins = _without_twins(parts)
     return Dump(
@@ -58,7 +58,7 @@ def join(found: Found, format_: str, parts: list[Part], problems: list[Problem])
     )
 
 
-def _without_twins(parts: list[Part]) -> tuple[tuple[Entry, ...], list[Problem]]:
+def _without_twins(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
     kept: dict[str, Entry] = {}
     twins = [
         Problem(part.file, f"has tensor {item.name!r:.120}, which another file had first", is_unread=True)

@@ -218,7 +218,7 @@ _CHUNK = 1 << 14
 _MOST_FROM_ONE = 1032  # deflate makes no more than this many bytes of one
 
 
-class Deflated(NamedTuple):
+class DeflatedMember(NamedTuple):
     """A compressed span of a file. ``whose`` begins a sentence about it: ``its member x``."""
 
     path: Path

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tensordiff import __version__
-from tensordiff.align.order import Part, order_parts
+from tensordiff.align.order import OrderDifference, order_differences
 from tensordiff.align.rules.rule import Side
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.lint import lint_pair, lint_rows
@@ -51,7 +51,7 @@ class Order(NamedTuple):
 
     name: str
     taken_from: str
-    differences: tuple[Part, ...]
+    differences: tuple[OrderDifference, ...]
 
 
 class SideOf(NamedTuple):
@@ -186,7 +186,7 @@ def _sides(session: Compared) -> tuple[SideOf, SideOf]:
 def _order(session: Compared) -> Order:
     alignment = session.alignment
     found = [(pair.reference, pair.candidate, pair.by) for pair in alignment.pairs]
-    parts = order_parts(session.reference, session.candidate, found) if alignment.order == "differs" else []
+    parts = order_differences(session.reference, session.candidate, found) if alignment.order == "differs" else []
     return Order(alignment.order, alignment.order_from, tuple(parts))
 
 

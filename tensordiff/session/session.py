@@ -13,14 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tensordiff.align import Alignment, Pair, Plan, align
+from tensordiff.align import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.expression import Name
-from tensordiff.align.index import Computed, Index, port_of
+from tensordiff.align.index import ComputedTensor, Index, port_of
 from tensordiff.align.maps import general, resolve_map
+from tensordiff.align.rule_usage import RuleUsage, rule_usage
 from tensordiff.align.rules.file import RulesFile, read_rules_file, rules_text
 from tensordiff.align.rules.rule import Rule, Side
 from tensordiff.align.rules.tables import MapRule
-from tensordiff.align.rules.usage import Hits, hits
 from tensordiff.align.structure_gaps import Gap
 from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chosen, label
 from tensordiff.capture.job import parse_source
@@ -48,7 +48,7 @@ class Session:
     request: Request
     reference: Dump
     candidate: Dump
-    plan: Plan
+    plan: AlignmentPlan
     alignment: Alignment
     engine: Engine
     said: RulesFile = field(default_factory=RulesFile)
@@ -82,7 +82,7 @@ class Session:
         limits = request.limits_with(said)
         with gc_paused():
             engine = Engine(limits, _third(reference, injected, said), _third(reference, golden, said))
-            plan = Plan.for_dumps(reference, candidate, said)
+            plan = AlignmentPlan.for_dumps(reference, candidate, said)
             alignment = align(reference, candidate, plan)
         return cls(request, reference, candidate, plan, alignment, engine, said, written or RulesFile())
 
@@ -107,9 +107,9 @@ class Session:
         plan = replace(self.plan, proven_maps=maps)
         return replace(self, plan=plan, alignment=align(self.reference, self.candidate, plan))
 
-    def aligned_with(self, said: RulesFile) -> tuple[Plan, Alignment]:
+    def aligned_with(self, said: RulesFile) -> tuple[AlignmentPlan, Alignment]:
         """How the dumps would be aligned were this said instead."""
-        plan = replace(Plan.for_dumps(self.reference, self.candidate, said), proven_maps=self.plan.proven_maps)
+        plan = replace(AlignmentPlan.for_dumps(self.reference, self.candidate, said), proven_maps=self.plan.proven_maps)
         with gc_paused():
             return plan, align(self.reference, self.candidate, plan)
 
@@ -152,7 +152,7 @@ class Session:
     def with_candidate(self, path: Path) -> Session:
         """The same comparison of another run of the candidate: by the same rules, tolerances and golden run."""
         candidate = open_dump(path)
-        plan = replace(Plan.for_dumps(self.reference, candidate, self.said), proven_maps=self.plan.proven_maps)
+        plan = replace(AlignmentPlan.for_dumps(self.reference, candidate, self.said), proven_maps=self.plan.proven_maps)
         alignment = align(self.reference, candidate, plan)
         request = replace(self.request, candidate=path, injected=None)
         engine = replace(self.engine, injected=None)
@@ -168,9 +168,9 @@ class Session:
         """The rules that the presets bring, as they have them: on."""
         return tuple(replace(rule, on=True) for rule in self.plan.rules.rules[len(self.said.rules) :])
 
-    def hits(self) -> Hits:
+    def hits(self) -> RuleUsage:
         """What each rule, map and view does."""
-        return hits(self.said, *self._indexes, self.alignment)
+        return rule_usage(self.said, *self._indexes, self.alignment)
 
     def mapped(self, rule: MapRule) -> tuple[Pair, ...]:
         """The pairs that a map would make: one for each layer and step that has all its names."""
@@ -179,7 +179,7 @@ class Session:
 
     def label(self, entry: Entry, side: Side) -> str:
         """What an expression calls an entry; of one that is computed, the expression."""
-        if isinstance(entry.stored, Computed):
+        if isinstance(entry.stored, ComputedTensor):
             return str(entry.stored.expression)
         return str(Name(label(self._indexes[side == "candidate"], entry)))
 
@@ -274,7 +274,7 @@ def _open_beside(path: Path | None) -> Dump | None:
 def _third(reference: Dump, other: Dump | None, said: RulesFile) -> ThirdDump | None:
     if other is None:
         return None
-    alignment = align(reference, other, Plan.for_dumps(reference, other, said))
+    alignment = align(reference, other, AlignmentPlan.for_dumps(reference, other, said))
     if not alignment.pairs:
         raise AlignError(
             f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.align import Plan, align
+from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.index import Index
+from tensordiff.align.rule_usage import rule_usage
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.rule import Rule
-from tensordiff.align.rules.rule_book import Line, RuleBook, kind_of, rebased, told
+from tensordiff.align.rules.rule_book import Line, RuleBook, describe, kind_of, rebased
 from tensordiff.align.rules.tables import MapRule, ToleranceRule, ViewRule
-from tensordiff.align.rules.usage import hits
 from tensordiff.errors import AlignError
 from tensordiff.tui.rules.preview import changes
 from tests.making import held, numbers
@@ -80,13 +80,13 @@ def test_a_preset_is_switched_off_and_on_in_the_persons_own_words() -> None:
 
 def test_what_is_switched_off_is_off_when_aligning() -> None:
     reference, candidate = held({"model.layers.0.mlp": numbers(4)}), held({"layers.0.mlp": numbers(4)})
-    plan = Plan.for_dumps(reference, candidate)
+    plan = AlignmentPlan.for_dumps(reference, candidate)
     presets = plan.rules.rules
     at = next(k for k, rule in enumerate(presets) if "model" in rule.match and rule.is_for("reference"))
     start = RuleBook(RulesFile(), presets)
     off = start.toggled(start.lines[at])
     assert len(align(reference, candidate, plan).pairs) == 1
-    assert align(reference, candidate, Plan.for_dumps(reference, candidate, off.said)).pairs == ()
+    assert align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, off.said)).pairs == ()
 
 
 def test_a_preset_is_overridden_not_edited_nor_deleted_nor_moved() -> None:
@@ -187,15 +187,15 @@ def test_an_edit_over_a_file_that_changed_keeps_both() -> None:
 
 def test_told_on_one_line_whatever_is_in_it() -> None:
     for value in (Rule("both", "a\nb", ""), MapRule('"\x1b[31m"', "b"), ViewRule("a\nb", "squeeze 0")):
-        assert told(value).isprintable()
+        assert describe(value).isprintable()
 
 
 def test_changes_between_alignments() -> None:
     a, b, c = (numbers(4, seed=k) for k in range(3))
     reference, candidate = held({"a": a, "b": b, "c": c}), held({"a": a, "x": b, "c": c})
-    before = align(reference, candidate, Plan.for_dumps(reference, candidate))
+    before = align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate))
     said = RulesFile(maps=(MapRule("b", "x"), MapRule("c", "a")))
-    after = align(reference, candidate, Plan.for_dumps(reference, candidate, said))
+    after = align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, said))
     found = changes(before, after)
     assert {(p.reference.name, p.candidate.name) for p in found.gained} == {("b", "x"), ("c", "a")}
     assert {(p.reference.name, p.candidate.name) for p in found.lost} == {("a", "a"), ("c", "c")}
@@ -212,9 +212,9 @@ def test_hits_of_rules_maps_and_views() -> None:
         maps=(MapRule("layers.0.down", "layers.0.lower"), MapRule("layers.1.down", "layers.1.lower", on=False)),
         views=(ViewRule("up$", reference="squeeze 0"), ViewRule("layers.0.up", reference="last_token")),
     )
-    plan = Plan.for_dumps(reference, candidate, said)
+    plan = AlignmentPlan.for_dumps(reference, candidate, said)
     sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate")
-    found = hits(said, *sides, align(reference, candidate, plan))
+    found = rule_usage(said, *sides, align(reference, candidate, plan))
     assert found.rules[:2] == (4, 0)
     assert found.maps == (2, 0)
     assert found.views == (2, 0)

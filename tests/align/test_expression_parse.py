@@ -17,16 +17,16 @@ from tensordiff.align.expression import (
     parse_view,
     view_of,
 )
-from tensordiff.align.expression.evaluate import DOINGS
+from tensordiff.align.expression.evaluate import EVALUATORS
 from tensordiff.align.expression.lexer import MOST_CHARACTERS
 from tensordiff.align.expression.parse import MOST_NESTED
-from tensordiff.align.expression.plan import PLANS
+from tensordiff.align.expression.plan import SHAPE_RULES
 from tensordiff.errors import AlignError
 from tests.align.expression_crafting import any_text, entry_names, expressions, views
 
 
 def test_every_function_is_known_to_parse_plan_and_do() -> None:
-    assert FUNCTIONS.keys() == PLANS.keys() == DOINGS.keys()
+    assert FUNCTIONS.keys() == SHAPE_RULES.keys() == EVALUATORS.keys()
 
 
 @settings(deadline=None)

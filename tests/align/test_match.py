@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.align import Alignment, Plan, align
+from tensordiff.align import Alignment, AlignmentPlan, align
 from tensordiff.align.rules.tables import ViewRule
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
@@ -240,7 +240,7 @@ def test_every_entry_is_in_one_pair_or_an_orphan(
 def test_a_persons_view_holds_even_where_shapes_agree_without_it() -> None:
     square = numbers(4, 4)
     reference, candidate = held({"a.q": square}), held({"a.q": square.T.copy()})
-    plan = replace(Plan.for_dumps(reference, candidate), views=(ViewRule(r"\.q$", candidate="transpose 0 1"),))
+    plan = replace(AlignmentPlan.for_dumps(reference, candidate), views=(ViewRule(r"\.q$", candidate="transpose 0 1"),))
     (pair,) = align(reference, candidate, plan).pairs
     assert pair.views == ["candidate transpose 0 1"]
     assert (pair.candidate.read() == square).all()

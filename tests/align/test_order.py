@@ -8,35 +8,39 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.align.order import order_parts, recover
+from tensordiff.align.order import infer_order, order_differences
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import entry
 from tensordiff.session.samples import sample
-from tests.making import Held, numbers
+from tests.making import MemoryTensor, numbers
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 
 
 def dump(tensors: dict[str, np.ndarray], ordered: bool = True) -> Dump:
-    return Dump(Path("held"), "held", tuple(entry(name, Held(array)) for name, array in tensors.items()), ordered)
+    return Dump(
+        Path("held"), "held", tuple(entry(name, MemoryTensor(array)) for name, array in tensors.items()), ordered
+    )
 
 
 def test_an_output_comes_before_the_layer_that_is_given_it() -> None:
     a, b, c = (numbers(4, 8, seed=seed) for seed in range(3))
-    found, by_values = recover(
+    found, by_values = infer_order(
         dump({"a-input_0": b, "a-output": c, "z-input_0": a, "z-output": b, "y-output": a}, ordered=False)
     )
     assert [item.layer for item in found if not item.is_input] == ["y", "z", "a"] and by_values
 
 
 def test_a_module_ends_after_its_parts() -> None:
-    found, by_values = recover(dump({name: numbers(4, 8, seed=k) for k, name in enumerate(["m", "m.a", "m.b"])}, False))
+    found, by_values = infer_order(
+        dump({name: numbers(4, 8, seed=k) for k, name in enumerate(["m", "m.a", "m.b"])}, False)
+    )
     assert [item.layer for item in found] == ["m.a", "m.b", "m"] and not by_values
 
 
 def test_values_in_a_circle_do_not_hang() -> None:
     x, y = numbers(4, 8), numbers(4, 8, seed=1)
-    found, _ = recover(dump({"a-input_0": x, "a-output": y, "b-input_0": y, "b-output": x}, ordered=False))
+    found, _ = infer_order(dump({"a-input_0": x, "a-output": y, "b-input_0": y, "b-output": x}, ordered=False))
     assert len(found) == 4
 
 
@@ -54,7 +58,7 @@ def test_recovered_order_is_nearly_the_true_one(case: str) -> None:
     """Of all pairs of outputs, how many stand as they ran; equal twins and independent layers cannot be told."""
     true = [line for line in (CASES / case / "max_order.txt").read_text().splitlines() if "-output" in line]
     place = {name: k for k, name in enumerate(true)}
-    found, _ = recover(open_dump(CASES / case / "max"))
+    found, _ = infer_order(open_dump(CASES / case / "max"))
     order = [place[item.name] for item in found if item.name in place]
     right = sum(a < b for k, a in enumerate(order) for b in order[k + 1 :])
     assert right >= 0.9 * len(order) * (len(order) - 1) / 2
@@ -65,7 +69,7 @@ def test_where_the_two_sides_part() -> None:
     reference, candidate = dump(x), dump({name: x[name] for name in "bac"})
     found = align(reference, candidate)
     assert found.order == "differs"
-    parts = order_parts(reference, candidate, [(p.reference, p.candidate, p.by) for p in found.pairs])
+    parts = order_differences(reference, candidate, [(p.reference, p.candidate, p.by) for p in found.pairs])
     assert [tuple(part) for part in parts] == [(0, "a", "b"), (1, "b", "a")]
 
 

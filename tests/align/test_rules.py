@@ -14,7 +14,7 @@ from tensordiff.align.presets import PRESETS, preset
 from tensordiff.align.rules.rule import Rule, RuleSet, Side, check_rule
 from tensordiff.dump.model import Dump, Entry, Origin
 from tensordiff.errors import AlignError
-from tests.making import Held, numbers
+from tests.making import MemoryTensor, numbers
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_same_rule_from_elsewhere_is_the_same_rule() -> None:
 
 
 def dump(*entries: tuple[str, str, str | None]) -> Dump:
-    stored = Held(numbers(1))
+    stored = MemoryTensor(numbers(1))
     made = (Entry(f"{layer}-{port}", layer, port, 1, 0, stored, Origin(of)) for layer, port, of in entries)
     plain = Entry("a-output", "a", "output", 1, 0, stored)
     return Dump(Path("dump"), "held", (*made, plain), True)
@@ -129,8 +129,8 @@ def test_hits_count_the_names_that_a_rule_changes() -> None:
     )
     rules = RuleSet((TOWER, A, same, of_class, off, Rule("both", "^layers", "tower")))
     both: dict[Side, Dump] = {"reference": dump(*entries), "candidate": dump(*entries)}
-    assert rules.hits(both) == (2, 2, 0, 2, 0, 2)
-    assert rules.hits({"reference": both["reference"]}) == (0, 1, 0, 1, 0, 0)
+    assert rules.usage(both) == (2, 2, 0, 2, 0, 2)
+    assert rules.usage({"reference": both["reference"]}) == (0, 1, 0, 1, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.align import Plan, align
+from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.expression import FUNCTIONS
 from tensordiff.align.presets import PRESETS, preset
 from tensordiff.align.rules.file import RulesFile, read_rules_file
@@ -55,7 +55,7 @@ def test_the_maps_of_the_page_pair_what_they_say(tmp_path: Path) -> None:
     theirs |= {f"layers.{i}.self_attn.qkv_proj": np.concatenate([q, q, q], axis=-1) for i in layers}
     theirs |= {f"layers.{i}.dense": dense for i in layers}
     reference, candidate = held(dict(ours)), held(dict(theirs))
-    found = align(reference, candidate, Plan.for_dumps(reference, candidate, read(tmp_path, maps))).pairs
+    found = align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, read(tmp_path, maps))).pairs
     assert {pair.by for pair in found} == {"map"}
     assert len(found) == 2 + 2 + 1
     for pair in found:
@@ -67,5 +67,5 @@ def test_rope_s_pairs_side_by_side_become_two_halves(tmp_path: Path) -> None:
     q = numbers(5, 32 * 4)
     wq = q.reshape(5, 32, 2, 2).swapaxes(-1, -2).reshape(5, -1)
     reference, candidate = held({"layers.1.self_attn.q_proj": q}), held({"layers.1.attention.wq": wq})
-    [pair] = align(reference, candidate, Plan.for_dumps(reference, candidate, read(tmp_path, text))).pairs
+    [pair] = align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, read(tmp_path, text))).pairs
     np.testing.assert_array_equal(pair.reference.read(), pair.candidate.read())

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 
 from tensordiff.align.index import Index, parts_of
-from tensordiff.align.match import Alignment, Plan, align
+from tensordiff.align.match import Alignment, AlignmentPlan, align
 from tensordiff.align.suggest import Suggester, Suggestion, accept
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import Spec, entry
 from tensordiff.session.samples import sample
-from tests.making import Held
+from tests.making import MemoryTensor
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 REAL = ["llama", "llama_bf16", "qwen3", "phi3", "bert"]
 
 
 def dump(**tensors: np.ndarray) -> Dump:
-    entries = tuple(entry(name.replace("__", "."), Held(array)) for name, array in tensors.items())
+    entries = tuple(entry(name.replace("__", "."), MemoryTensor(array)) for name, array in tensors.items())
     return Dump(Path("held"), "held", entries, ordered=True)
 
 
 def suggest(reference: Dump, candidate: Dump) -> tuple[list[Suggestion], Suggester]:
-    plan = Plan.for_dumps(reference, candidate)
+    plan = AlignmentPlan.for_dumps(reference, candidate)
     sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate")
     suggester = Suggester(*sides, align(reference, candidate, plan))
     return list(suggester.suggestions()), suggester
@@ -36,7 +36,7 @@ def suggest(reference: Dump, candidate: Dump) -> tuple[list[Suggestion], Suggest
 def by_value_alone(reference: Dump, candidate: Dump) -> Alignment:
     suggestions, suggester = suggest(reference, candidate)
     proven = accept(suggestions, suggester.reference, suggester.candidate)
-    return align(reference, candidate, replace(Plan.for_dumps(reference, candidate), proven_maps=proven))
+    return align(reference, candidate, replace(AlignmentPlan.for_dumps(reference, candidate), proven_maps=proven))
 
 
 def scrambled(whole: Dump, seed: int) -> tuple[Dump, dict[str, str]]:
@@ -71,7 +71,7 @@ def output_pairs(alignment: Alignment, *old: dict[str, str]) -> set[tuple[tuple[
 @pytest.mark.parametrize("case", REAL)
 def test_values_recover_scrambled_names(case: str, side: str) -> None:
     reference, candidate = open_dump(CASES / case / "torch"), open_dump(CASES / case / "max")
-    expected = output_pairs(align(reference, candidate, Plan.for_dumps(reference, candidate)))
+    expected = output_pairs(align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate)))
     for seed in range(3):
         if side == "reference":
             other, old = scrambled(reference, seed)
@@ -85,7 +85,7 @@ def test_values_recover_scrambled_names(case: str, side: str) -> None:
 
 def test_values_recover_the_samples() -> None:
     reference, candidate = open_dump(sample("reference")), open_dump(sample("max"))
-    expected = output_pairs(align(reference, candidate, Plan.for_dumps(reference, candidate)))
+    expected = output_pairs(align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate)))
     other, old = scrambled(reference, 5)
     found = output_pairs(by_value_alone(other, candidate), old)
     assert found <= expected and len(found) >= 0.9 * len(expected)
@@ -187,7 +187,7 @@ def test_equal_tensors_that_nothing_tells_apart_are_not_accepted() -> None:
 
 
 def test_held_tensors_have_the_spec_of_their_array() -> None:
-    assert Held(values(2, 3)).spec == Spec((2, 3), np.dtype(np.float32))
+    assert MemoryTensor(values(2, 3)).spec == Spec((2, 3), np.dtype(np.float32))
 
 
 def test_part_of_a_wider_tensor() -> None:

@@ -13,7 +13,7 @@ from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Finding
-from tensordiff.dump.model import Held, Origin, entry
+from tensordiff.dump.model import MemoryTensor, Origin, entry
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 
 A = numbers(9, 4)
@@ -125,7 +125,7 @@ def test_a_table_is_known_by_what_goes_in(tmp_path: Path, name: str) -> None:
 
 def test_a_table_is_known_by_its_class() -> None:
     def side(kind: str, array: Array) -> Dump:
-        made = entry("m.embeddings", Held(array))._replace(origin=Origin(kind))
+        made = entry("m.embeddings", MemoryTensor(array))._replace(origin=Origin(kind))
         return Dump(Path("held"), "held", (made,), ordered=True)
 
     def levels(kind: str) -> list[str]:

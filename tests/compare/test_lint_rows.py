@@ -16,7 +16,7 @@ from tensordiff.compare.measure.dispatch import measure_many
 from tensordiff.compare.row import Row
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.lint import Facts, Finding, lint_values, read_facts
+from tensordiff.dump.lint import EntryFacts, Finding, lint_values, read_facts
 from tensordiff.dump.model import Entry
 from tests.making import SAMPLES, Tensors, held, nudged, numbers, write
 
@@ -137,7 +137,7 @@ def test_as_lint_finds_it_by_reading(tmp_path: Path) -> None:
         "layers.2-input_0": ZERO, "layers.3-output": odd(np.nan, C), "layers.4-output": odd(np.inf, B),
     }  # fmt: skip
     dump = open_dump(write(tmp_path, tensors))
-    read = [item for item in read_facts(dump) if isinstance(item, Facts)]
+    read = [item for item in read_facts(dump) if isinstance(item, EntryFacts)]
     by_reading = [(f"both sides: {finding.where}", finding.what) for finding in lint_values(read)]
     assert len(by_reading) >= 6
     assert told(list(lint_rows(rows(dump, dump)))) == by_reading

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.detect import Found, readers
+from tensordiff.dump.detect import DumpPath, readers
 from tensordiff.errors import BadFile, NotADump
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
@@ -156,7 +156,7 @@ def test_one_look_serves_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return real(path)
 
     monkeypatch.setattr(os, "scandir", noted)
-    found = Found(tmp_path)
+    found = DumpPath(tmp_path)
     for reader in readers():
         reader(found)
     assert looks == [tmp_path]
@@ -165,7 +165,7 @@ def test_one_look_serves_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_suffixes_count_in_any_case(tmp_path: Path) -> None:
     for name in ("b.NPY", "a10.npy", "a9.npy", "c.txt"):
         (tmp_path / name).touch()
-    assert Found(tmp_path).named(".npy") == ["a9.npy", "a10.npy", "b.NPY"]
+    assert DumpPath(tmp_path).named(".npy") == ["a9.npy", "a10.npy", "b.NPY"]
 
 
 def test_ten_thousand_names_are_listed_and_no_file_opened(tmp_path: Path, opens: list[str]) -> None:

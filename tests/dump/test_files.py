@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import MappedFile, Slab, list_files, map_file, member, view_buffer
+from tensordiff.dump.files import FileTensor, MappedFile, list_files, map_file, member, view_buffer
 from tensordiff.dump.model import Spec
 from tensordiff.errors import BadFile, NotADump
 from tests.dump.fuzzing import allocating_under
@@ -68,7 +68,7 @@ def test_many_files_do_not_stay_open(tmp_path: Path) -> None:
     for i in range(200):
         path = tmp_path / str(i)
         path.write_bytes(bytes(1 << 17))
-        assert Slab(MappedFile(path), 0, Spec((4,), F32)).read().shape == (4,)
+        assert FileTensor(MappedFile(path), 0, Spec((4,), F32)).read().shape == (4,)
     assert len(os.listdir("/proc/self/fd")) - before < 100  # noqa: PTH208
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
+from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.dump.writer import DumpWriter
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
 
@@ -19,7 +19,7 @@ A, B, C = (numbers(9, 4, seed=seed) for seed in range(3))
 def values(dump: Dump) -> list[Finding]:
     read = list(read_facts(dump))
     broken = [item for item in read if isinstance(item, Finding)]
-    return broken + list(lint_values(item for item in read if isinstance(item, Facts)))
+    return broken + list(lint_values(item for item in read if isinstance(item, EntryFacts)))
 
 
 def of(tmp_path: Path, tensors: Tensors) -> list[Finding]:

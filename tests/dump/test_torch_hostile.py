@@ -15,7 +15,7 @@ from hypothesis import given
 
 from tensordiff.dump import open_dump
 from tensordiff.dump.readers.torch.pickle import unpickle
-from tensordiff.dump.readers.torch.stand_ins import BadPickle
+from tensordiff.dump.readers.torch.tensors import BadPickle
 from tensordiff.errors import BadFile, DumpError
 from tests.dump.fuzzing import FUZZ, allocating_under, ask, keeps_promise, mutated
 from tests.dump.torch_crafting import (

@@ -13,7 +13,7 @@ import torch
 
 from tensordiff.dump import open_dump
 from tensordiff.dump.readers.torch.pickle import unpickle
-from tensordiff.dump.readers.torch.stand_ins import BadPickle
+from tensordiff.dump.readers.torch.tensors import BadPickle
 from tensordiff.errors import BadFile
 from tests.dump.fuzzing import allocating_under, ask
 from tests.dump.torch_crafting import (

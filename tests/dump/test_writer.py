@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.manifest import record, shard_key
 from tensordiff.dump.model import Dump, EntryKey, Origin, Spec
@@ -33,7 +33,7 @@ UNKNOWN_TO_SAFETENSORS = {"complex128", "float4_e2m1fn", "float6_e2m3fn", "float
 
 
 def opened(folder: Path) -> Dump:
-    dump = look(Found(folder))
+    dump = look(DumpPath(folder))
     assert dump is not None
     return dump
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensordiff.align import Plan, align
+from tensordiff.align import AlignmentPlan, align
 from tensordiff.compare.engine import Engine, ThirdDump
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.formats import format_for
@@ -30,7 +30,7 @@ def compared(reference: Tensors, candidate: Tensors, injected: Tensors | None = 
     """A session of two dumps in memory, and what it came to."""
     ref, cand = held(reference), held(candidate)
     third = None if injected is None else ThirdDump.of(align(ref, held(injected)))
-    plan = Plan.for_dumps(ref, cand)
+    plan = AlignmentPlan.for_dumps(ref, cand)
     request = Request(Path("reference"), Path("candidate"))
     session = Session(request, ref, cand, plan, align(ref, cand, plan), Engine(injected=third))
     return session, session.outcome(session.rows())

@@ -13,7 +13,7 @@ from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import Answer, VerdictOracle, search
-from tests.making import Held, nudged, numbers, pairs
+from tests.making import MemoryTensor, nudged, numbers, pairs
 
 A = numbers(16, 16)
 
@@ -77,11 +77,11 @@ def test_only_what_is_probed_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made = oracle(*[0.0] * 700, *[0.1] * 300)
     reads: list[int] = []
 
-    def noted(held: Held) -> Array:
+    def noted(held: MemoryTensor) -> Array:
         reads.append(id(held))
         return held.array
 
-    monkeypatch.setattr(Held, "read", noted)
+    monkeypatch.setattr(MemoryTensor, "read", noted)
     done = last(search(made.start(), made))
     assert done.first_bad == 700
     assert len(done.marks) <= 10

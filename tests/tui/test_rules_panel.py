@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.rule import Rule
-from tensordiff.align.rules.rule_book import Step, told
+from tensordiff.align.rules.rule_book import Edit, describe
 from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -22,7 +22,7 @@ def plain() -> Session:
     return Session.open(Request(REFERENCE, CANDIDATE))
 
 
-def changes(app: Host) -> tuple[Step, ...]:
+def changes(app: Host) -> tuple[Edit, ...]:
     return app.panel.book.past
 
 
@@ -44,7 +44,7 @@ async def test_a_rule_of_a_preset_is_switched_off_and_on_again() -> None:
         await settled(app, pilot)
         app.panel.rules.focus()
         items = app.panel.rules.items
-        app.panel.rules.move(next(k for k, one in enumerate(items) if "(?:model|module)" in told(one.value)))
+        app.panel.rules.move(next(k for k, one in enumerate(items) if "(?:model|module)" in describe(one.value)))
         await pilot.press("space")
         await settled(app, pilot)
         assert len(app.aligned) == 1 and len(app.aligned[0].alignment.pairs) < 43

@@ -9,9 +9,9 @@ reads such text, and nothing here runs it as code.
 """
 
 from tensordiff.align.expression.evaluate import evaluate
-from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Place
+from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, SourceSpan
 from tensordiff.align.expression.parse import parse, parse_view
-from tensordiff.align.expression.plan import Step, plan, steps
+from tensordiff.align.expression.plan import PlanStep, plan, steps
 from tensordiff.align.expression.tree import (
     HERE,
     Call,
@@ -32,8 +32,8 @@ __all__ = [
     "Expression",
     "ExpressionError",
     "Name",
-    "Place",
-    "Step",
+    "PlanStep",
+    "SourceSpan",
     "bind",
     "bindings",
     "evaluate",

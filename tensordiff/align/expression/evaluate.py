@@ -32,7 +32,7 @@ def _apply(call: Call, tensors: tuple[Array, ...]) -> Array:
     after = plan_call(call, tuple(Spec(tensor.shape, tensor.dtype) for tensor in tensors))
     try:
         with np.errstate(all="ignore"):  # inf and NaN are answers here, not accidents
-            return DOINGS[call.function](call, after, *tensors)
+            return EVALUATORS[call.function](call, after, *tensors)
     except MemoryError as error:
         raise call.wrong(f"there is no memory for {after.nbytes} bytes more") from error
 
@@ -124,7 +124,7 @@ def _must_fit(call: Call, after: Spec, x: Array) -> None:
             raise call.wrong(f"{value} does not fit {after.dtype.name}", option=0)
 
 
-DOINGS: dict[str, _Do] = {
+EVALUATORS: dict[str, _Do] = {
     "cat": _cat,
     "squeeze": _reshape,
     "unsqueeze": _reshape,

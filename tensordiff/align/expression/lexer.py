@@ -23,7 +23,7 @@ from tensordiff.errors import AlignError, printable
 _BEFORE, _AFTER = 60, 40  # characters shown around the token: a long text must not hide its caret
 
 
-class Place(NamedTuple):
+class SourceSpan(NamedTuple):
     """A token's stretch of a text."""
 
     text: str
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 class ExpressionError(AlignError):
     """An expression cannot be read, or does not fit the tensors it names."""
 
-    def __init__(self, sentence: str, place: Place | None) -> None:
+    def __init__(self, sentence: str, place: SourceSpan | None) -> None:
         self.sentence, self.place = printable(sentence), place
         super().__init__(self.sentence if place is None else f"{self.sentence}\n{place.pointed_at()}")
 
@@ -141,7 +141,7 @@ class Token(NamedTuple):
 
     kind: TokenKind
     text: str
-    place: Place
+    place: SourceSpan
 
     @property
     def is_number(self) -> bool:
@@ -155,7 +155,7 @@ class Token(NamedTuple):
 def tokens(text: str) -> list[Token]:
     """Cut a text into tokens; the last one is its end."""
     if len(text) > MOST_CHARACTERS:
-        place = Place(text, MOST_CHARACTERS)
+        place = SourceSpan(text, MOST_CHARACTERS)
         raise ExpressionError(f"an expression has at most {MOST_CHARACTERS} characters, not {len(text)}", place)
     return list(_tokens(text))
 
@@ -166,7 +166,7 @@ def _tokens(text: str) -> Iterator[Token]:
         token = _token(text, position)
         yield token
         position = _after_space(text, position + token.place.length)
-    yield Token("end", "", Place(text, len(text)))
+    yield Token("end", "", SourceSpan(text, len(text)))
 
 
 def _after_space(text: str, position: int) -> int:
@@ -176,13 +176,13 @@ def _after_space(text: str, position: int) -> int:
 
 def _token(text: str, start: int) -> Token:
     if mark := _MARKS.get(text[start]):
-        return Token(mark, mark, Place(text, start))
+        return Token(mark, mark, SourceSpan(text, start))
     if text[start] in "\"'":
         return _quoted(text, start)
     word = _word(text, start)
     if not word:
-        raise ExpressionError(_strange(text[start]), Place(text, start))
-    return Token("word", word, Place(text, start, len(word)))
+        raise ExpressionError(_strange(text[start]), SourceSpan(text, start))
+    return Token("word", word, SourceSpan(text, start, len(word)))
 
 
 def _word(text: str, start: int) -> str:
@@ -196,8 +196,8 @@ def _word(text: str, start: int) -> str:
 def _quoted(text: str, start: int) -> Token:
     found = _QUOTED.match(text, start)
     if found is None:
-        raise ExpressionError("this quote is never closed", Place(text, start))
-    place = Place(text, start, found.end() - start)
+        raise ExpressionError("this quote is never closed", SourceSpan(text, start))
+    place = SourceSpan(text, start, found.end() - start)
     if not found["inside"]:
         raise ExpressionError("an entry's name cannot be empty", place)
     return Token("quoted", re.sub(r"\\(.)", r"\1", found["inside"], flags=re.DOTALL), place)

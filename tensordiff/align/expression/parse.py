@@ -18,7 +18,7 @@ from tensordiff.align.expression.lexer import (
     Option,
     Parameter,
     ParameterKind,
-    Place,
+    SourceSpan,
     Token,
     TokenKind,
     tokens,
@@ -33,17 +33,17 @@ _KINDS: dict[ParameterKind, str] = {
     "number": "a finite number",
     "dtype": "an element type",
 }
-Values = tuple[tuple[Option, ...], tuple[Place | None, ...]]
+Values = tuple[tuple[Option, ...], tuple[SourceSpan | None, ...]]
 
 
-class Given(NamedTuple):
+class OptionTokens(NamedTuple):
     """The option tokens of one call."""
 
     positional: list[Token]
     named: list[tuple[Token, Token]]
 
 
-def options(head: Token, given: Given) -> Values:
+def options(head: Token, given: OptionTokens) -> Values:
     """A value for every option that a function has, and where each was written."""
     function = FUNCTIONS[head.text]
     if function.rest is not None:
@@ -53,7 +53,7 @@ def options(head: Token, given: Given) -> Values:
     return values, tuple(tokens[p.name].place if p.name in tokens else None for p in function.parameters)
 
 
-def _rest(head: Token, what: str, given: Given) -> Values:
+def _rest(head: Token, what: str, given: OptionTokens) -> Values:
     if given.named:
         name = given.named[0][0]
         raise ExpressionError(f"{head.text} has no option {name}", name.place)
@@ -63,7 +63,7 @@ def _rest(head: Token, what: str, given: Given) -> Values:
     return tuple(_value(head, parameter, t) for t in given.positional), tuple(t.place for t in given.positional)
 
 
-def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: Given) -> dict[str, Token]:
+def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: OptionTokens) -> dict[str, Token]:
     if len(given.positional) > len(parameters):
         extra = given.positional[len(parameters)]
         hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
@@ -188,9 +188,9 @@ def _call(reader: _Reader, depth: int) -> Call:
     return Call(head.text, tuple(tensors), values, head.place, places)
 
 
-def _arguments(reader: _Reader, function: Function, depth: int) -> tuple[list[Expression], Given]:
+def _arguments(reader: _Reader, function: Function, depth: int) -> tuple[list[Expression], OptionTokens]:
     tensors: list[Expression] = []
-    given = Given([], [])
+    given = OptionTokens([], [])
     reader.take("(", "'(' is expected")
     more = not reader.at(")")
     while more:
@@ -211,7 +211,7 @@ def _no_bare_option(reader: _Reader, function: Function) -> None:
         raise reader.wrong(f"a tensor is expected, not a number; an option is given by name here: {option}")
 
 
-def _option(reader: _Reader, given: Given) -> None:
+def _option(reader: _Reader, given: OptionTokens) -> None:
     """A value, or a name and its value."""
     if not reader.at("=", ahead=1):
         given.positional.append(reader.take("word", "an option is expected"))
@@ -229,7 +229,7 @@ def _step(reader: _Reader, view: Expression) -> Call:
         raise ExpressionError(sentence, head.place)
     if reader.at("("):
         raise reader.wrong("in a view options follow by spaces, as in 'squeeze 0', not in parentheses")
-    given = Given([], [])
+    given = OptionTokens([], [])
     while not reader.at("|", "end"):
         _option(reader, given)
     values, places = options(head, given)

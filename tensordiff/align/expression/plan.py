@@ -29,7 +29,7 @@ from tensordiff.dump.dtypes import DTYPES, DType, is_float
 from tensordiff.dump.model import Spec
 
 Shape = tuple[int, ...]
-Rule = Callable[..., Spec]
+ShapeRule = Callable[..., Spec]
 """Takes the call and one spec a tensor, gives the spec of the result or raises ``call.wrong``."""
 
 
@@ -121,7 +121,7 @@ def _repeats_to(shape: Shape, target: Shape) -> bool:
     )
 
 
-ARITHMETIC: dict[str, Rule] = {
+ARITHMETIC: dict[str, ShapeRule] = {
     "sum": _elementwise,
     "sub": _elementwise,
     "mul": _elementwise,
@@ -269,7 +269,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-LAYOUT: dict[str, Rule] = {
+LAYOUT: dict[str, ShapeRule] = {
     "cat": _cat,
     "squeeze": _squeeze,
     "unsqueeze": _unsqueeze,
@@ -293,10 +293,10 @@ MOST_BYTES = 1 << 34
 """What a function may make anew. A view of a tensor that is there already may be of any size."""
 _MOST_ADDRESSED = 1 << 62
 
-PLANS = LAYOUT | ARITHMETIC
+SHAPE_RULES = LAYOUT | ARITHMETIC
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One function as it was applied: what it was given and what it gave."""
 
     call: Call
@@ -315,12 +315,12 @@ def plan(expression: Expression, specs: Mapping[str, Spec]) -> Spec:
     return fold(expression, lambda name: _look_up(name, specs), plan_call)
 
 
-def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[Step, ...]:
+def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[PlanStep, ...]:
     """Every function applied, in order, with shapes before and after."""
-    found: list[Step] = []
+    found: list[PlanStep] = []
 
     def join(call: Call, before: tuple[Spec, ...]) -> Spec:
-        found.append(Step(call, before, plan_call(call, before)))
+        found.append(PlanStep(call, before, plan_call(call, before)))
         return found[-1].after
 
     fold(expression, lambda name: _look_up(name, specs), join)
@@ -329,7 +329,7 @@ def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[Step, ...]
 
 def plan_call(call: Call, specs: tuple[Spec, ...]) -> Spec:
     """What one function gives."""
-    after = PLANS[call.function](call, *specs)
+    after = SHAPE_RULES[call.function](call, *specs)
     if len(after.shape) > MOST_DIMENSIONS:
         raise call.wrong(f"{len(after.shape)} dimensions are more than {MOST_DIMENSIONS}")
     if math.prod(size or 1 for size in after.shape) * after.dtype.itemsize > _MOST_ADDRESSED:

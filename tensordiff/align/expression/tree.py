@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Option, Place, written_name
+from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Option, SourceSpan, written_name
 from tensordiff.dump.names import NameParts, parse_name
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Name:
     """An entry, by layer, call and port, as it was written; ``{i}`` stands for a number."""
 
     text: str
-    place: Place | None = field(default=None, compare=False, repr=False)
+    place: SourceSpan | None = field(default=None, compare=False, repr=False)
 
     @property
     def parts(self) -> NameParts:
@@ -48,8 +48,8 @@ class Call:
     function: str
     tensors: tuple[Expression, ...]
     options: tuple[Option, ...] = ()
-    place: Place | None = field(default=None, compare=False, repr=False)
-    option_places: tuple[Place | None, ...] = field(default=(), compare=False, repr=False)
+    place: SourceSpan | None = field(default=None, compare=False, repr=False)
+    option_places: tuple[SourceSpan | None, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         if _is_chain(self):

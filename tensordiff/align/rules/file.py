@@ -29,7 +29,7 @@ from tensordiff.align.rules.tables import (
     tolerance_rule,
     view_rule,
 )
-from tensordiff.align.rules.toml_text import Place, TomlText
+from tensordiff.align.rules.toml_text import TextPosition, TomlText
 from tensordiff.errors import AlignError, printable
 
 __all__ = [
@@ -63,7 +63,7 @@ class RulesFile:
     """The presets to use; None where they are to be chosen by looking at the names."""
 
 
-class Parsed(NamedTuple):
+class RulesDocument(NamedTuple):
     """A valid TOML document: its text, its values, and what to call it in a sentence."""
 
     path: str
@@ -114,10 +114,10 @@ def _read(path: Path) -> str:
         raise AlignError(f"{printable(path)}: the rules file cannot be read ({printable(error)})") from error
 
 
-def parse_rules(text: str, path: str) -> Parsed:
+def parse_rules(text: str, path: str) -> RulesDocument:
     """Take a document apart, its tables not yet looked into."""
     try:
-        return Parsed(path, TomlText(text), tomllib.loads(text))
+        return RulesDocument(path, TomlText(text), tomllib.loads(text))
     except RecursionError as error:
         raise AlignError(f"{printable(path)}: not valid TOML: lists are nested too deep") from error
     except ValueError as error:  # tomllib's own error is one; a number of too many digits is another
@@ -128,11 +128,11 @@ def _with_place(sentence: str, text: str) -> str:
     found = _PLACE.search(sentence)
     if found is None:
         return printable(sentence)
-    place = Place(int(found[1]), int(found[2])) if found[1] else TomlText(text).end()
+    place = TextPosition(int(found[1]), int(found[2])) if found[1] else TomlText(text).end()
     return f"{printable(sentence[: found.start()])} (at {place})"
 
 
-def rules_of(parsed: Parsed) -> RulesFile:
+def rules_of(parsed: RulesDocument) -> RulesFile:
     """What a document says."""
     parsed.known(*_TABLES, "presets")
     return RulesFile(
@@ -144,7 +144,7 @@ def rules_of(parsed: Parsed) -> RulesFile:
     )
 
 
-def _presets(parsed: Parsed) -> tuple[str, ...] | None:
+def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
     from tensordiff.align.presets import PRESETS  # presets are such documents themselves
 
     names = parsed.texts("presets")

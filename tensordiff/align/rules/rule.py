@@ -127,7 +127,7 @@ class RuleSet:
         """``canonical`` for one side, for those who ask for many names."""
         return self._rewriters[side]
 
-    def hits(self, dumps: Mapping[Side, Dump]) -> tuple[int, ...]:
+    def usage(self, dumps: Mapping[Side, Dump]) -> tuple[int, ...]:
         """How many entries each rule gives another name."""
         counts = [0] * len(self.rules)
         for side, dump in dumps.items():

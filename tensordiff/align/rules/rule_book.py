@@ -18,7 +18,7 @@ from tensordiff.align.rules.rule import Rule, check_rule, switched_off, switches
 from tensordiff.align.rules.tables import MapRule, ViewRule, check_expression
 from tensordiff.errors import AlignError, printable
 
-Saying = Rule | MapRule | ViewRule
+AnyRule = Rule | MapRule | ViewRule
 Kind = Literal["rule", "map", "view"]
 _FIELDS: dict[Kind, str] = {"rule": "rules", "map": "maps", "view": "views"}
 T = TypeVar("T")
@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Line(NamedTuple):
     """One line of a book: what it says, and where it stands."""
 
-    value: Saying
+    value: AnyRule
     number: int
     """Its position among the person's own of its kind, or among the rules of presets."""
     is_own: bool = True
@@ -38,7 +38,7 @@ class Line(NamedTuple):
         return kind_of(self.value)
 
 
-class Step(NamedTuple):
+class Edit(NamedTuple):
     """What was said, and what was then done to it."""
 
     said: RulesFile
@@ -54,8 +54,8 @@ class RuleBook:
     """As the presets have them: all on."""
     written: RulesFile = field(default_factory=RulesFile)
     """What is in the file, if there is one."""
-    past: tuple[Step, ...] = ()
-    future: tuple[Step, ...] = ()
+    past: tuple[Edit, ...] = ()
+    future: tuple[Edit, ...] = ()
 
     @property
     def is_written(self) -> bool:
@@ -80,13 +80,13 @@ class RuleBook:
 
     # --- changes ---------------------------------------------------------------------------------
 
-    def added(self, value: Saying) -> RuleBook:
+    def added(self, value: AnyRule) -> RuleBook:
         """One more, the last of its kind."""
         check(value)
         values = self._values(kind_of(value))
         if value in values:
-            raise AlignError(f"this {told(value)} is there already; switch it on, or edit it")
-        return self._with(kind_of(value), (*values, value), f"added {told(value)}")
+            raise AlignError(f"this {describe(value)} is there already; switch it on, or edit it")
+        return self._with(kind_of(value), (*values, value), f"added {describe(value)}")
 
     def with_maps(self, maps: Sequence[MapRule]) -> RuleBook:
         """Maps that are not there yet, as one change."""
@@ -95,18 +95,18 @@ class RuleBook:
             check(rule)
         if not new:
             raise AlignError("nothing new: these maps are there already")
-        done = f"added {told(new[0])}" if len(new) == 1 else f"added {len(new)} maps"
+        done = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} maps"
         return self._with("map", (*self.said.maps, *new), done)
 
-    def changed(self, line: Line, value: Saying) -> RuleBook:
+    def changed(self, line: Line, value: AnyRule) -> RuleBook:
         """Another in its place. A preset's rule is overridden: switched off, and the other one tried."""
         check(value)
         if not line.is_own:
             rules = (*self.said.rules, value, replace(line.value, on=False))
-            return self._with("rule", rules, f"overrode {told(line.value)}")
+            return self._with("rule", rules, f"overrode {describe(line.value)}")
         values = self._values(line.kind)
         return self._with(
-            line.kind, (*values[: line.number], value, *values[line.number + 1 :]), f"edited {told(value)}"
+            line.kind, (*values[: line.number], value, *values[line.number + 1 :]), f"edited {describe(value)}"
         )
 
     def deleted(self, line: Line) -> RuleBook:
@@ -114,11 +114,11 @@ class RuleBook:
         self._own(line, "deleted")
         values = self._values(line.kind)
         rest = (*values[: line.number], *values[line.number + 1 :])
-        return self._with(line.kind, rest, f"deleted {told(line.value)}")
+        return self._with(line.kind, rest, f"deleted {describe(line.value)}")
 
     def toggled(self, line: Line) -> RuleBook:
         """With it off, or on again."""
-        done = f"switched {'off' if line.value.on else 'on'} {told(line.value)}"
+        done = f"switched {'off' if line.value.on else 'on'} {describe(line.value)}"
         value = replace(line.value, on=not line.value.on)
         if line.is_own:
             values = self._values(line.kind)
@@ -137,14 +137,14 @@ class RuleBook:
             return self
         values = list(self._values(line.kind))
         values[line.number], values[peers[to]] = values[peers[to]], values[line.number]
-        return self._with(line.kind, tuple(values), f"moved {told(line.value)}")
+        return self._with(line.kind, tuple(values), f"moved {describe(line.value)}")
 
     def undone(self) -> RuleBook:
         """Before the last change."""
         if not self.past:
             raise AlignError("there is nothing to undo")
         before = self.past[-1]
-        after = Step(self.said, before.done)
+        after = Edit(self.said, before.done)
         return replace(self, said=before.said, past=self.past[:-1], future=(*self.future, after))
 
     def redone(self) -> RuleBook:
@@ -152,7 +152,7 @@ class RuleBook:
         if not self.future:
             raise AlignError("there is nothing to do again")
         after = self.future[-1]
-        before = Step(self.said, after.done)
+        before = Edit(self.said, after.done)
         return replace(self, said=after.said, past=(*self.past, before), future=self.future[:-1])
 
     def write(self, path: Path) -> RuleBook:
@@ -172,15 +172,15 @@ class RuleBook:
 
     def _with(self, kind: Kind, values: Sequence[Any], done: str) -> RuleBook:
         fields: dict[str, Any] = {_FIELDS[kind]: tuple(values)}
-        return replace(self, said=replace(self.said, **fields), past=(*self.past, Step(self.said, done)), future=())
+        return replace(self, said=replace(self.said, **fields), past=(*self.past, Edit(self.said, done)), future=())
 
 
-def kind_of(value: Saying) -> Kind:
+def kind_of(value: AnyRule) -> Kind:
     """What it is one of."""
     return "map" if isinstance(value, MapRule) else "view" if isinstance(value, ViewRule) else "rule"
 
 
-def told(value: Saying) -> str:
+def describe(value: AnyRule) -> str:
     """It in a few words, on one line."""
     if isinstance(value, Rule):
         return printable(f"rule {value.match} → {value.replace or '(nothing)'}")
@@ -190,7 +190,7 @@ def told(value: Saying) -> str:
     return printable(f"view {value.match}: " + ", ".join(f"{side} {view}" for side, view in sides if view))
 
 
-def check(value: Saying) -> None:
+def check(value: AnyRule) -> None:
     """Refuse what could not be applied, with a sentence that says why."""
     if isinstance(value, Rule):
         check_rule(value)

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import NamedTuple, cast, get_args
 
 from tensordiff.align.rules.rule import Rule, RuleSide, check_regex, check_replace
-from tensordiff.align.rules.toml_text import Place, TomlText
+from tensordiff.align.rules.toml_text import TextPosition, TomlText
 from tensordiff.errors import AlignError, printable
 
 
@@ -163,7 +163,7 @@ def _offset(error: AlignError) -> int | None:
     return error.__cause__.pos if isinstance(error.__cause__, re.error) else None
 
 
-def refusal(path: str, place: Place, sentence: str) -> AlignError:
+def refusal(path: str, place: TextPosition, sentence: str) -> AlignError:
     """A sentence about a place in a file."""
     return AlignError(f"{printable(path)}: {place}: {printable(sentence)}")
 

@@ -19,7 +19,7 @@ _HEADER = re.compile(r"^[ \t]*\[\[?[ \t]*(?P<name>[\w-]+)[^\]\n]*\]", re.MULTILI
 _OPENINGS = (1, 3, 4, 5)  # characters before a string's text: a quote, three quotes, and a line's end
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """A place in a text; both count from 1."""
 
     line: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
         return f"line {self.line}, column {self.column}"
 
 
-class Stretch(NamedTuple):
+class TableSpan(NamedTuple):
     """A table of a text: from its header to the next one."""
 
     name: str
@@ -62,29 +62,29 @@ class TomlText:
         return bool(self.text[line].strip()) and not self.without_comments[line].strip()
 
     @cached_property
-    def tables(self) -> list[Stretch]:
+    def tables(self) -> list[TableSpan]:
         """Every table that has a header, in order."""
         headers = list(_HEADER.finditer(self.blanked))
         edges = pairwise([*(header.start() for header in headers), len(self.text)])
-        return [Stretch(header["name"], *edge) for header, edge in zip(headers, edges, strict=True)]
+        return [TableSpan(header["name"], *edge) for header, edge in zip(headers, edges, strict=True)]
 
-    def top(self, key: str) -> Place:
+    def top(self, key: str) -> TextPosition:
         """Where a table or a key at the top of the file stands first."""
         starts = [table.start for table in self.tables if table.name == key]
         found = self._key(key, 0, self.tables[0].start if self.tables else len(self.text))
         return self._at(min([*starts, *([found.start("key")] if found else [])], default=0))
 
-    def table(self, name: str, number: int) -> Place:
+    def table(self, name: str, number: int) -> TextPosition:
         """Where the so-many-th table of a name stands."""
         found = self._stretch(name, number)
         return self._at(found.start) if found else self.top(name)
 
-    def key(self, name: str, number: int, key: str) -> Place:
+    def key(self, name: str, number: int, key: str) -> TextPosition:
         """Where a key of a table stands; the table itself where that is not to be seen."""
         found = self._key_of(name, number, key)
         return self._at(found.start("key")) if found else self.table(name, number)
 
-    def inside(self, name: str, number: int, key: str, offset: int, value: str) -> Place:
+    def inside(self, name: str, number: int, key: str, offset: int, value: str) -> TextPosition:
         """Where a character of a text value stands; the value itself where its text is written otherwise."""
         found = self._key_of(name, number, key)
         if found is None:
@@ -92,11 +92,11 @@ class TomlText:
         openings = (found.end() + n for n in _OPENINGS if self.text.startswith(value, found.end() + n))
         return self._at(next((start + offset for start in openings), found.end()))
 
-    def end(self) -> Place:
+    def end(self) -> TextPosition:
         """The place behind the last character."""
         return self._at(len(self.text))
 
-    def _stretch(self, name: str, number: int) -> Stretch | None:
+    def _stretch(self, name: str, number: int) -> TableSpan | None:
         ours = [table for table in self.tables if table.name == name]
         return ours[number - 1] if number <= len(ours) else None
 
@@ -111,6 +111,6 @@ class TomlText:
             return None
         return re.compile(r"(?P<key>\S.*?)=[ \t]*").match(self.text, found.start("key"))
 
-    def _at(self, offset: int) -> Place:
+    def _at(self, offset: int) -> TextPosition:
         before = self.text[:offset]
-        return Place(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)
+        return TextPosition(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.align import Pair, Plan, align
+from tensordiff.align import AlignmentPlan, Pair, align
 from tensordiff.align.expression import evaluate
-from tensordiff.align.index import Computed, parts_of
+from tensordiff.align.index import ComputedTensor, parts_of
 from tensordiff.align.rules.file import RulesFile, read_rules_file, read_text
 from tensordiff.align.views import reconcile
 from tensordiff.capture.settings import Injection
@@ -42,7 +42,7 @@ class Donor(NamedTuple):
 
     def array(self) -> Array:
         """The reference's values as the candidate lays them out; raises a sentence where that cannot be."""
-        if isinstance(self.pair.candidate.stored, Computed):
+        if isinstance(self.pair.candidate.stored, ComputedTensor):
             return scattered(self.pair.candidate.stored, self.pair.reference.read())[self.place]
         found, wanted = self.pair.reference.read(), self.pair.candidate.spec
         if reconcile(found.shape, wanted.shape) is None:
@@ -52,7 +52,7 @@ class Donor(NamedTuple):
         return found.reshape(wanted.shape)
 
 
-def scattered(stored: Computed, values: Array) -> dict[EntryKey, Array]:
+def scattered(stored: ComputedTensor, values: Array) -> dict[EntryKey, Array]:
     """A computed entry's values, put back into the entries it is computed from.
 
     Every element of those is numbered and the expression worked out on the numbers: where that gives each number
@@ -93,7 +93,7 @@ def find_donors(injection: Injection, seen: list[Entry], same: Mapping[EntryKey,
     """Align what was seen of the candidate with the reference. ``same`` says which inputs are another's tensor."""
     reference = _open(injection)
     candidate = Dump(Path("candidate"), "seen", tuple(seen), ordered=True)
-    plan = Plan.for_dumps(reference, candidate, _rules(injection))
+    plan = AlignmentPlan.for_dumps(reference, candidate, _rules(injection))
     alignment = align(reference, candidate, plan)
     if not alignment.pairs:
         raise CaptureError(

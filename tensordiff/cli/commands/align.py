@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.align.order import order_parts
+from tensordiff.align.order import order_differences
 from tensordiff.align.rules.file import append_maps
 from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
@@ -170,7 +170,7 @@ def _order_parts(session: Session) -> list[Any]:
     found = [(pair.reference, pair.candidate, pair.by) for pair in session.alignment.pairs]
     if session.alignment.order == "unknown":
         return []
-    return order_parts(session.reference, session.candidate, found)
+    return order_differences(session.reference, session.candidate, found)
 
 
 def _pair_lines(session: Session) -> Iterator[str]:

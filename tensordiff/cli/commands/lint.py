@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tensordiff.align import Plan, align
+from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.cli.options import DUMP, json_option
 from tensordiff.cli.progress import Progress
@@ -18,7 +18,7 @@ from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.table import LEVELS
 from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.lint import Facts, Finding, lint_headers, lint_values, read_facts
+from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.errors import printable
 from tensordiff.report.json import dumps
 
@@ -61,7 +61,7 @@ def lint(first: Path, second: Path | None, rules: Path | None, *, as_json: bool)
 def _findings(opened: list[Dump], said: RulesFile) -> Iterator[Finding]:
     if len(opened) == 2:
         reference, candidate = opened
-        alignment = align(reference, candidate, Plan.for_dumps(reference, candidate, said))
+        alignment = align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, said))
         yield from lint_pair(reference, candidate, alignment)
     else:
         yield from lint_headers(opened[0])
@@ -72,7 +72,7 @@ def _findings(opened: list[Dump], said: RulesFile) -> Iterator[Finding]:
 
 
 def _value_findings(dump: Dump) -> Iterator[Finding]:
-    facts: list[Facts] = []
+    facts: list[EntryFacts] = []
     with Progress("reading", len(dump)) as progress:
         for item in progress.over(read_facts(dump)):
             if isinstance(item, Finding):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
 from tensordiff.dump.model import Dump, Spec, entry
@@ -56,7 +56,7 @@ class MaxFile:
         return view_buffer(buffer, self.path, offset, spec)
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open a ``.max`` file or a folder that holds some."""
     if not found.is_folder:
         return _dump(found, [found.path.name]) if _is_ours(found) else None
@@ -64,7 +64,7 @@ def look(found: Found) -> Dump | None:
     return _dump(found, names) if names else None
 
 
-def _is_ours(found: Found) -> bool:
+def _is_ours(found: DumpPath) -> bool:
     if found.head.startswith(MAGIC):
         return True
     if found.path.name.lower().endswith(SUFFIX):
@@ -72,7 +72,7 @@ def _is_ours(found: Found) -> bool:
     return False
 
 
-def _dump(found: Found, names: list[str]) -> Dump:
+def _dump(found: DumpPath, names: list[str]) -> Dump:
     folder = found.path if found.is_folder else found.path.parent
     entries = tuple(entry(stem(name), MaxFile(folder / name)) for name in names)
     return Dump(found.path, "max", entries, ordered=False, problems=found.problems)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump import manifest
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.files import MappedFile, map_file, member, parse_json
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
@@ -33,7 +33,7 @@ class _Read(NamedTuple):
     problems: list[Problem]
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open a dump that ``DumpWriter`` wrote, finished or not."""
     name = next((name for name in (MANIFEST, JOURNAL) if name in found.files), None)
     if name is None:

@@ -30,12 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
 from tensordiff.dump.model import Dump, Problem, Spec, entry
-from tensordiff.dump.multi_file import Part, join, open_parts
-from tensordiff.dump.zip_files import Deflated, Member, ZipMap, map_zip
+from tensordiff.dump.multi_file import FilePart, join_parts, open_parts
+from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
 
 MAGIC = b"\x93NUMPY"
@@ -178,12 +178,12 @@ class NpzMember:
         return header
 
     @property
-    def _deflated(self) -> Deflated:
+    def _deflated(self) -> DeflatedMember:
         zipped, member = self.zipped, self._member
         if not member.deflated:
             raise BadFile(self._path, f"{self._whose} is encrypted or packed in a way we do not read; save it again")
         span = zipped.packed_span(self.name)
-        return Deflated(self._path, self._whose, zipped.buffer, span, member.size, member.crc)
+        return DeflatedMember(self._path, self._whose, zipped.buffer, span, member.size, member.crc)
 
     @property
     def _member(self) -> Member:
@@ -198,7 +198,7 @@ class NpzMember:
         return f"its member {_text(self.name)!r:.120}"
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open a ``.npy`` or ``.npz`` file, or a folder that holds some."""
     if found.is_folder:
         if names := found.named(".npy"):
@@ -206,28 +206,28 @@ def look(found: Found) -> Dump | None:
         names = found.named(".npz")
         return open_parts(found, "npz", names, _open_npz) if names else None
     if found.path.name.lower().endswith(".npz"):
-        return join(found, "npz", [_open_npz(found.path)], [])
+        return join_parts(found, "npz", [_open_npz(found.path)], [])
     return _dump_npy(found, [found.path.name]) if _is_npy(found) else None
 
 
-def _is_npy(found: Found) -> bool:
+def _is_npy(found: DumpPath) -> bool:
     if found.path.name.lower().endswith(".npy") and not found.head.startswith(MAGIC):
         raise BadFile(found.path, "does not begin as a .npy file does; was it written by something else?")
     return found.head.startswith(MAGIC)
 
 
-def _dump_npy(found: Found, names: list[str]) -> Dump:
+def _dump_npy(found: DumpPath, names: list[str]) -> Dump:
     folder = found.path if found.is_folder else found.path.parent
     entries = tuple(entry(_stem(name), NpyFile(folder / name)) for name in names)
     return Dump(found.path, "numpy", entries, ordered=False, problems=found.problems)
 
 
-def _open_npz(path: Path) -> Part:
+def _open_npz(path: Path) -> FilePart:
     zipped = map_zip(map_file(path), path)
     arrays = [name for name in zipped.rows if name.endswith(b".npy")]
     others = [Problem(_text(name), "is not a .npy array") for name in zipped.rows if not name.endswith(b".npy")]
     entries = [entry(_stem(_text(name)), NpzMember(zipped, name)) for name in arrays]
-    return Part(path.name, entries, False, others, {})
+    return FilePart(path.name, entries, False, others, {})
 
 
 def _stem(name: str) -> str:

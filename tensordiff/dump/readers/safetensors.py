@@ -29,11 +29,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, MappedFile, map_file, parse_json, view_buffer
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
-from tensordiff.dump.multi_file import Part, join, open_parts
+from tensordiff.dump.multi_file import FilePart, join_parts, open_parts
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
 
@@ -240,33 +240,33 @@ def _unpack(packed: Array, spec: Spec) -> Array:
     return values
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open a ``.safetensors`` file or a folder that holds some."""
     if not found.is_folder:
-        return join(found, "safetensors", [_open_part(found.path)], []) if _is_ours(found) else None
+        return join_parts(found, "safetensors", [_open_part(found.path)], []) if _is_ours(found) else None
     names = found.named(SUFFIX)
     return open_parts(found, "safetensors", names, _open_part) if names else None
 
 
-def _is_ours(found: Found) -> bool:
+def _is_ours(found: DumpPath) -> bool:
     """By suffix, or by the look of a header: the Hugging Face cache keeps its files under bare hashes."""
     if found.path.name.lower().endswith(SUFFIX):
         return True
     return found.head[8:10] == b'{"' and int.from_bytes(found.head[:8], "little") <= MAX_HEADER_BYTES
 
 
-def _open_part(path: Path) -> Part:
+def _open_part(path: Path) -> FilePart:
     with gc_paused():
         header = read_header(path)
         file = MappedFile(path)
         entries = [entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]
     order = header.metadata.pop(_ORDER, None)
     if order is None:
-        return Part(path.name, entries, False, [], header.metadata)
+        return FilePart(path.name, entries, False, [], header.metadata)
     try:
-        return Part(path.name, _in_order(path, entries, order), True, [], header.metadata)
+        return FilePart(path.name, _in_order(path, entries, order), True, [], header.metadata)
     except BadFile as error:
-        return Part(path.name, entries, False, [Problem(path.name, error.problem)], header.metadata)
+        return FilePart(path.name, entries, False, [Problem(path.name, error.problem)], header.metadata)
 
 
 def _in_order(path: Path, entries: list[Entry], order: str) -> list[Entry]:

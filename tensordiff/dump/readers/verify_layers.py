@@ -29,9 +29,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.files import map_file, parse_json
-from tensordiff.dump.model import Dump, Entry, Origin, Problem, Stored
+from tensordiff.dump.model import Dump, Entry, Origin, Problem, StoredTensor
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.readers.max import MaxFile
 from tensordiff.dump.readers.torch.reader import TorchFile
@@ -44,7 +44,7 @@ _INJECTED = "_injected"
 _MANGLED = str.maketrans(dict.fromkeys('\\/:?"<>| ', "_"))  # as MAX makes a file's name of a label
 
 
-class Place(NamedTuple):
+class LayerPort(NamedTuple):
     """Whose tensor a file holds."""
 
     layer: str
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 class Metadata(NamedTuple):
     """All that the file says. ``places`` goes by stems of files, ``classes`` in order of completion."""
 
-    places: dict[str, Place]
+    places: dict[str, LayerPort]
     classes: dict[str, str | None]
     injected: list[str]
     problems: list[Problem]
@@ -90,14 +90,14 @@ def _load(path: Path) -> dict[str, dict[str, object]]:
     return layers
 
 
-def _places(layer: str, about: dict[str, object]) -> Iterator[tuple[str, Place]]:
+def _places(layer: str, about: dict[str, object]) -> Iterator[tuple[str, LayerPort]]:
     for kind in ("input", "output"):
         rows = about.get(f"{kind}s")
         for row in rows if isinstance(rows, list) else ():
             stem = _stem(row) if isinstance(row, dict) else None
             # The tool made the file's name of layer and port; where that is not so, the row is damaged.
             if stem and (port := port_of(stem, layer)) and port.startswith(kind):
-                yield stem, Place(layer, port)
+                yield stem, LayerPort(layer, port)
 
 
 def port_of(stem: str, layer: str) -> str | None:
@@ -121,19 +121,19 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-class Moment(NamedTuple):
+class LayerEvent(NamedTuple):
     """A layer being given its inputs, or giving its outputs."""
 
     layer: str
     is_input: bool
 
 
-def moments_of_leaves(layers: Iterable[str]) -> list[Moment]:
+def moments_of_leaves(layers: Iterable[str]) -> list[LayerEvent]:
     """Each layer in turn, begun and ended."""
-    return [Moment(layer, is_input) for layer in layers for is_input in (True, False)]
+    return [LayerEvent(layer, is_input) for layer in layers for is_input in (True, False)]
 
 
-def moments_of_nested(began: list[str], ended: Iterable[str]) -> list[Moment]:
+def moments_of_nested(began: list[str], ended: Iterable[str]) -> list[LayerEvent]:
     """What was noted as it began and what as it ended, put together as calls within calls."""
     counts = Counter(began)
     # A layer in only one of the lists, or run twice, cannot be followed: it is taken for a leaf.
@@ -146,21 +146,21 @@ def last_runs(layers: list[str]) -> list[str]:
     return list(dict.fromkeys(reversed(layers)))[::-1]
 
 
-def _nest(began: list[str], ends: list[str]) -> Iterator[Moment]:
+def _nest(began: list[str], ends: list[str]) -> Iterator[LayerEvent]:
     nested = set(ends)
     still_open: list[str] = []
     next_end = 0
     for layer in began:
-        yield Moment(layer, True)
+        yield LayerEvent(layer, True)
         if layer not in nested:
-            yield Moment(layer, False)
+            yield LayerEvent(layer, False)
             continue
         still_open.append(layer)
         while still_open and still_open[-1] == ends[next_end]:
-            yield Moment(still_open.pop(), False)
+            yield LayerEvent(still_open.pop(), False)
             next_end += 1
     # Lists that contradict each other leave layers open; those within still end before those around.
-    yield from (Moment(layer, False) for layer in reversed(still_open))
+    yield from (LayerEvent(layer, False) for layer in reversed(still_open))
 
 
 _FOLDERS = ("torch_layers", "max_layers")
@@ -169,7 +169,7 @@ _MAX_LIST_BYTES = 1 << 26
 _CUT = re.compile(r"_(?=(?:input|output)(?:_|$))")
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open one side of a ``verify_layers`` run."""
     if not found.is_folder:
         return None
@@ -190,13 +190,13 @@ def _refuse_both(path: Path) -> None:
         )
 
 
-def _is_ours(found: Found, list_path: Path) -> bool:
+def _is_ours(found: DumpPath, list_path: Path) -> bool:
     """The metadata is written last: where the run was stopped, its folder's name and list must do."""
     is_named_so = found.path.resolve().name in _FOLDERS
     return METADATA in found.files or (is_named_so and os.path.isfile(list_path))  # noqa: PTH113
 
 
-def _open(found: Found, files: list[str], suffix: str, list_path: Path) -> Dump:
+def _open(found: DumpPath, files: list[str], suffix: str, list_path: Path) -> Dump:
     was_finished = METADATA in found.files
     metadata = read_metadata(found.path / METADATA) if was_finished else NO_METADATA
     calls, problems = _read_list(list_path)
@@ -235,7 +235,7 @@ def _read_list(path: Path) -> tuple[list[str], list[Problem]]:
     return [line.rstrip("\r") for line in os.fsdecode(text[:]).split("\n") if line.strip()], []
 
 
-def _rank(calls: list[str], metadata: Metadata, suffix: str, layers: set[str]) -> dict[Moment, int]:
+def _rank(calls: list[str], metadata: Metadata, suffix: str, layers: set[str]) -> dict[LayerEvent, int]:
     """When each layer that has tensors was given its inputs and gave its outputs."""
     began = [layer for layer in calls if layer in layers]
     ended = [layer for layer in metadata.classes if layer in layers]
@@ -246,17 +246,17 @@ def _rank(calls: list[str], metadata: Metadata, suffix: str, layers: set[str]) -
     return {moment: index for index, moment in enumerate(moments)}
 
 
-def _moment(place: Place) -> Moment:
-    return Moment(place.layer, place.port.startswith("input"))
+def _moment(place: LayerPort) -> LayerEvent:
+    return LayerEvent(place.layer, place.port.startswith("input"))
 
 
 def _place(
     files: list[str], suffix: str, layers: Iterable[str], metadata: Metadata
-) -> tuple[dict[str, Place], list[Problem]]:
+) -> tuple[dict[str, LayerPort], list[Problem]]:
     """Whose tensor each file holds. Of two that hold the same, the one the metadata names is kept."""
     known = {spelling: layer for layer in layers for spelling in (mangle(layer), layer)}
     stems = {file[: -len(suffix)]: file for file in files}
-    kept: dict[Place, str] = {}
+    kept: dict[LayerPort, str] = {}
     problems = [
         Problem(f"{stem:.120}{suffix}", f"is named in {METADATA} but is not here; was it copied?", is_unread=True)
         for stem in metadata.places
@@ -271,16 +271,16 @@ def _place(
     return {file: places[stem] for stem, file in stems.items() if stem in places}, problems
 
 
-def _guess(stem: str, known: dict[str, str]) -> Place:
+def _guess(stem: str, known: dict[str, str]) -> LayerPort:
     """From a file's name alone: the longest layer we know of, else what the name looks like."""
     for cut in reversed([found.start() for found in _CUT.finditer(stem)]):
         layer = known.get(stem[:cut])
         if layer is not None and (port := port_of(stem, layer)):
-            return Place(layer, port)
-    return Place(*parse_name(stem)[:2])
+            return LayerPort(layer, port)
+    return LayerPort(*parse_name(stem)[:2])
 
 
-def _entry(path: Path, place: Place, metadata: Metadata, suffix: str) -> Entry:
-    stored: Stored = MaxFile(path) if suffix == ".max" else TorchFile(str(path.parent), path.name)
+def _entry(path: Path, place: LayerPort, metadata: Metadata, suffix: str) -> Entry:
+    stored: StoredTensor = MaxFile(path) if suffix == ".max" else TorchFile(str(path.parent), path.name)
     origin = Origin(module_class=metadata.classes.get(place.layer))
     return Entry(path.name[: -len(suffix)], *place, call=1, step=0, stored=stored, origin=origin)

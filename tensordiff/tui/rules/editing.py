@@ -8,7 +8,7 @@ from textual import on
 
 from tensordiff.align import Pair
 from tensordiff.align.rules.rule import Rule
-from tensordiff.align.rules.rule_book import Line, RuleBook, Saying, told
+from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook, describe
 from tensordiff.align.rules.tables import MapRule, ViewRule
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.dialogs import Ask
@@ -49,7 +49,7 @@ class Ruling(PanelPart):
         if self.change(lambda book: book.with_maps(rules)):
             self._point_at(rules[-1])
 
-    def _point_at(self, value: Saying) -> None:
+    def _point_at(self, value: AnyRule) -> None:
         same = (k for k, one in enumerate(self.book.lines) if one.is_own and one.value == value)
         self.rules.move(next(same, self.rules.cursor))
 
@@ -103,12 +103,12 @@ class Ruling(PanelPart):
         else:
             self.pin(self.selected)
 
-    def _edit(self, line: Line | None, value: Saying) -> None:
+    def _edit(self, line: Line | None, value: AnyRule) -> None:
         if isinstance(value, MapRule):
             self._edit_map(line, value)
             return
 
-        def edited(book: RuleBook, made: Saying) -> RuleBook:
+        def edited(book: RuleBook, made: AnyRule) -> RuleBook:
             return book.added(made) if line is None else book.changed(line, made)
 
         def done(made: Rule | ViewRule | None) -> None:
@@ -171,10 +171,10 @@ class Ruling(PanelPart):
         whose = source_of(line) if line.is_own else f"preset {source_of(line)}"
         off = "" if line.value.on else "; off"
         hint = "" if line.is_own else "; enter edits a copy in its place"
-        return f"{told(line.value)}\n{printable(whose)}{does}{off}{hint}"
+        return f"{describe(line.value)}\n{printable(whose)}{does}{off}{hint}"
 
 
-def _title(line: Line | None, value: Saying) -> str:
+def _title(line: Line | None, value: AnyRule) -> str:
     kind = "view" if isinstance(value, ViewRule) else "rule"
     if line is None:
         return f"Add a {kind}"

@@ -19,8 +19,8 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from textual.worker import Worker, WorkerState, get_current_worker
 
+from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule_book import RuleBook
-from tensordiff.align.rules.usage import Hits
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.session.session import Session
 from tensordiff.tui.line_list import LineList
@@ -66,7 +66,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
         """From the thread."""
 
         session: Session
-        hits: Hits
+        hits: RuleUsage
 
     def __init__(self, session: Session, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -151,7 +151,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
             hits = session.hits()
         self._tell(session, hits)
 
-    def _tell(self, session: Session, hits: Hits) -> None:
+    def _tell(self, session: Session, hits: RuleUsage) -> None:
         """What each rule does, back to the event loop if anybody still wants to know."""
         if not get_current_worker().is_cancelled:
             self.post_message(self._Realigned(session, hits))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from textual.widget import Widget
 
+from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.align.rules.tables import MapRule
-from tensordiff.align.rules.usage import Hits
 from tensordiff.session.session import Session
 
 Change = Callable[[RuleBook], RuleBook]
@@ -19,7 +19,7 @@ class PanelPart(Widget):
 
     session: Session
     book: RuleBook
-    hits: Hits | None
+    hits: RuleUsage | None
     """None while a thread counts; until then names have no index to be looked up in."""
 
     def turn_to(self, book: RuleBook) -> None:

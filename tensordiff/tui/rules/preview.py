@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tensordiff.align.match import Alignment, Pair, Plan
+from tensordiff.align.match import Alignment, AlignmentPlan, Pair
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import Side
 from tensordiff.errors import printable
@@ -74,7 +74,7 @@ def preview(session: Session, said: RulesFile) -> Preview:
     return Preview(tuple(renamed), changes(session.alignment, alignment))
 
 
-def _renamed(session: Session, plan: Plan) -> Iterator[Renamed]:
+def _renamed(session: Session, plan: AlignmentPlan) -> Iterator[Renamed]:
     seen: set[Renamed] = set()
     sides: tuple[Side, Side] = ("reference", "candidate")
     for side, dump in zip(sides, (session.reference, session.candidate), strict=True):

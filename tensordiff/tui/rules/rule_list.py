@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule import Rule
 from tensordiff.align.rules.rule_book import Line, RuleBook
 from tensordiff.align.rules.tables import MapRule
-from tensordiff.align.rules.usage import Hits
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.line_list import LineList, Span
@@ -31,9 +31,9 @@ class RuleList(LineList[Line]):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.book: RuleBook | None = None
-        self.hits: Hits | None = None
+        self.hits: RuleUsage | None = None
 
-    def show_book(self, book: RuleBook, hits: Hits | None) -> None:
+    def show_book(self, book: RuleBook, hits: RuleUsage | None) -> None:
         """Show what is said; what it does is not known where there are no hits yet."""
         self.book, self.hits = book, hits
         self.show_items(book.lines)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tensordiff.align.expression import names, parse
-from tensordiff.align.index import Computed, computed
+from tensordiff.align.index import ComputedTensor, computed
 from tensordiff.dump.model import entry
 from tensordiff.errors import CaptureError
-from tests.making import Held
+from tests.making import MemoryTensor
 
 pytest.importorskip("torch")
 from tensordiff.capture.injection.sources import place_of, scattered
@@ -15,11 +15,11 @@ from tensordiff.capture.injection.sources import place_of, scattered
 Q, K = np.arange(6.0).reshape(1, 3, 2), 10 + np.arange(3.0).reshape(1, 3, 1)
 
 
-def stored(text: str) -> Computed:
+def stored(text: str) -> ComputedTensor:
     expression = parse(text)
-    entries = {name: entry(name, Held({"q": Q, "k": K}[name])) for name in names(expression)}
+    entries = {name: entry(name, MemoryTensor({"q": Q, "k": K}[name])) for name in names(expression)}
     found = computed(expression, entries).stored
-    assert isinstance(found, Computed)
+    assert isinstance(found, ComputedTensor)
     return found
 
 

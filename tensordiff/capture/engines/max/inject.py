@@ -18,7 +18,7 @@ from tensordiff.capture.injection.sources import Donors, find_donors, isolates, 
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.model import EntryKey, Held, Origin
+from tensordiff.dump.model import EntryKey, MemoryTensor, Origin
 from tensordiff.dump.names import parse_name
 from tensordiff.errors import CaptureError, printable
 
@@ -173,7 +173,7 @@ def _merged(before: Noted, now: Noted, layers: frozenset[str]) -> Noted:
 def _entries(step: int, noted: Noted) -> Iterable[Entry]:
     for place, array in noted:
         origin = Origin(place.written.module_class)
-        yield Entry(place.name, place.layer, place.port, place.call, step, Held(array), origin)
+        yield Entry(place.name, place.layer, place.port, place.call, step, MemoryTensor(array), origin)
 
 
 def _same(slots: Iterable[Slot], steps: Iterable[int]) -> dict[EntryKey, EntryKey]:

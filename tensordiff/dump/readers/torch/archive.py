@@ -16,8 +16,8 @@ import numpy as np
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import Buffer, map_file, view_buffer
-from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, Pickled, unpickle
-from tensordiff.dump.readers.torch.stand_ins import BadPickle, Storage, Tensor, shorten
+from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, PickleContents, unpickle
+from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, shorten
 from tensordiff.dump.zip_files import MEMBER_MAGIC, Span, ZipMap, map_zip
 from tensordiff.errors import BadFile
 
@@ -167,7 +167,7 @@ class _LegacyStorages(NamedTuple):
         return self.spans[key]
 
 
-def _legacy_spans(buffer: Buffer, content: Pickled, keys: Pickled) -> dict[str, Span]:
+def _legacy_spans(buffer: Buffer, content: PickleContents, keys: PickleContents) -> dict[str, Span]:
     """Where each storage lies: they follow the pickles in the order of their keys, each after its count."""
     spans: dict[str, Span] = {}
     at = keys.end
@@ -177,7 +177,7 @@ def _legacy_spans(buffer: Buffer, content: Pickled, keys: Pickled) -> dict[str, 
     return spans
 
 
-def _check_keys(keys: object, content: Pickled) -> list[str]:
+def _check_keys(keys: object, content: PickleContents) -> list[str]:
     known = content.storages
     if type(keys) is not list or not all(type(key) is str and key in known for key in keys):
         raise BadPickle("lists other storages than its tensors use; dump it again")

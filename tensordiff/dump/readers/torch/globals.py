@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensordiff.dump.dtypes import DTYPES
-from tensordiff.dump.readers.torch.stand_ins import (
+from tensordiff.dump.readers.torch.tensors import (
     BadPickle,
-    Refused,
     StorageType,
     Tensor,
     TorchDType,
+    UnreadableTensor,
     shorten,
     view_storage,
 )
@@ -24,7 +24,7 @@ _CONVERT = "where it was made, use torch.save({k: v.detach().cpu() for k, v in t
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AllowedGlobal:
     """A function or class that may be named; ``stand_in`` answers for it where it may be called."""
 
     name: str
@@ -43,26 +43,26 @@ def find_global(module: str, name: str) -> object:
 def _tensor_v2(
     storage: object, offset: object, size: object, stride: object,
     _grad: object, _hooks: object, flags: object = None,
-) -> Tensor | Refused:  # fmt: skip
+) -> Tensor | UnreadableTensor:  # fmt: skip
     return view_storage(storage, offset, size, stride, flags)
 
 
 def _tensor_v3(
     storage: object, offset: object, size: object, stride: object,
     _grad: object, _hooks: object, of: object, flags: object = None,
-) -> Tensor | Refused:  # fmt: skip
+) -> Tensor | UnreadableTensor:  # fmt: skip
     return view_storage(storage, offset, size, stride, flags, of)
 
 
-def _parameter(data: object, *_rest: object) -> Tensor | Refused:
-    if type(data) is not Tensor and type(data) is not Refused:
+def _parameter(data: object, *_rest: object) -> Tensor | UnreadableTensor:
+    if type(data) is not Tensor and type(data) is not UnreadableTensor:
         raise BadPickle("makes a parameter of something other than a tensor")
     return data
 
 
 def _from_type(rebuild: object, kind: object, args: object, _state: object) -> object:
     """A tensor with attributes of its own. Its values lie in the tensor only if its class adds nothing."""
-    if type(rebuild) is not Known or rebuild.name not in _REBUILDS or type(args) is not tuple:
+    if type(rebuild) is not AllowedGlobal or rebuild.name not in _REBUILDS or type(args) is not tuple:
         raise BadPickle("rebuilds a tensor in a way we do not know")
     if kind not in _PLAIN_TENSORS:
         raise BadPickle(f"holds a subclass of torch.Tensor; {_CONVERT}")
@@ -91,8 +91,8 @@ def _no_value(*_args: object) -> None:
     """Something that is no tensor and holds none, such as a device."""
 
 
-def _refuse(sentence: str) -> Callable[..., Refused]:
-    return lambda *_args: Refused(sentence)
+def _refuse(sentence: str) -> Callable[..., UnreadableTensor]:
+    return lambda *_args: UnreadableTensor(sentence)
 
 
 _REFUSED_SIZES = {
@@ -127,24 +127,24 @@ _SCHEMES = (
     "tensor_affine", "tensor_symmetric",
     "channel_affine", "channel_symmetric", "channel_affine_float_qparams",
 )  # fmt: skip
-_PLAIN_TENSORS = (Known("torch.Tensor"), Known("torch.nn.parameter.Parameter"))
+_PLAIN_TENSORS = (AllowedGlobal("torch.Tensor"), AllowedGlobal("torch.nn.parameter.Parameter"))
 _BUILTINS: dict[str, Callable[..., object] | None] = {
     "set": _same, "frozenset": _same, "complex": _no_value, "bytearray": _no_value,
     "list": None, "dict": None, "tuple": None, "int": None, "float": None, "str": None, "bool": None,
 }  # fmt: skip
 
 GLOBALS: dict[tuple[str, str], object] = {
-    ("collections", "OrderedDict"): Known("OrderedDict", _mapping),
-    ("collections", "defaultdict"): Known("defaultdict", _mapping),
-    ("collections", "Counter"): Known("Counter", _no_value),
-    ("_codecs", "encode"): Known("encode", _encode),
-    ("torch", "Size"): Known("torch.Size", _same),
-    ("torch", "device"): Known("torch.device", _no_value),
+    ("collections", "OrderedDict"): AllowedGlobal("OrderedDict", _mapping),
+    ("collections", "defaultdict"): AllowedGlobal("defaultdict", _mapping),
+    ("collections", "Counter"): AllowedGlobal("Counter", _no_value),
+    ("_codecs", "encode"): AllowedGlobal("encode", _encode),
+    ("torch", "Size"): AllowedGlobal("torch.Size", _same),
+    ("torch", "device"): AllowedGlobal("torch.device", _no_value),
     ("torch", "Tensor"): _PLAIN_TENSORS[0],
     ("torch.nn.parameter", "Parameter"): _PLAIN_TENSORS[1],
-    ("torch.serialization", "_get_layout"): Known("_get_layout", _no_value),
-    ("torch._tensor", "_rebuild_from_type_v2"): Known("_rebuild_from_type_v2", _from_type),
-    **{("torch._utils", name): Known(name, stand_in) for name, stand_in in _REBUILDS.items()},
+    ("torch.serialization", "_get_layout"): AllowedGlobal("_get_layout", _no_value),
+    ("torch._tensor", "_rebuild_from_type_v2"): AllowedGlobal("_rebuild_from_type_v2", _from_type),
+    **{("torch._utils", name): AllowedGlobal(name, stand_in) for name, stand_in in _REBUILDS.items()},
     **{("torch", name): of for name, of in _TORCH_DTYPES.items()},
     **{
         (module, f"{kind}Storage"): StorageType(_TORCH_DTYPES[name])
@@ -152,9 +152,9 @@ GLOBALS: dict[tuple[str, str], object] = {
         for module in ("torch", "torch.cuda", "torch.storage")
     },
     **{
-        (module, name): Known(name, stand_in)
+        (module, name): AllowedGlobal(name, stand_in)
         for name, stand_in in _BUILTINS.items()
         for module in ("builtins", "__builtin__")
     },
-    **{("torch", f"per_{scheme}"): Known(scheme) for scheme in _SCHEMES},
+    **{("torch", f"per_{scheme}"): AllowedGlobal(scheme) for scheme in _SCHEMES},
 }

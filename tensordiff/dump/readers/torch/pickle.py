@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tensordiff.dump.files import Buffer
-from tensordiff.dump.readers.torch.globals import Known, find_global
-from tensordiff.dump.readers.torch.stand_ins import BadPickle, Storage, find_storage
+from tensordiff.dump.readers.torch.globals import AllowedGlobal, find_global
+from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, find_storage
 
 MAX_PICKLE_BYTES = 1 << 26
 _MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte and us seventy
@@ -27,7 +27,7 @@ _LONGEST_KEY = 4096
 _INT_BITS = 60  # under these, no two integers hash alike
 
 
-class Pickled(NamedTuple):
+class PickleContents(NamedTuple):
     """What a pickle holds, where it ends, and the storages it pointed to, by key."""
 
     value: object
@@ -35,14 +35,14 @@ class Pickled(NamedTuple):
     storages: dict[str, Storage]
 
 
-def unpickle(data: Buffer, start: int = 0) -> Pickled:
+def unpickle(data: Buffer, start: int = 0) -> PickleContents:
     """Read the pickle that starts at a byte of some data."""
     machine = _Machine(data, start)
     try:
         value = machine.run()
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise BadPickle(f"its pickle is damaged near byte {machine.at}; dump it again") from error
-    return Pickled(value, machine.at, machine.storages)
+    return PickleContents(value, machine.at, machine.storages)
 
 
 class _Machine:
@@ -225,7 +225,7 @@ def _named_by_stack(machine: _Machine) -> None:
 @_opcode(b"R")
 def _call(machine: _Machine) -> None:
     args, known = machine.stack.pop(), machine.stack.pop()
-    if type(known) is not Known or known.stand_in is None or type(args) is not tuple or len(args) > _MOST_PARTS:
+    if type(known) is not AllowedGlobal or known.stand_in is None or type(args) is not tuple or len(args) > _MOST_PARTS:
         raise BadPickle("its pickle calls something that is not to be called")
     machine.stack.append(known.stand_in(*args))
 

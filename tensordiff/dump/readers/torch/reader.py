@@ -23,16 +23,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.detect import Found
+from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
-from tensordiff.dump.readers.torch.stand_ins import BadPickle, Refused, Storage, Tensor, shorten
+from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, UnreadableTensor, shorten
 from tensordiff.dump.zip_files import MEMBER_MAGIC
 from tensordiff.errors import BadFile
 
-Leaf = Tensor | Refused
+Leaf = Tensor | UnreadableTensor
 NamedLeaf = tuple[str, Leaf]
 _Container = dict[object, object] | list[object] | tuple[object, ...]
 
@@ -41,8 +41,8 @@ _MAX_NAME = 4096
 _MAX_TEXT = 1 << 25
 _MAX_SHARING = 16
 _ALWAYS_ALLOWED = 1 << 14
-_BARE_STORAGE = Refused("is a bare storage; save the tensor itself")
-_WALKED = (Tensor, Refused, Storage, dict, list, tuple)
+_BARE_STORAGE = UnreadableTensor("is a bare storage; save the tensor itself")
+_WALKED = (Tensor, UnreadableTensor, Storage, dict, list, tuple)
 
 
 def name_tensors(content: object, stem: str) -> list[NamedLeaf]:
@@ -105,17 +105,17 @@ _HEAD_BYTES = 1024  # the first member's header, with the longest name a file sy
 _MANGLED = re.compile(r'[\\/:*?"<>| \x00-\x1f]')
 
 
-def look(found: Found) -> Dump | None:
+def look(found: DumpPath) -> Dump | None:
     """Open a torch file or a folder of them."""
     return _look_folder(found) if found.is_folder else _look_file(found)
 
 
-def _look_file(found: Found) -> Dump | None:
+def _look_file(found: DumpPath) -> Dump | None:
     mine = found.path.name.lower().endswith(_SURE) or _is_torch(found.path)
     return _open_file(found.path) if mine else None
 
 
-def _look_folder(found: Found) -> Dump | None:
+def _look_folder(found: DumpPath) -> Dump | None:
     files = _torch_files(found)
     if not files:
         return None
@@ -124,7 +124,7 @@ def _look_folder(found: Found) -> Dump | None:
     return (len(files) == 1 and _open_only_file(found, files[0])) or _open_flat(found, files)
 
 
-def _torch_files(found: Found) -> list[str]:
+def _torch_files(found: DumpPath) -> list[str]:
     unsure = found.named(*_MAYBE)
     kinds = _SURE + _MAYBE if unsure and _is_torch(found.path / unsure[0]) else _SURE
     return found.named(*kinds)
@@ -139,7 +139,7 @@ def _is_torch(path: Path) -> bool:
     return is_legacy(head) or (head[:4] == MEMBER_MAGIC and b"/data.pkl" in head)
 
 
-def _open_flat(found: Found, files: list[str]) -> Dump:
+def _open_flat(found: DumpPath, files: list[str]) -> Dump:
     """A folder of files in no known order. Two files of one stem keep their suffixes."""
     stems = [_stem(file) for file in files]
     counts, folder = Counter(stems), str(found.path)
@@ -149,7 +149,7 @@ def _open_flat(found: Found, files: list[str]) -> Dump:
     return Dump(found.path, "torch", entries, ordered=False, problems=found.problems)
 
 
-def _open_hooked(found: Found, files: list[str]) -> Dump:
+def _open_hooked(found: DumpPath, files: list[str]) -> Dump:
     """A folder with the names a print hook wrote as the model ran; files it does not name come last."""
     counts = Counter(_read_names(found.path / _NAMES))
     pairs = _pair_names(list(counts), files)
@@ -238,7 +238,7 @@ def _open_file(path: Path) -> Dump:
     return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(twins))
 
 
-def _open_only_file(found: Found, file: str) -> Dump | None:
+def _open_only_file(found: DumpPath, file: str) -> Dump | None:
     """A folder's only file, if it holds several tensors."""
     try:
         dump = _open_file(found.path / file)
@@ -275,6 +275,6 @@ def _name_tensors(archive: Archive, stem: str) -> list[NamedLeaf]:
 
 
 def _readable(archive: Archive, name: str, leaf: Leaf) -> Tensor:
-    if isinstance(leaf, Refused):
+    if isinstance(leaf, UnreadableTensor):
         raise BadFile(archive.path, f"its tensor {shorten(name)!r} {leaf.sentence}")
     return leaf

@@ -12,7 +12,7 @@ from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.tables import MapRule, ViewRule
 
 
-class Hits(NamedTuple):
+class RuleUsage(NamedTuple):
     """Counts, in the order things are said; 0 for what is off."""
 
     rules: tuple[int, ...]
@@ -23,10 +23,10 @@ class Hits(NamedTuple):
     """Pairs."""
 
 
-def hits(said: RulesFile, reference: Index, candidate: Index, alignment: Alignment) -> Hits:
+def rule_usage(said: RulesFile, reference: Index, candidate: Index, alignment: Alignment) -> RuleUsage:
     """What of an alignment is owed to whom."""
-    rules = reference.rules.hits({"reference": reference.dump, "candidate": candidate.dump})
-    return Hits(rules, _of_maps(said.maps, reference, candidate, alignment), _of_views(said.views, alignment))
+    rules = reference.rules.usage({"reference": reference.dump, "candidate": candidate.dump})
+    return RuleUsage(rules, _of_maps(said.maps, reference, candidate, alignment), _of_views(said.views, alignment))
 
 
 def _of_maps(maps: tuple[MapRule, ...], reference: Index, candidate: Index, alignment: Alignment) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnreadableTensor:
     """A tensor that is there but cannot be read as numbers, and why."""
 
     sentence: str
@@ -89,7 +89,7 @@ def shorten(text: str) -> str:
 
 def view_storage(
     storage: object, offset: object, size: object, stride: object, flags: object = None, of: object = None
-) -> Tensor | Refused:
+) -> Tensor | UnreadableTensor:
     """A view of a storage, of the storage's own dtype unless told."""
     if type(storage) is not Storage:
         raise BadPickle("builds a tensor on something other than a storage")
@@ -99,12 +99,12 @@ def view_storage(
     shape, strides, (start,) = _counts(size), _counts(stride), _counts((offset,))
     reach = _check_inside(storage, of, start, shape, strides)
     if of.dtype is None:
-        return Refused(f"has dtype torch.{of.name}, which only torch has; {_advice(of.name)}")
+        return UnreadableTensor(f"has dtype torch.{of.name}, which only torch has; {_advice(of.name)}")
     if math.prod(shape) > max(reach, _MAX_REPEATED):
-        return Refused(f"repeats {reach} stored elements to {math.prod(shape)}; save a smaller view of it")
+        return UnreadableTensor(f"repeats {reach} stored elements to {math.prod(shape)}; save a smaller view of it")
     conjugate, negative = _flags(flags, of.dtype)
     if (conjugate or negative) and math.prod(shape) > reach:
-        return Refused("is conjugated and repeated; save its .resolve_conj().resolve_neg() instead")
+        return UnreadableTensor("is conjugated and repeated; save its .resolve_conj().resolve_neg() instead")
     return Tensor(storage, start, Spec(shape, of.dtype), _strides(shape, strides), conjugate, negative)
 
 
