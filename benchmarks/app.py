@@ -40,7 +40,7 @@ from tensordiff.dump.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.jobs.job_line import JobLine
-from tensordiff.tui.launch import Wanted
+from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.model import Batch, Listing, Order, Pattern
 from tensordiff.tui.table.table import LayerTable
 
@@ -203,7 +203,7 @@ def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
 
 async def stalls(request: Request) -> dict[str, float]:
     """The longest stall while each thing is done, and how long all of them took, in seconds."""
-    wanted = Wanted(request.reference, request.candidate, lambda: request)
+    wanted = Launch(request.reference, request.candidate, lambda: request)
     app, found, begun = TensordiffApp(wanted, keeps=False), {}, time.perf_counter()
     async with app.run_test(size=SIZE):
         heart = Heart()

@@ -9,10 +9,10 @@ from tensordiff.errors import TensordiffError
 from tensordiff.util.garbage_collector import heap_frozen
 
 if TYPE_CHECKING:
-    from tensordiff.tui.launch import Wanted
+    from tensordiff.tui.launch import Launch
 
 
-def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
+def run_app(launch: Launch | None = None, *, keeps: bool = True) -> int:
     """Run the app until it ends; its status. Raises, the terminal being restored, where nothing could be opened."""
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
@@ -20,7 +20,7 @@ def run_app(wanted: Wanted | None = None, *, keeps: bool = True) -> int:
         from tensordiff.session.preferences import preferences_file, read_preferences
         from tensordiff.tui.app import TensordiffApp
 
-        app = TensordiffApp(wanted, read_preferences(preferences_file()), keeps=keeps)
+        app = TensordiffApp(launch, read_preferences(preferences_file()), keeps=keeps)
     status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)

@@ -22,9 +22,9 @@ from textual.screen import Screen
 
 from tensordiff.errors import printable
 from tensordiff.session.preferences import THEMES, Preferences
-from tensordiff.tui.comparison.opening import CouldNotOpen, OpeningScreen
+from tensordiff.tui.comparison.opening_screen import CouldNotOpen, OpeningScreen
 from tensordiff.tui.keys import BY_ID, bindings
-from tensordiff.tui.launch import Wanted
+from tensordiff.tui.launch import Launch
 from tensordiff.tui.palette import Commands
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
@@ -63,10 +63,10 @@ class TensordiffApp(App[int]):
     """
 
     def __init__(
-        self, wanted: Wanted | Request | None = None, settings: Preferences | None = None, *, keeps: bool = True
+        self, launch: Launch | Request | None = None, settings: Preferences | None = None, *, keeps: bool = True
     ) -> None:
         super().__init__()
-        self.wanted, self.settings, self.keeps = wanted, settings or Preferences(), keeps
+        self.launch, self.settings, self.keeps = launch, settings or Preferences(), keeps
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
         self._leaving = ExitStack()
@@ -89,13 +89,13 @@ class TensordiffApp(App[int]):
         self._leaving.close()
 
     def _first_screen(self) -> Screen[None]:
-        if self.wanted is None:
+        if self.launch is None:
             from tensordiff.tui.start import StartScreen
 
             return StartScreen()
-        if isinstance(self.wanted, Wanted):
-            return OpeningScreen(self.wanted, self.settings.columns)
-        return self.comparison(self.wanted)
+        if isinstance(self.launch, Launch):
+            return OpeningScreen(self.launch, self.settings.columns)
+        return self.comparison(self.launch)
 
     def comparison(self, request: Request) -> DiffScreen:
         """A screen that compares; what that takes is loaded by now, or it is waited for."""
@@ -122,8 +122,8 @@ class TensordiffApp(App[int]):
 
     def compare(self, reference: Path, candidate: Path) -> None:
         """Compare two dumps, on top of what is shown."""
-        wanted = Wanted(reference, candidate, partial(_plain_request, reference, candidate))
-        self.push_screen(self._sized(OpeningScreen(wanted, self.settings.columns)))
+        launch = Launch(reference, candidate, partial(_plain_request, reference, candidate))
+        self.push_screen(self._sized(OpeningScreen(launch, self.settings.columns)))
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
         """What the layer screen hands over to the comparison it came from."""
@@ -155,7 +155,7 @@ class TensordiffApp(App[int]):
     @on(CouldNotOpen)
     def _give_up(self, message: CouldNotOpen) -> None:
         """Where dumps were named on the command line, say so there; else back to choosing others."""
-        if self.wanted is not None and len(self.screen_stack) <= 2:
+        if self.launch is not None and len(self.screen_stack) <= 2:
             self.leave(2, message.sentence)
         else:
             self.pop_screen()

@@ -221,11 +221,11 @@ _PAUSE = 0.25
 """Seconds without typing after which it is tried."""
 
 
-class Sheet(ModalScreen[Answer | None], Generic[Answer]):
+class Form(ModalScreen[Answer | None], Generic[Answer]):
     """A form in a frame."""
 
     DEFAULT_CSS = """
-    Sheet {
+    Form {
         align: center middle;
         & > Vertical { max-width: 98%; max-height: 98%; border: round $primary; padding: 0 1; }
         & .field { height: 1; & > Label { color: $text-muted; } & > Input { width: 1fr; } }

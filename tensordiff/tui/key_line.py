@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 
-class _Shown(NamedTuple):
+class _KeyCell(NamedTuple):
     """A key, and the cells it takes."""
 
     bound: ActiveBinding
@@ -73,13 +73,13 @@ class KeyLine(Widget):
             self.bound = bound
             self.refresh()
 
-    def shown(self) -> list[_Shown]:
+    def shown(self) -> list[_KeyCell]:
         """The keys from left to right."""
         found, at = [], 0
         for one in list(self.bound.values())[self._left :]:
             display = self.app.get_key_display(one.binding)
             end = at + len(display) + len(one.binding.description) + 3
-            found.append(_Shown(one, at, end, display))
+            found.append(_KeyCell(one, at, end, display))
             at = end
         return found
 
@@ -92,7 +92,7 @@ class KeyLine(Widget):
             segments += [Segment(f" {one.display} ", key + over), Segment(f"{one.label} ", label + over)]
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style.background_style)
 
-    def _over(self, one: _Shown) -> Style:
+    def _over(self, one: _KeyCell) -> Style:
         dim = Style() if one.bound.enabled else Style(dim=True)
         if one.bound.binding.action != self._under:
             return dim
@@ -100,7 +100,7 @@ class KeyLine(Widget):
 
     # --- the mouse -------------------------------------------------------------------------------
 
-    def _at(self, x: int) -> _Shown | None:
+    def _at(self, x: int) -> _KeyCell | None:
         return next((one for one in self.shown() if one.begin <= x < one.end), None)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
@@ -116,7 +116,7 @@ class KeyLine(Widget):
         """Nothing is pointed at."""
         self._point(None)
 
-    def _point(self, one: _Shown | None) -> None:
+    def _point(self, one: _KeyCell | None) -> None:
         action = one.bound.binding.action if one is not None else None
         if action != self._under:
             self._under = action

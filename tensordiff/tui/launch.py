@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tensordiff.session.request import Request
 
 
-class Wanted(NamedTuple):
+class Launch(NamedTuple):
     """Two sides by name, and how to say all the rest, called in a thread: that is where the loading begins."""
 
     reference: Path

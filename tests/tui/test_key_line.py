@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 
 from tensordiff.tui.key_line import KeyLine
-from tests.tui.running import Running, running, samples
+from tests.tui.app_host import Running, running, samples
 
 
 def line(run: Running) -> KeyLine:

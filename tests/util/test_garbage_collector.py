@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tensordiff.util.garbage_collector import collect_when_idle, collected_when_idle, freeze_heap, heap_frozen
-from tests.tui.running import running, samples
+from tests.tui.app_host import running, samples
 
 
 @pytest.fixture(autouse=True)

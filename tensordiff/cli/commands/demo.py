@@ -18,9 +18,9 @@ def command() -> int:
 
     if streams.has_screen():
         from tensordiff.cli.app import run_app
-        from tensordiff.tui.launch import Wanted
+        from tensordiff.tui.launch import Launch
 
-        return run_app(Wanted(sample("reference"), sample("candidate"), _samples), keeps=False)
+        return run_app(Launch(sample("reference"), sample("candidate"), _samples), keeps=False)
     from tensordiff.cli.commands.compare import Talk, compare
 
     return 0 if compare(_samples(), Talk()) == 1 else 2

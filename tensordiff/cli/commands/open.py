@@ -18,6 +18,6 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test."""
     from tensordiff.cli.app import run_app
     from tensordiff.cli.commands.compare import request
-    from tensordiff.tui.launch import Wanted
+    from tensordiff.tui.launch import Launch
 
-    return run_app(Wanted(reference, candidate, lambda: request(reference, candidate, **options)))
+    return run_app(Launch(reference, candidate, lambda: request(reference, candidate, **options)))

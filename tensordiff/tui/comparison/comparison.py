@@ -30,16 +30,16 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.state import Identity
 from tensordiff.session.state import row_name as key_of
-from tensordiff.tui.comparison import measuring
+from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.bisect_bar import BisectBar
-from tensordiff.tui.comparison.opening import CouldNotOpen, sentence_of
+from tensordiff.tui.comparison.opening_screen import CouldNotOpen, sentence_of
 from tensordiff.tui.comparison.session_keeper import Keeper, identities
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.start import note_recent
 from tensordiff.tui.table.filter_bar import FilterBar
 from tensordiff.tui.table.model import Listing, Order
-from tensordiff.tui.table.run_plot import Plot, Seen, painted, picture
+from tensordiff.tui.table.run_plot import Plot, PlotView, painted, picture
 from tensordiff.tui.table.summary import Facts, Summary
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.text import plain
@@ -142,7 +142,7 @@ class Comparison(Screen[None]):
         keeper = self.keeper if self._is_restored else Keeper.of(request, self.keeps)
         found = identities(request)
         with heap_frozen():
-            opened = measuring.opened(Session.open(request, keeper.state), before)
+            opened = measurement.opened(Session.open(request, keeper.state), before)
         if worker.is_cancelled:
             return
         if self.keeps:
@@ -159,8 +159,8 @@ class Comparison(Screen[None]):
             for sentence in message.keeper.sentences:
                 self.tell(sentence, "warning")
 
-    @on(measuring.Opened)
-    def _show_session(self, message: measuring.Opened) -> None:
+    @on(measurement.Opened)
+    def _show_session(self, message: measurement.Opened) -> None:
         self.findings = message.findings
         self.show_session(message.session, message.listing)
         if not self._is_restored:
@@ -190,10 +190,10 @@ class Comparison(Screen[None]):
 
     def _measure(self, session: Session) -> None:
         worker = get_current_worker()
-        measuring.measure(session, self.post_message, lambda: worker.is_cancelled)
+        measurement.measure(session, self.post_message, lambda: worker.is_cancelled)
 
-    @on(measuring.Measured)
-    def _show_batch(self, message: measuring.Measured) -> None:
+    @on(measurement.Measured)
+    def _show_batch(self, message: measurement.Measured) -> None:
         if message.session is not self.session:
             return
         before = self.listing.measured
@@ -202,8 +202,8 @@ class Comparison(Screen[None]):
         self.summarize()
         self.plot_soon(_PLOT_MEASURING_S)
 
-    @on(measuring.Finished)
-    def _show_outcome(self, message: measuring.Finished) -> None:
+    @on(measurement.Finished)
+    def _show_outcome(self, message: measurement.Finished) -> None:
         if message.session is not self.session:
             return
         self.outcome, self.culprits = message.outcome, message.culprits
@@ -262,12 +262,12 @@ class Comparison(Screen[None]):
         elif plot.display and self.session is not None:
             self.in_thread("plot", partial(self._draw, self.listing, self._seen(), plot.content_size))
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> PlotView:
         """What the plot shows: the run, the cursor in it, and what a search suspects."""
         table, is_light = self.table, not self.app.current_theme.dark
-        return Seen(self.plot_metric, "injected" not in table.missing, table.position, table.suspects, is_light)
+        return PlotView(self.plot_metric, "injected" not in table.missing, table.position, table.suspects, is_light)
 
-    def _draw(self, listing: Listing, seen: Seen, room: Size) -> None:
+    def _draw(self, listing: Listing, seen: PlotView, room: Size) -> None:
         """In a thread: it takes as long as painting all the rest."""
         drawn = painted(picture(listing, seen, max(20, room.width)), *room)
         if not get_current_worker().is_cancelled:

@@ -24,10 +24,10 @@ from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.tui.comparison import measuring
+from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.bisect_bar import BisectBar
-from tensordiff.tui.comparison.exporting import Export, ExportChoice
-from tensordiff.tui.comparison.opening import NEEDS_DUMPS
+from tensordiff.tui.comparison.export_dialog import Export, ExportChoice
+from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS
 from tensordiff.tui.comparison.viewing import Viewing
 from tensordiff.tui.dialogs import Ask
 from tensordiff.tui.jobs.job_line import JobLine
@@ -52,7 +52,7 @@ class DiffScreen(Viewing):
     class _Realigned(Message):
         """The listing of what the rules panel has aligned is made."""
 
-        opened: measuring.Opened
+        opened: measurement.Opened
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -161,7 +161,7 @@ class DiffScreen(Viewing):
     def _realign(self, session: Session, before: Listing) -> None:
         worker = get_current_worker()
         with heap_frozen():
-            opened = measuring.opened(session, before)
+            opened = measurement.opened(session, before)
         if not worker.is_cancelled:
             self.post_message(self._Realigned(opened))
 
@@ -170,7 +170,7 @@ class DiffScreen(Viewing):
         """The tolerance may have changed since, and the rules been written: that is the screen's to say."""
         opened = message.opened
         session = opened.session if self.session is None else opened.session.asked_as(self.session)
-        self._show_session(measuring.Opened(session, opened.listing, opened.findings))
+        self._show_session(measurement.Opened(session, opened.listing, opened.findings))
 
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
         """The rules are those of a file now; pairs and numbers stay."""

@@ -30,7 +30,7 @@ from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.reruns import Action, Live
 from tensordiff.session.sources import settings_for, source_in
-from tensordiff.tui.comparison.opening import CouldNotOpen
+from tensordiff.tui.comparison.opening_screen import CouldNotOpen
 from tensordiff.tui.comparison.session_keeper import injected_beside
 from tensordiff.tui.dialogs import Ask, Choose, Dialog
 from tensordiff.tui.jobs.job_line import JobLine

@@ -37,7 +37,7 @@ from tensordiff.tui.layer.values import ValuesPane
 from tensordiff.tui.layer.worst import WorstPane
 from tensordiff.tui.prompt import Prompt
 
-Wish = Literal["inject", "ops", "export"]
+RowAction = Literal["inject", "ops", "export"]
 VIEWS: dict[str, type[Pane[Any]]] = {
     "profile": ProfilePane, "histogram": HistogramPane, "heatmap": HeatmapPane, "values": ValuesPane,
     "worst": WorstPane, "statistics": StatisticsPane, "neighbours": NeighboursPane,
@@ -65,7 +65,7 @@ class LayerScreen(LayerTyping):
     class Asked(Message):
         """Something is to be done with a row that is not this screen's to do."""
 
-        what: Wish
+        what: RowAction
         row: Row
 
     def __init__(
@@ -269,7 +269,7 @@ class LayerScreen(LayerTyping):
 
     def action_ask(self, what: str) -> None:
         """Hand over to the shell what is not done here."""
-        for wish in get_args(Wish):
+        for wish in get_args(RowAction):
             if what == wish:
                 self.post_message(self.Asked(wish, self.row))
 

@@ -30,7 +30,7 @@ from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.session.session import Session
-from tensordiff.tui.dialogs import Sheet
+from tensordiff.tui.dialogs import Form
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.rules.map_trial import SideError, Trial, names_of, shown, trials
 
@@ -69,7 +69,7 @@ _SIDES: tuple[Side, Side] = ("reference", "candidate")
 _OFFERED = 6
 
 
-class MapScreen(Sheet[MapRule]):
+class MapScreen(Form[MapRule]):
     """One map."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("map")
@@ -206,9 +206,9 @@ class MapScreen(Sheet[MapRule]):
     def _show(self, event: Tried) -> None:
         self.trial = event.trial
         self.query_one("#found", Static).update(shown(self.session, event.trial, event.is_done))
-        wanted, layers = event.trial.wanted, len(event.trial.pairs)
+        choice, layers = event.trial.choice, len(event.trial.pairs)
         here, every = self.query_one("#layer", Button), self.query_one("#every", Button)
-        here.disabled, every.disabled = wanted.here is None, wanted.every is None
+        here.disabled, every.disabled = choice.here is None, choice.every is None
         every.label = f"Every layer: {layers} {'pair' if layers == 1 else 'pairs'} (ctrl+s)"
         self.refresh_bindings()
 
@@ -227,18 +227,18 @@ class MapScreen(Sheet[MapRule]):
         """What cannot be accepted is greyed."""
         if action != "accept":
             return True
-        return True if self._wanted("every" if parameters == ("every",) else "layer") else None
+        return True if self._choice("every" if parameters == ("every",) else "layer") else None
 
-    def _wanted(self, scope: Scope) -> MapRule | None:
+    def _choice(self, scope: Scope) -> MapRule | None:
         if self.trial is None:
             return None
-        return self.trial.wanted.every if scope == "every" else self.trial.wanted.here
+        return self.trial.choice.every if scope == "every" else self.trial.choice.here
 
     @on(Input.Submitted)
     def _to_buttons(self) -> None:
         """Enter goes on to the widest choice there is, where enter accepts it."""
         names: Sequence[Scope] = ("every", "layer")
-        if found := next((name for name in names if self._wanted(name)), None):
+        if found := next((name for name in names if self._choice(name)), None):
             self.query_one(f"#{found}", Button).focus()
 
     @on(Button.Pressed, "#layer")
@@ -251,5 +251,5 @@ class MapScreen(Sheet[MapRule]):
 
     def action_accept(self, scope: Scope) -> None:
         """Take the map, for this layer or for every layer."""
-        if rule := self._wanted(scope):
+        if rule := self._choice(scope):
             self.dismiss(rule)

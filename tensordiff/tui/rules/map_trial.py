@@ -31,7 +31,7 @@ _MEASURED = 64
 """Layers of a map that are read before it is accepted."""
 
 
-class Wanted(NamedTuple):
+class MapChoice(NamedTuple):
     """A map as it is typed: for the layer it names, and for every layer. None where it cannot be so."""
 
     here: MapRule | None
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 class Trial(NamedTuple):
     """What a map comes to, as far as it is known."""
 
-    wanted: Wanted
+    choice: MapChoice
     pairs: tuple[Pair, ...]
     """For every layer; the one that was named first."""
     rows: tuple[Row, ...] = ()
@@ -79,22 +79,22 @@ class SideError(Exception):
 
 def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
     """Try a map: at once from headers, then as each layer is measured."""
-    wanted = wanted_map(session, reference, candidate)
-    pairs = _pairs(session, wanted)
-    yield (trial := Trial(wanted, pairs))
+    choice = map_choice(session, reference, candidate)
+    pairs = _pairs(session, choice)
+    yield (trial := Trial(choice, pairs))
     for row in session.engine.rows(tuple(islice(pairs, _MEASURED))):
         yield (trial := trial._replace(rows=(*trial.rows, row)))
 
 
-def wanted_map(session: Session, reference: str, candidate: str) -> Wanted:
+def map_choice(session: Session, reference: str, candidate: str) -> MapChoice:
     """What is typed, as maps; ``SideError`` where it is none."""
     sides = [_parsed(session, text, side) for text, side in zip((reference, candidate), get_args(Side), strict=True)]
     texts = [str(side) for side in sides]
     if any(map(placeholders, sides)):
-        return Wanted(None, MapRule(texts[0], texts[1]))
+        return MapChoice(None, MapRule(texts[0], texts[1]))
     general = [str(side) for side in generalize(*sides)]
     here = MapRule(texts[0], texts[1], every=False)
-    return Wanted(here, None if general == texts else MapRule(general[0], general[1]))
+    return MapChoice(here, None if general == texts else MapRule(general[0], general[1]))
 
 
 def _parsed(session: Session, text: str, side: Side) -> Expression:
@@ -114,10 +114,10 @@ def _missing(session: Session, name: str, side: Side) -> str:
     return f"the {side} has no {printable(name)}{hint}"
 
 
-def _pairs(session: Session, wanted: Wanted) -> tuple[Pair, ...]:
+def _pairs(session: Session, choice: MapChoice) -> tuple[Pair, ...]:
     try:
-        here = session.mapped(wanted.here) if wanted.here else ()
-        every = session.mapped(wanted.every) if wanted.every else ()
+        here = session.mapped(choice.here) if choice.here else ()
+        every = session.mapped(choice.every) if choice.every else ()
         if not here and not every:
             raise AlignError("no layer has all of these names, in the same step")  # noqa: TRY301
         for pair in (*here, *every)[:1]:
@@ -187,10 +187,10 @@ def _first(row: Row) -> Text:
 
 def _all(trial: Trial, is_done: bool) -> Text:
     """Every layer, as far as it is measured."""
-    if trial.wanted.every is None:
+    if trial.choice.every is None:
         return Text("The names share no layer's number, so it is for this layer alone.\n", "dim")
     worst, measured, total = trial.worst, len(trial.rows), len(trial.pairs)
-    rule = trial.wanted.every
+    rule = trial.choice.every
     text = Text().append("every layer: " + printable(f"{rule.reference} = {rule.candidate}") + "\n", "bold")
     text.append(f"{total} {'pair' if total == 1 else 'pairs'}")
     if worst is not None:

@@ -52,7 +52,7 @@ def pair_key(pair: Pair) -> tuple[str, str, int, tuple[str, ...]]:
 _NAMES, _PAIRS = 4, 60
 
 
-class Renamed(NamedTuple):
+class Rename(NamedTuple):
     """A layer that would be called otherwise."""
 
     before: str
@@ -62,7 +62,7 @@ class Renamed(NamedTuple):
 class Preview(NamedTuple):
     """What would change."""
 
-    renamed: tuple[Renamed, ...]
+    renamed: tuple[Rename, ...]
     """A few of them."""
     changes: Changes
 
@@ -74,14 +74,14 @@ def preview(session: Session, said: RulesFile) -> Preview:
     return Preview(tuple(renamed), changes(session.alignment, alignment))
 
 
-def _renamed(session: Session, plan: AlignmentPlan) -> Iterator[Renamed]:
-    seen: set[Renamed] = set()
+def _renamed(session: Session, plan: AlignmentPlan) -> Iterator[Rename]:
+    seen: set[Rename] = set()
     sides: tuple[Side, Side] = ("reference", "candidate")
     for side, dump in zip(sides, (session.reference, session.candidate), strict=True):
         for entry in dump.entries:
             of_class = entry.origin and entry.origin.module_class
             names = (rules.canonical(entry.layer, side, of_class) for rules in (session.plan.rules, plan.rules))
-            found = Renamed(*names)
+            found = Rename(*names)
             if found.before != found.after and found not in seen:
                 seen.add(found)
                 yield found

@@ -24,15 +24,15 @@ from tensordiff.align.rules.rule import Rule, RuleSide
 from tensordiff.align.rules.rule_book import check
 from tensordiff.align.rules.tables import ViewRule
 from tensordiff.errors import TensordiffError, printable
-from tensordiff.tui.dialogs import Sheet
+from tensordiff.tui.dialogs import Form
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.rules.preview import Preview, shown
 
-Edited = Rule | ViewRule
+RuleOrView = Rule | ViewRule
 _SIDES = (("both sides", "both"), ("reference", "reference"), ("candidate", "candidate"))
 
 
-class RuleEditor(Sheet[Edited]):
+class RuleEditor(Form[RuleOrView]):
     """One rule or view."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
@@ -56,7 +56,7 @@ class RuleEditor(Sheet[Edited]):
 
         sentence: str
 
-    def __init__(self, title: str, value: Edited, preview: Callable[[Edited], Preview]) -> None:
+    def __init__(self, title: str, value: RuleOrView, preview: Callable[[RuleOrView], Preview]) -> None:
         super().__init__(title)
         self.value, self.preview = value, preview
 
@@ -96,12 +96,14 @@ class RuleEditor(Sheet[Edited]):
     def _text(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value
 
-    def _made(self) -> Edited:
+    def _made(self) -> RuleOrView:
         """What the fields say; a ``TensordiffError`` where that could not be applied."""
         if isinstance(self.value, Rule):
             side = cast(RuleSide, self.query_one("#side", Select).value)
             texts = self._text("match"), self._text("replace")
-            made: Edited = Rule(side, *texts, self.value.on, source="", module_class=self._text("module_class") or None)
+            made: RuleOrView = Rule(
+                side, *texts, self.value.on, source="", module_class=self._text("module_class") or None
+            )
         else:
             views = self._text("reference") or None, self._text("candidate") or None
             made = ViewRule(self._text("match"), *views, self.value.on)
@@ -135,7 +137,7 @@ class RuleEditor(Sheet[Edited]):
         self.query_one("#changes", Static).update("")
 
     @work(thread=True, exclusive=True, group="preview", description="preview", exit_on_error=False)
-    def _look(self, made: Edited) -> None:
+    def _look(self, made: RuleOrView) -> None:
         worker = get_current_worker()
         try:
             found = self.preview(made)

@@ -1,19 +1,13 @@
-"""The columns of the table: what each is called, how wide, and from which width of table it is worth its room.
+"""The columns of the table: what each is called, how wide it is, and from which width of the table it is shown.
 
-What stands in a cell of the table: plain text, made when the line is drawn and not before.
+The first frame of the app is laid out by this, so it imports nothing that compares; what stands in a cell is in
+``cells``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import NamedTuple
-
-from tensordiff.align.match import Pair
-from tensordiff.errors import printable
-from tensordiff.report.labels import number, sparkline
-from tensordiff.tui.table.model import ABSENT, NUMBERS, Listing, layer_name
-from tensordiff.tui.text import fit, right
 
 
 class Column(NamedTuple):
@@ -53,7 +47,7 @@ _MARGIN = 4
 """Cursor mark, verdict, mark, and a space."""
 
 
-class Placed(NamedTuple):
+class PlacedColumn(NamedTuple):
     """A column and the cells it takes."""
 
     column: Column
@@ -66,7 +60,7 @@ class Placed(NamedTuple):
         return self.x + self.width
 
 
-def lay_out(width: int, longest: int, chosen: Sequence[str] | None, missing: Collection[str]) -> list[Placed]:
+def lay_out(width: int, longest: int, chosen: Sequence[str] | None, missing: Collection[str]) -> list[PlacedColumn]:
     """Columns from left to right. Names take what the others leave, then the profile and the reason do."""
     shown = [c for c in COLUMNS if c.id not in missing and _is_shown(c, width, chosen)]
     widths = {column.id: column.width for column in shown}
@@ -78,7 +72,7 @@ def lay_out(width: int, longest: int, chosen: Sequence[str] | None, missing: Col
             spare -= grown
     placed, x = [], _MARGIN
     for column in shown:
-        placed.append(Placed(column, x, widths[column.id]))
+        placed.append(PlacedColumn(column, x, widths[column.id]))
         x += widths[column.id] + 1
     return placed
 
@@ -87,49 +81,3 @@ def _is_shown(column: Column, width: int, chosen: Sequence[str] | None) -> bool:
     if chosen is not None:
         return column.id in chosen or column.id == "layer"
     return width >= column.from_width
-
-
-BLANK = ""
-_sparkline = lru_cache(1 << 10)(sparkline)
-"""Half the time of drawing a row, and a table is drawn many times while it is measured."""
-FOLDED, UNFOLDED = "▸", "▾"
-
-
-def cell(listing: Listing, position: int, placed: Placed) -> str:
-    """A cell's text, exactly as wide as its column."""
-    text = _text(listing, position, placed)
-    return right(text, placed.width) if placed.column.is_number else fit(text, placed.width)
-
-
-def _text(listing: Listing, at: int, placed: Placed) -> str:
-    name, pair, row = placed.column.id, listing.pairs[at], listing.rows[at]
-    if name in NUMBERS:
-        value = float(listing.column(name)[at])
-        return (BLANK if row is None else "-") if value == ABSENT else number(value)
-    if name == "index":
-        return str(pair.index)
-    if name == "port":
-        return printable(pair.reference.port)
-    if row is None:
-        return BLANK
-    match name:
-        case "shape":
-            return "-" if row.shape is None else "×".join(map(str, row.shape)) or "scalar"
-        case "verdict":
-            return row.verdict.name
-        case "profile":
-            return _sparkline(row.diff.profile, placed.width) if row.diff else printable(row.verdict.why)
-    return printable(row.verdict.why)
-
-
-def tree_name(pair: Pair | None, path: str, is_module: bool, is_folded: bool, depth: int) -> str:
-    """A name in the tree: its last part, further in the deeper it lies."""
-    fold = (FOLDED if is_folded else UNFOLDED) if is_module else " "
-    last = printable(path.rpartition(".")[2] or path)
-    port = "" if pair is None or pair.reference.port in ("output", "output_0") else f" {printable(pair.reference.port)}"
-    return f"{'  ' * depth}{fold} {last}{port}"
-
-
-def flat_name(listing: Listing, at: int, has_port: bool) -> str:
-    """A name in the list; with its port where that has no column."""
-    return layer_name(listing.pairs[at]) if has_port else listing.labels[at]

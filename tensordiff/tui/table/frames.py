@@ -19,7 +19,7 @@ from textual.widgets import Static
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.line_list import LineView
-from tensordiff.tui.table.columns import Placed, lay_out
+from tensordiff.tui.table.columns import PlacedColumn, lay_out
 from tensordiff.tui.text import fit, right
 
 
@@ -58,7 +58,7 @@ class TableFrame(LineView):
         """Characters of the longest name."""
         self.chosen: tuple[str, ...] | None = None
         self.missing: frozenset[str] = frozenset({"injected", "golden"})
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedColumn] = []
 
     def place_columns(self) -> None:
         """Lay the columns out anew, for another width or another choice."""

@@ -20,7 +20,8 @@ from textual.timer import Timer
 
 from tensordiff.report.labels import GLYPHS
 from tensordiff.session.state import row_name as key_of
-from tensordiff.tui.table.columns import Placed, cell, flat_name, tree_name
+from tensordiff.tui.table.cells import cell, flat_name, tree_name
+from tensordiff.tui.table.columns import PlacedColumn
 from tensordiff.tui.table.frames import TableFrame
 from tensordiff.tui.table.model import VERDICTS, Listing, Order, RowKey
 from tensordiff.tui.table.tree import NOWHERE, Line, Lines, Tree
@@ -243,7 +244,7 @@ class LayerLines(TableFrame):
         mark = self.get_component_rich_style("layer-table--mark", partial=True)
         return Segment(_MARK if is_marked else " ", style + mark)
 
-    def _cell(self, line: Line, placed: Placed) -> str:
+    def _cell(self, line: Line, placed: PlacedColumn) -> str:
         if placed.column.id == "layer":
             return fit(self._shown_name(line), placed.width)
         return " " * placed.width if line.row == NOWHERE else cell(self.listing, line.row, placed)

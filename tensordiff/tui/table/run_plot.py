@@ -64,7 +64,7 @@ class Picture:
     """How many errors are NaN or infinite and cannot be drawn."""
 
 
-class Seen(NamedTuple):
+class PlotView(NamedTuple):
     """What is looked at, and from where."""
 
     metric: str
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
     is_light: bool
 
 
-def picture(listing: Listing, seen: Seen, columns: int) -> Picture:
+def picture(listing: Listing, seen: PlotView, columns: int) -> Picture:
     """The outputs' errors, thinned to what so many columns can show."""
     values = listing.column(seen.metric)
     shown = (values != ABSENT) & ~listing.is_input

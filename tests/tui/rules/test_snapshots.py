@@ -8,7 +8,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tensordiff.tui.rules.map_screen import MapScreen
-from tests.tui.rules_hosting import Host, opened, orphan, settled, with_other_mlp
+from tests.tui.rules.panel_host import Host, opened, orphan, settled, with_other_mlp
 
 Snap = Callable[..., bool]
 

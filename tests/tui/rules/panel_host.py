@@ -18,7 +18,6 @@ from tensordiff.session.session import Session
 from tensordiff.tui.rules.panel import RulesPanel
 from tests.making import SAMPLES, write
 
-CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "max"
 
 

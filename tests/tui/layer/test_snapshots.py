@@ -9,7 +9,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from tests.making import SAMPLES
-from tests.tui.layer_hosting import CULPRIT, Host, Shown, samples
+from tests.tui.layer.layer_host import CULPRIT, Host, Shown, samples
 
 Compare = Callable[..., bool]
 

@@ -13,7 +13,8 @@ from tensordiff.align.rules.rule_book import Edit, describe
 from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tests.tui.rules_hosting import CANDIDATE, CASES, REFERENCE, Host, drawn, opened, said, settled, with_other_mlp
+from tests.tui.app_host import CASES
+from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, settled, with_other_mlp
 
 SIZE = (120, 40)
 

@@ -16,7 +16,7 @@ from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.table.model import Order
 from tensordiff.tui.table.summary import Summary
 from tests.making import nudged, numbers, save, write
-from tests.tui.running import CASES, CULPRIT, GOLDEN, INJECTED, Running, running, samples
+from tests.tui.app_host import CASES, CULPRIT, GOLDEN, INJECTED, Running, running, samples
 
 needs_cases = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")
 

@@ -15,24 +15,25 @@ from tensordiff.errors import TensordiffError
 from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.comparison.opening import OpeningScreen
+from tensordiff.tui.comparison.opening_screen import OpeningScreen
 from tensordiff.tui.comparison.screen import DiffScreen
 from tensordiff.tui.key_line import KeyLine
-from tensordiff.tui.launch import Wanted
+from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.filter_bar import FilterBar
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 from tests import processes
 from tests.processes import PATIENCE_S
-from tests.tui.running import CANDIDATE, REFERENCE, Running, samples
+from tests.tui.app_host import CANDIDATE, REFERENCE, Running, samples
 
 _SCRIPT = """
 import sys
 from pathlib import Path
-from tensordiff.cli import app, compare_command, main, open_command
+from tensordiff.cli import app, main
+from tensordiff.cli.commands import open
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.comparison.opening import OpeningScreen
-from tensordiff.tui.launch import Wanted
-OpeningScreen(Wanted(Path("a"), Path("b"), None))
+from tensordiff.tui.comparison.opening_screen import OpeningScreen
+from tensordiff.tui.launch import Launch
+OpeningScreen(Launch(Path("a"), Path("b"), None))
 heavy = ("numpy", "numba", "plotext", "markdown_it", "tomlkit")
 ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
 print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name in ours))
@@ -59,7 +60,7 @@ class Held:
 async def opening(size: tuple[int, int] = (120, 40), **settings: object) -> AsyncIterator[tuple[Running, Held]]:
     """The app, kept from going on."""
     held = Held()
-    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, held), Preferences(**settings), keeps=False)  # type: ignore[arg-type]
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, held), Preferences(**settings), keeps=False)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         try:
             await pilot.pause()
@@ -128,14 +129,14 @@ async def test_what_cannot_be_asked_for_is_a_sentence() -> None:
     def refused() -> Request:
         raise TensordiffError("nobody wants that; ask for something else")
 
-    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, refused), keeps=False)
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, refused), keeps=False)
     async with app.run_test():
         await until(lambda: app._exit)
     assert (app.return_value, app.sentence) == (2, "nobody wants that; ask for something else")
 
 
 async def test_a_defect_while_loading_is_said() -> None:
-    app = TensordiffApp(Wanted(REFERENCE, CANDIDATE, lambda: 1 / 0), keeps=False)  # type: ignore[arg-type, return-value]
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, lambda: 1 / 0), keeps=False)  # type: ignore[arg-type, return-value]
     async with app.run_test():
         await until(lambda: app._exit)
     assert app.return_value == 2

@@ -12,7 +12,7 @@ from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import DiffScreen
-from tests.tui.running import GOLDEN, INJECTED, Running, samples
+from tests.tui.app_host import GOLDEN, INJECTED, Running, samples
 
 Before = Callable[[Pilot[Any]], Awaitable[None]]
 SMALL, LARGE = (80, 24), (160, 48)

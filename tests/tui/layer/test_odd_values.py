@@ -16,7 +16,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.layer.screen import VIEWS
 from tests.making import held, numbers, write
-from tests.tui.layer_hosting import Shown, of, samples, showing
+from tests.tui.layer.layer_host import Shown, of, samples, showing
 
 ODD: dict[str, tuple[Array, Array]] = {
     "scalar": (np.array(1.0), np.array(1.5)),

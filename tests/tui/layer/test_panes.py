@@ -16,7 +16,7 @@ from tensordiff.tui.layer.heatmap import HeatmapPane
 from tensordiff.tui.layer.profile import ProfilePane
 from tensordiff.tui.layer.values import ValuesPane
 from tests.making import SAMPLES, numbers
-from tests.tui.layer_hosting import CULPRIT, of, samples, showing, wide
+from tests.tui.layer.layer_host import CULPRIT, of, samples, showing, wide
 
 
 async def test_facts_name_both_sides_and_say_why() -> None:

@@ -1,8 +1,8 @@
 """The frame of a comparison, painted before anything that could compare is loaded.
 
 Textual alone takes a third of a second to import; numpy, the session and all that rests on them as long again. So the
-first frame is made of what Textual has, and a thread loads the rest behind it. Nothing heavy may be imported by this
-module or by ``app``; ``tests/tui/test_opening.py`` holds that. Keys that are typed meanwhile wait for the comparison.
+first frame is made of what Textual has, and a thread loads the rest behind it. Neither this module nor ``app`` may
+import anything heavy; ``test_opening_screen`` checks that. Keys typed meanwhile wait for the comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from textual.worker import Worker, WorkerState
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
-from tensordiff.tui.launch import Wanted
+from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 from tensordiff.util.garbage_collector import heap_frozen
 
@@ -55,9 +55,9 @@ class OpeningScreen(Screen[None]):
         typed: tuple[str, ...]
         """Keys that were pressed meanwhile."""
 
-    def __init__(self, wanted: Wanted, columns: tuple[str, ...] | None = None) -> None:
+    def __init__(self, launch: Launch, columns: tuple[str, ...] | None = None) -> None:
         super().__init__()
-        self.wanted, self.columns = wanted, columns
+        self.launch, self.columns = launch, columns
         self.typed: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -73,7 +73,7 @@ class OpeningScreen(Screen[None]):
         table = self.query_one(TableFrame)
         table.chosen = self.columns
         table.focus()
-        self.query_one(SummaryFrame).wait_for(self.wanted.reference, self.wanted.candidate)
+        self.query_one(SummaryFrame).wait_for(self.launch.reference, self.launch.candidate)
         self.call_after_refresh(self.run_worker, self._load, "load", "load", thread=True, exit_on_error=False)
 
     def _load(self) -> Request:
@@ -81,7 +81,7 @@ class OpeningScreen(Screen[None]):
         with heap_frozen():
             import tensordiff.tui.comparison.screen  # noqa: F401
 
-            return self.wanted.request()
+            return self.launch.request()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """On to the comparison; or there is none."""

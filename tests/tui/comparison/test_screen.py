@@ -18,14 +18,14 @@ from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.comparison import bisect_bar
 from tensordiff.tui.comparison.bisect_bar import BisectBar
-from tensordiff.tui.comparison.exporting import Export
+from tensordiff.tui.comparison.export_dialog import Export
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.rules.panel import RulesPanel
 from tensordiff.tui.start import StartScreen
 from tensordiff.tui.table.summary import Summary
 from tests.making import numbers, write
-from tests.tui.running import CANDIDATE, CASES, CULPRIT, INJECTED, REFERENCE, Running, running, samples
+from tests.tui.app_host import CANDIDATE, CASES, CULPRIT, INJECTED, REFERENCE, Running, running, samples
 
 
 @pytest.fixture

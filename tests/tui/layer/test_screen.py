@@ -17,9 +17,9 @@ from tensordiff.tui.layer.profile import ProfilePane
 from tensordiff.tui.layer.screen import VIEWS, LayerScreen
 from tensordiff.tui.layer.subject import Subject
 from tests.making import numbers
-from tests.tui.layer_hosting import CULPRIT, of, samples, showing
+from tests.tui.layer.layer_host import CULPRIT, of, samples, showing
 
-CASES = Path(__file__).parents[3] / "shared" / "cases"
+CASES = Path(__file__).parents[4] / "shared" / "cases"
 
 
 async def test_next_and_previous_without_leaving() -> None:

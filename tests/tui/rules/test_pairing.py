@@ -18,7 +18,17 @@ from tensordiff.tui.rules.map_screen import MapScreen
 from tests.cli.test_hostile_names import HOSTILE
 from tests.making import numbers, save, write
 from tests.processes import PATIENCE_S
-from tests.tui.rules_hosting import CANDIDATE, REFERENCE, Host, drawn, opened, orphan, said, settled, with_other_mlp
+from tests.tui.rules.panel_host import (
+    CANDIDATE,
+    REFERENCE,
+    Host,
+    drawn,
+    opened,
+    orphan,
+    said,
+    settled,
+    with_other_mlp,
+)
 
 SIZE = (120, 40)
 

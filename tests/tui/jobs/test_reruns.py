@@ -18,7 +18,7 @@ from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.rules.panel import RulesPanel
 from tests import processes
 from tests.making import numbers, write
-from tests.tui.running import Running, running
+from tests.tui.app_host import Running, running
 
 pytest.importorskip("torch")
 SOURCE = """

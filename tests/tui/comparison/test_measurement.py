@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tensordiff.tui.comparison.measuring import finished
+from tensordiff.tui.comparison.measurement import finished
 from tests.making import numbers
 from tests.report.ground import compared
 

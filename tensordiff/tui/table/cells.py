@@ -1,0 +1,57 @@
+"""What stands in a cell of the table: plain text, made when its line is drawn and not before."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tensordiff.align.match import Pair
+from tensordiff.errors import printable
+from tensordiff.report.labels import number, sparkline
+from tensordiff.tui.table.columns import PlacedColumn
+from tensordiff.tui.table.model import ABSENT, NUMBERS, Listing, layer_name
+from tensordiff.tui.text import fit, right
+
+BLANK = ""
+_sparkline = lru_cache(1 << 10)(sparkline)
+"""Half the time of drawing a row, and a table is drawn many times while it is measured."""
+FOLDED, UNFOLDED = "▸", "▾"
+
+
+def cell(listing: Listing, position: int, placed: PlacedColumn) -> str:
+    """A cell's text, exactly as wide as its column."""
+    text = _text(listing, position, placed)
+    return right(text, placed.width) if placed.column.is_number else fit(text, placed.width)
+
+
+def _text(listing: Listing, at: int, placed: PlacedColumn) -> str:
+    name, pair, row = placed.column.id, listing.pairs[at], listing.rows[at]
+    if name in NUMBERS:
+        value = float(listing.column(name)[at])
+        return (BLANK if row is None else "-") if value == ABSENT else number(value)
+    if name == "index":
+        return str(pair.index)
+    if name == "port":
+        return printable(pair.reference.port)
+    if row is None:
+        return BLANK
+    match name:
+        case "shape":
+            return "-" if row.shape is None else "×".join(map(str, row.shape)) or "scalar"
+        case "verdict":
+            return row.verdict.name
+        case "profile":
+            return _sparkline(row.diff.profile, placed.width) if row.diff else printable(row.verdict.why)
+    return printable(row.verdict.why)
+
+
+def tree_name(pair: Pair | None, path: str, is_module: bool, is_folded: bool, depth: int) -> str:
+    """A name in the tree: its last part, further in the deeper it lies."""
+    fold = (FOLDED if is_folded else UNFOLDED) if is_module else " "
+    last = printable(path.rpartition(".")[2] or path)
+    port = "" if pair is None or pair.reference.port in ("output", "output_0") else f" {printable(pair.reference.port)}"
+    return f"{'  ' * depth}{fold} {last}{port}"
+
+
+def flat_name(listing: Listing, at: int, has_port: bool) -> str:
+    """A name in the list; with its port where that has no column."""
+    return layer_name(listing.pairs[at]) if has_port else listing.labels[at]
