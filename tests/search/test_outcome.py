@@ -1,12 +1,112 @@
-"""What a whole comparison comes to."""
+"""Which row is named as the culprit, and what a whole comparison comes to."""
 
 from __future__ import annotations
 
 import pytest
 
-from tensordiff.compare.judge.verdict import VerdictName
-from tensordiff.search.outcome import Outcome
-from tests.search.test_culprit import row
+from tensordiff.align import Pair
+from tensordiff.compare.engine import Engine
+from tensordiff.compare.judge.verdict import Verdict, VerdictName
+from tensordiff.compare.row import Row
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import entry
+from tensordiff.search.outcome import Outcome, culprits
+from tests.making import Held, nudged, numbers, pairs
+
+Tensors = dict[str, Array | None]
+A = numbers(16, 16)
+
+
+def row(name: str, verdict: VerdictName = "diverges", step: int = 0) -> Row:
+    made = entry(name, Held(A), step)
+    return Row(
+        Pair(0, made.layer, made, made, "name"), ("float32",) * 2, A.shape, (), None, None, None, Verdict(verdict, "")
+    )
+
+
+def named(*names: str) -> list[str]:
+    return [found.pair.reference.name for found in culprits([row(name) for name in names])]
+
+
+def test_nothing_diverges() -> None:
+    assert Outcome(()).culprit is None
+    assert Outcome((row("a", "agrees"), row("b", "drifts"), row("c", "unknown"))).culprit is None
+
+
+def test_the_first_in_order() -> None:
+    found = Outcome((row("a", "agrees"), row("b", "drifts"), row("c"), row("d"))).culprit
+    assert found is not None
+    assert found.pair.reference.name == "c"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (["layers.1.mlp.act", "layers.1.mlp", "layers.1", "model"], ["layers.1.mlp.act", "model"]),
+        (["layers.1", "layers.1.mlp", "layers.1.mlp.act"], ["layers.1.mlp.act"]),  # a dump without order
+        (["layers.1.mlp", "layers.1.attn", "layers.1"], ["layers.1.mlp", "layers.1.attn"]),
+        (["layers.1", "layers.10.mlp"], ["layers.1", "layers.10.mlp"]),  # no part of it
+        (["layers.1-output", "layers.1-output_1"], ["layers.1-output", "layers.1-output_1"]),
+        (["layers.1.mlp", "layers.2.mlp", "layers.3.mlp"], ["layers.1.mlp", "layers.2.mlp", "layers.3.mlp"]),
+        (["a.b.c", "a.b-x", "a.b"], ["a.b.c", "a.b-x"]),
+    ],
+)
+def test_the_innermost_is_named(wrong: list[str], found: list[str]) -> None:
+    assert named(*wrong) == found
+
+
+def test_a_module_around_another_step_s_culprit_is_its_own() -> None:
+    rows = [row("a.b", step=0), row("a", step=1)]
+    assert culprits(rows) == rows
+
+
+def test_an_input_is_named_only_where_no_output_diverges() -> None:
+    assert named("b-input_0", "c-output") == ["c-output"]
+    assert named("b-input_0", "c-input_0") == ["b-input_0", "c-input_0"]
+
+
+def test_a_module_is_not_excused_by_an_input_inside_it() -> None:
+    """What runs between the parts is the module's own doing."""
+    assert named("mlp.down-input_0", "mlp-output", "later-output") == ["mlp-output", "later-output"]
+
+
+def test_many_culprits_are_sorted_out_without_comparing_each_with_each() -> None:
+    names = [f"layers.{i}.{'deep.' * 20}mlp" for i in range(20_000)]
+    assert len(named(*names)) == 20_000
+
+
+def test_names_of_many_parts_take_no_more_room_than_they_have() -> None:
+    assert len(named("a." * 100_000 + "b", "a")) == 1
+
+
+def rows(reference: Tensors, candidate: Tensors) -> list[Row]:
+    return list(Engine().rows(pairs(reference, candidate)))
+
+
+BLOCK: Tensors = {
+    "mlp.act-input_0": A, "mlp.act-output": A, "mlp.down-input_0": A, "mlp.down-output": A, "mlp-input_0": A,
+    "mlp-output": A,
+}  # fmt: skip
+WRONG = nudged(A, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "culprit"),
+    [
+        (["mlp.act-output", "mlp.down-input_0", "mlp.down-output", "mlp-output"], "mlp.act-output"),
+        (["mlp.down-input_0", "mlp.down-output", "mlp-output"], "mlp-output"),  # the glue between act and down
+        (["mlp.down-output", "mlp-output"], "mlp.down-output"),
+        (["mlp-output"], "mlp-output"),
+        (
+            ["mlp.act-input_0", "mlp.act-output", "mlp.down-input_0", "mlp.down-output", "mlp-input_0"],
+            "mlp.act-input_0",
+        ),
+    ],
+)
+def test_in_a_measured_block(wrong: list[str], culprit: str) -> None:
+    found = Outcome(tuple(rows(BLOCK, BLOCK | dict.fromkeys(wrong, WRONG)))).culprit
+    assert found is not None
+    assert found.pair.reference.name == culprit
 
 
 @pytest.mark.parametrize(

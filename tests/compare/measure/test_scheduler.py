@@ -11,7 +11,7 @@ from tensordiff.compare.measure.dispatch import Sides, measure_many
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.compare.measure.scheduler import in_order
 from tensordiff.dump.dtypes import DTYPES, Array
-from tests.compare.test_measure import check
+from tests.compare.measure.test_dispatch import check
 
 SIZES = (0, 1, 31, 2304, 100_000, 300_001)
 TYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int64")

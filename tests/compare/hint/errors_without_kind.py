@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.compare.planting_ground import Ground, Planted
+from tests.compare.hint.healthy_pairs import Ground, Planted
 
 
 def gaussian(g: Ground) -> Planted:

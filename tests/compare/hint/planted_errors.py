@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES
-from tests.compare.planting_ground import Floats, Ground, Planted
+from tests.compare.hint.healthy_pairs import Floats, Ground, Planted
 
 
 def scale(g: Ground) -> Planted:

@@ -8,9 +8,9 @@ import pytest
 
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.catalogue import find_hint
-from tests.compare.planting import KINDS
-from tests.compare.planting_ground import ground
-from tests.compare.planting_nothing import NO_KIND
+from tests.compare.hint.errors_without_kind import NO_KIND
+from tests.compare.hint.healthy_pairs import ground
+from tests.compare.hint.planted_errors import KINDS
 
 SEEDS = range(1000, 1050)
 NOISES = 300

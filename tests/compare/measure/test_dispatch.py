@@ -17,7 +17,7 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import DTYPES, Array
-from tests.compare.oracle import truth
+from tests.compare.measure.reference_diff import truth
 
 PASSES = [pytest.param(False, id="plain"), pytest.param(True, id="compiled")]
 FLOATS = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]

@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.dump.dtypes import DTYPES
-from tests.compare.test_hint import told
+from tests.compare.hint.test_catalogue import told
 from tests.making import nudged, numbers
 
 
