@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.timing import best_of
+from benchmarks.timing import best_of, load_compiled_pass
 from benchmarks.today import compare_like_today
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
-from tensordiff.compare.measure.dispatch import warm_up
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.model import MemoryTensor, entry
 
@@ -65,7 +64,7 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
     pairs = [pair(types, megabytes, seed) for seed in range(count)]
     tensors = [(as_torch(ref), as_torch(cand)) for ref, cand in pairs]
     engine, aligned = Engine(), [_aligned(k, *sides) for k, sides in enumerate(pairs)]
-    warm_up(pairs[0][0].dtype, pairs[0][1].dtype)
+    load_compiled_pass(pairs[0][0].dtype, pairs[0][1].dtype)
     best = best_of(
         {
             "today": lambda: [compare_like_today(ref, cand, 1e-3, 1e-5) for ref, cand in tensors],

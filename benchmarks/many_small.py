@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
+from benchmarks.timing import load_compiled_pass
 from benchmarks.today import compare_like_today
-from tensordiff.compare.measure.dispatch import warm_up
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
@@ -39,7 +39,7 @@ def write(folder: Path) -> None:
 
 def pairs_a_second(reference: Path, candidate: Path, rounds: int = 5) -> tuple[float, float]:
     """Best rate over opening, aligning and measuring; and of measuring alone."""
-    warm_up(np.dtype(np.float32), np.dtype(np.float32))
+    load_compiled_pass(np.dtype(np.float32), np.dtype(np.float32))
     best = measuring = 0.0
     for _ in range(rounds):
         start = time.perf_counter()

@@ -20,7 +20,7 @@ from tensordiff.compare.judge.verdict import GoldenErrors
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.look.logits import compare_logits, has_distributions
 from tensordiff.compare.measure.diff import Diff
-from tensordiff.compare.measure.dispatch import Sides, measure_many
+from tensordiff.compare.measure.dispatch import MeasureInput, measure_many
 from tensordiff.compare.measure.scheduler import in_batches
 from tensordiff.compare.row import PairValues, read_pair, unknown_row
 from tensordiff.compare.row import Row as Row
@@ -90,7 +90,7 @@ class Engine:
         wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
         if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
             return unknown_row(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
-        sides: list[Sides] = [(ref, cand, limits.tolerance)]
+        sides: list[MeasureInput] = [(ref, cand, limits.tolerance)]
         try:
             injected = self._injected_sides(pair, ref, limits) if self.injected else []
             golden = self._golden_sides(pair, ref, cand) if self.golden else []
@@ -98,7 +98,7 @@ class Engine:
             return unknown_row(pair, str(error))
         return _Asked(opened, limits, wants_kl_div, sides + injected + golden, bool(injected), bool(golden))
 
-    def _injected_sides(self, pair: Pair, ref: Array, limits: Limits) -> list[Sides]:
+    def _injected_sides(self, pair: Pair, ref: Array, limits: Limits) -> list[MeasureInput]:
         """What the candidate gave with the reference's inputs, beside the reference."""
         entry = self.injected.get(pair.reference) if self.injected else None
         # A layer of an injected run that could not be given the right inputs says nothing of itself.
@@ -108,7 +108,7 @@ class Engine:
         seen = reconcile(ref.shape, other.shape)
         return [(seen.apply(ref), seen.apply(other), limits.tolerance)] if seen else []
 
-    def _golden_sides(self, pair: Pair, ref: Array, cand: Array) -> list[Sides]:
+    def _golden_sides(self, pair: Pair, ref: Array, cand: Array) -> list[MeasureInput]:
         """Each side beside the golden."""
         entry = self.golden.get(pair.reference) if self.golden else None
         if entry is None:
@@ -125,7 +125,7 @@ class _Asked(NamedTuple):
     limits: Limits
     """Those that are the pair's own."""
     wants_kl_div: bool
-    sides: list[Sides]
+    sides: list[MeasureInput]
     """The pair itself; then, where they are there, the injected run's and the golden's."""
     has_injected: bool
     has_golden: bool

@@ -214,15 +214,15 @@ def test_measuring_again_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch)
     """No clock decides which pass measures a pair: what was measured before does."""
     tensors = {f"a{k}-output": numbers(300, 400, seed=k) for k in range(14)}
     wrong = {name: nudged(array, 1e-3) for name, array in tensors.items()}
-    one, other = (_with_history(tensors, wrong, monkeypatch) for _ in range(2))
+    one, other = (_in_a_new_process(tensors, wrong, monkeypatch) for _ in range(2))
     assert one == other and len(one) == 14
     plain = [measure(array, wrong[name], compiled=False).as_json() for name, array in tensors.items()]
     assert [mine == numpys for mine, numpys in zip(one, plain, strict=True)] == [True] * 4 + [False] * 10
 
 
-def _with_history(
+def _in_a_new_process(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], monkeypatch: pytest.MonkeyPatch
 ) -> list[dict[str, object]]:
-    monkeypatch.setattr(module, "_history", module._History())
-    monkeypatch.setattr(module, "_LONG", 5 * 126_000)
+    monkeypatch.setattr(module, "_selector", module._PassSelector())
+    monkeypatch.setattr(module, "_NUMPY_BUDGET", 5 * 126_000)
     return [row.diff.as_json() for row in rows({**reference}, {**candidate}) if row.diff]

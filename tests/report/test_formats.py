@@ -47,7 +47,7 @@ def test_the_same_input_makes_the_same_bytes(suffix: str, monkeypatch: pytest.Mo
 
 def _afresh(suffix: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """As a process writes it that has measured nothing before."""
-    monkeypatch.setattr(measure, "_history", measure._History())
+    monkeypatch.setattr(measure, "_selector", measure._PassSelector())
     session, outcome = samples()
     return written(session, tell(session, outcome), suffix)
 

@@ -11,14 +11,14 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import entry
 from tensordiff.search.outcome import Outcome, culprits
-from tests.making import Held, nudged, numbers, pairs
+from tests.making import MemoryTensor, nudged, numbers, pairs
 
 Tensors = dict[str, Array | None]
 A = numbers(16, 16)
 
 
 def row(name: str, verdict: VerdictName = "diverges", step: int = 0) -> Row:
-    made = entry(name, Held(A), step)
+    made = entry(name, MemoryTensor(A), step)
     return Row(
         Pair(0, made.layer, made, made, "name"), ("float32",) * 2, A.shape, (), None, None, None, Verdict(verdict, "")
     )

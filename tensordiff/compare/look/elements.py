@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.compare.measure.chunks import Block, Floats, error_blocks, errors, flat_parts
+from tensordiff.compare.measure.chunks import Block, Floats, error_blocks, errors, flat_chunks
 from tensordiff.compare.measure.diff import REL_GUARD, unravel
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.measure.numpy_pass import difference
@@ -116,7 +116,7 @@ def _flat_window(part: Array, down: int, across: int | None) -> Array:
 
 def element_errors(ref: Array, cand: Array) -> Iterator[tuple[int, Floats, Floats, Floats]]:
     """Flat parts of the pair with their |error|; equal non-finite values have none."""
-    for offset, r, c in flat_parts(ref, cand):
+    for offset, r, c in flat_chunks(ref, cand):
         yield offset, *errors(r, c)
 
 

@@ -1,9 +1,7 @@
-"""Tensors in flat parts of bounded size, so that memory does not grow with theirs.
+"""Pairs cut into chunks of bounded size, so that memory does not grow with the tensors.
 
-A pair in rectangular parts of bounded size, with the error of every element in float64.
-
-What looks closely at one pair (``detail``, ``heat``) goes through here, so that a tensor is never held whole
-however large it is, and so that one pass may be stopped after any part.
+``flat_chunks`` cuts the flattened pair, for measuring. ``blocks`` and ``error_blocks`` cut it into rectangles, for
+looking closely at one pair (``look.elements``, ``look.heat``), which may stop after any of them.
 """
 
 from __future__ import annotations
@@ -17,41 +15,41 @@ from numpy.typing import NDArray
 from tensordiff.compare.measure.numpy_pass import difference
 from tensordiff.dump.dtypes import Array
 
-PART = 1 << 20
-"""Elements looked at a time where a tensor cannot be read in place."""
+CHUNK = 1 << 20
+"""Elements in a flat chunk."""
 
 
-def flat_parts(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Flat parts of a pair and where each begins, without copying what is contiguous already."""
+def flat_chunks(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Flat chunks of a pair, each with its offset; nothing contiguous is copied."""
     if ref.flags.c_contiguous and cand.flags.c_contiguous:
         r, c = ref.reshape(-1), cand.reshape(-1)
-        for begin in range(0, ref.size, PART):
-            yield begin, r[begin : begin + PART], c[begin : begin + PART]
-    elif ref.size <= PART:
+        for begin in range(0, ref.size, CHUNK):
+            yield begin, r[begin : begin + CHUNK], c[begin : begin + CHUNK]
+    elif ref.size <= CHUNK:
         yield 0, ref.reshape(-1), cand.reshape(-1)
     else:
-        yield from _row_parts(ref, cand)
+        yield from _row_chunks(ref, cand)
 
 
-def _row_parts(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Walk the first axis in slices no larger than a part."""
+def _row_chunks(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Walk the first axis in slices no larger than a chunk."""
     row = ref.size // len(ref)
-    step = max(1, PART // row)
+    step = max(1, CHUNK // row)
     for begin in range(0, len(ref), step):
         take = begin if step == 1 else slice(begin, begin + step)
-        for offset, r, c in flat_parts(ref[take], cand[take]):
+        for offset, r, c in flat_chunks(ref[take], cand[take]):
             yield begin * row + offset, r, c
 
 
 Floats = NDArray[np.float64]
 Block = tuple[slice, ...]
 
-MOST = 1 << 18
-"""Elements of a block: a few milliseconds of work."""
+BLOCK = 1 << 18
+"""Elements in a block: a few milliseconds of work."""
 
 
-def blocks(shape: tuple[int, ...], most: int = MOST) -> Iterator[Block]:
-    """Rectangles that cover a shape, in order, none of more elements than ``most``."""
+def blocks(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[Block]:
+    """Rectangles that cover a shape, in order, of at most ``most`` elements each."""
     if 0 in shape:
         return
     axis, row = len(shape), 1
@@ -70,14 +68,14 @@ def blocks(shape: tuple[int, ...], most: int = MOST) -> Iterator[Block]:
 
 
 def error_blocks(ref: Array, cand: Array) -> Iterator[tuple[Block, Floats, Floats]]:
-    """Each block with the reference and the |error| in it."""
+    """Each block, with the reference and the |error| in it in float64."""
     for block in blocks(ref.shape):
         r, _, error = errors(ref[block], cand[block])
         yield block, r, error
 
 
 def errors(ref: Array, cand: Array) -> tuple[Floats, Floats, Floats]:
-    """Both sides, and |candidate - reference|; equal non-finite values have no error."""
+    """Both sides and |candidate - reference|, in float64; equal non-finite values have no error."""
     with np.errstate(all="ignore"):
         error = np.abs(difference(ref, cand))
         r, c = ref.astype(np.float64), cand.astype(np.float64)

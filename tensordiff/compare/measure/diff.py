@@ -1,11 +1,11 @@
-"""What one pass over a pair collects, and the numbers that are said of it.
+"""The numbers of a pair (``Diff``), and the row of cells that one pass over it accumulates (``Sums``).
 
-Both passes (``kernels``, compiled; ``plain``, numpy) fill the same ``Sums``; ``finish`` alone turns
-them into a ``Diff``.
+Both passes (``kernels``, compiled, and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a
+``Diff``.
 
-Non-finite values: a NaN or an infinity that stands in the same place on both sides agrees and adds
-nothing. One that does not makes every distance NaN (or inf), and the first such place is where the
-maximum stands. Norms of the reference are over its finite elements.
+Non-finite values: a NaN or infinity in the same place on both sides agrees and adds nothing. One that stands apart
+makes every distance NaN (or inf), and the first such place is where the maximum is reported. Norms of the reference
+are over its finite elements.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUCKETS = 32
-"""How many stretches of the flattened tensor the profile tells apart."""
+"""Buckets of the profile: equal stretches of the flattened tensor."""
 REL_GUARD = 1e-10
-"""max_rel is |cand - ref| / max(|ref|, this), as MAX's tools have it."""
+"""max_rel is |cand - ref| / max(|ref|, REL_GUARD), as the MAX tools define it."""
 
-# What a pass fills is one flat row of float64, so that many small pairs cost one allocation. First two peaks (the
+# A pass fills one flat row of float64 a pair, so that many small pairs need one allocation. First the two peaks (the
 # largest error and the largest relative error of finite elements) and their flat positions ...
 PEAKS, WHERE = 0, 2
-# ... then counts and first places of non-finite values. "Apart": on one side only, or differently on both ...
+# ... then counts and first positions of non-finite values ("apart": on one side only, or different on both) ...
 NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(4, 12)
 # ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance; and d² for each bucket.
 TOTALS, SQUARES = 12, 17
@@ -54,7 +54,7 @@ class Sums(NamedTuple):
         return self.cells[SQUARES : SQUARES + min(BUCKETS, self.elements)]
 
     def add(self, other: Sums) -> None:
-        """Take in another part of the same pair."""
+        """Add another part of the same pair."""
         mine, theirs = self.cells, other.cells
         for peak, where in ((PEAKS, WHERE), (PEAKS + 1, WHERE + 1)):
             if (theirs[peak], -theirs[where]) > (mine[peak], -mine[where]):
@@ -65,7 +65,7 @@ class Sums(NamedTuple):
 
 
 def empty_cells(elements: Sequence[int]) -> Cells:
-    """Cells for pairs of these sizes, nothing collected yet: one allocation for all."""
+    """One row of empty cells for each pair of these sizes."""
     cells = np.zeros((len(elements), SQUARES + BUCKETS))
     cells[:, FIRST_NAN:TOTALS] = np.array(elements, dtype=np.float64).reshape(-1, 1)
     return cells
@@ -92,7 +92,7 @@ class Diff(NamedTuple):
 
     max_abs: float
     max_abs_at: int
-    """Flat position among the reals; ``max_abs_place`` is the same by axis."""
+    """Flat position in ``shape``; ``max_abs_place`` has it by axis."""
     max_rel: float
     max_rel_at: int
     mean_abs: float
@@ -110,14 +110,14 @@ class Diff(NamedTuple):
     scale: float
     """The factor that best fits cand = factor * ref."""
     bucket_rms: NDArray[np.float32]
-    """RMS error of each stretch of the flattened tensor."""
+    """RMS error of each bucket of the flattened tensor."""
     shape: tuple[int, ...]
-    """Of the real numbers that were compared: complex ones are pairs along a last axis."""
+    """Of the real numbers compared: complex tensors have a last axis of real and imaginary part."""
     is_complex: bool = False
 
     @property
     def profile(self) -> tuple[float, ...]:
-        """Relative error of each stretch: its RMS error over the whole reference's RMS."""
+        """Relative error of each bucket: its RMS error over the RMS of the whole reference."""
         if 0 < self.ref_rms < math.inf:
             return tuple((self.bucket_rms.astype(np.float64) / self.ref_rms).tolist())
         return tuple(math.inf if error else 0.0 for error in self.bucket_rms.tolist())
@@ -134,7 +134,7 @@ class Diff(NamedTuple):
 
     @property
     def max_abs_place(self) -> Index | None:
-        """Where in ``shape`` the largest error stands; None in an empty tensor."""
+        """Where in ``shape`` the largest error is; None in an empty tensor."""
         return unravel(self.max_abs_at, self.shape) if self.elements else None
 
     def _element(self, flat: int) -> Index | None:
@@ -143,7 +143,7 @@ class Diff(NamedTuple):
         return unravel(flat // 2, self.shape[:-1]) if self.is_complex else unravel(flat, self.shape)
 
     def as_json(self) -> dict[str, Any]:
-        """The contract's object; ``nan`` and ``inf`` stay floats here."""
+        """The ``diff`` object of ``compare --json``; NaN and infinity stay floats here."""
         named = {name: getattr(self, name) for name in _JSON_FIELDS}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
 
@@ -159,14 +159,14 @@ def unravel(flat: int, shape: tuple[int, ...]) -> Index:
 
 @lru_cache(maxsize=1024)
 def edges(elements: int) -> NDArray[np.int64]:
-    """Where the buckets of the profile begin, and the end."""
+    """Where each bucket of the profile begins, and where the last ends."""
     buckets = min(BUCKETS, elements)
     return np.arange(buckets + 1) * elements // max(buckets, 1)
 
 
 @lru_cache(maxsize=1024)
 def lengths(elements: int) -> NDArray[np.float64]:
-    """How many elements each bucket holds; 1 for those that a small tensor does not have."""
+    """Elements in each bucket; 1 for buckets that a small tensor does not have."""
     held = np.ones(BUCKETS)
     held[: min(BUCKETS, elements)] = np.diff(edges(elements))
     return held

@@ -1,9 +1,9 @@
-"""Measuring a pair: the right pass for its types, in parts that keep memory bounded, on all cores.
+"""Measuring pairs: ``measure_many`` turns tensors into ``Diff`` records.
 
-``measure_many`` is the one way to a ``Diff``. There are two passes: numpy's is at hand at once, the compiled one is
-thirty times as fast and must be loaded first, which takes as long as numpy needs for some thirty million elements.
-Which one measures a pair depends on what was measured before it, never on the clock: the last digits of a sum differ
-between the two, and the same comparison must give the same numbers.
+There are two passes over the values, which compute the same numbers: ``numpy_pass`` is ready at once, and the compiled
+one in ``kernels`` is thirty times as fast but takes as long to load as numpy takes for some thirty million elements.
+So the first, small pairs of a process are measured in numpy and the rest by the compiled pass. The two differ in the
+last digits of a sum; see ``_PassSelector`` for what that means.
 """
 
 from __future__ import annotations
@@ -13,100 +13,107 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.compare.measure import numpy_pass as plain
-from tensordiff.compare.measure.chunks import flat_parts
+from tensordiff.compare.measure import numpy_pass
+from tensordiff.compare.measure.chunks import flat_chunks
 from tensordiff.compare.measure.diff import Cells, Diff, Products, Sums, empty_cells
-from tensordiff.compare.measure.dtype_plan import How, Plan, Tolerance, plan_for
-from tensordiff.compare.measure.metrics import finish
+from tensordiff.compare.measure.dtype_plan import DtypePlan, PassOptions, Tolerance, plan_for
+from tensordiff.compare.measure.metrics import diffs_from_cells
 from tensordiff.compare.measure.scheduler import in_order, load_kernels, scan_all, scan_part
 from tensordiff.dump.dtypes import Array, DType
 
-_LARGE = 1 << 24  # elements of a pair that is not left to numpy
-_LONG = 1 << 25  # elements that numpy answers before the compiled pass is worth loading ...
-_A_PAIR = 6_000  # ... and what a pair takes beside its elements, in elements
+LARGE = 1 << 24
+"""Elements from which a pair always goes through the compiled pass."""
+_NUMPY_BUDGET = 1 << 25  # elements measured in numpy before the compiled pass is loaded ...
+_PAIR_OVERHEAD = 6_000  # ... to which every pair adds this many, for the time it takes beside its elements
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
-    """All numbers for two tensors of one shape. ``compiled`` asks for a pass; None decides by what was measured."""
+    """Compare two tensors of one shape. ``compiled`` forces one of the passes; None lets ``_PassSelector`` choose."""
     return measure_many([(ref, cand, tolerance)], compiled=compiled)[0]
 
 
-Sides = tuple[Array, Array, Tolerance | None]
+MeasureInput = tuple[Array, Array, Tolerance | None]
+"""Reference, candidate, and the tolerance that counts elements as outside."""
 
 
-def measure_many(sides: Iterable[Sides], *, compiled: bool | None = None) -> list[Diff]:
-    """All numbers for several pairs, each of one shape and any types: small ones are quicker together."""
-    pairs = [_prepared(ref, cand, tolerance, compiled) for ref, cand, tolerance in sides]
-    sizes, shapes = [pair.ref.size for pair in pairs], [pair.ref.shape for pair in pairs]
-    whole = [(pair.how, pair.ref, pair.cand) for pair in pairs if pair.lies_whole]
-    cells = scan_all(whole) if whole else empty_cells(())
-    if len(whole) < len(pairs):
-        lying, cells = iter(cells), empty_cells(sizes)
-        for k, pair in enumerate(pairs):
-            cells[k] = next(lying) if pair.lies_whole else _collected(pair)
-    fill_all = load_kernels().fill_all if whole else None
-    diffs = finish(sizes, shapes, cells, lambda k, factor: _products(pairs[k], factor), fill_all)
-    for k, pair in enumerate(pairs):
-        if pair.is_complex:
+def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None) -> list[Diff]:
+    """Compare several pairs, each of one shape and any types. Small pairs are faster in one call than one by one."""
+    tasks = [_task_for(ref, cand, tolerance, compiled) for ref, cand, tolerance in pairs]
+    sizes, shapes = [task.ref.size for task in tasks], [task.ref.shape for task in tasks]
+    in_place = [(task.options, task.ref, task.cand) for task in tasks if task.in_place]
+    cells = scan_all(in_place) if in_place else empty_cells(())
+    if len(in_place) < len(tasks):
+        scanned, cells = iter(cells), empty_cells(sizes)
+        for k, task in enumerate(tasks):
+            cells[k] = next(scanned) if task.in_place else _cells_of(task)
+    fill_all = load_kernels().fill_all if in_place else None
+    diffs = diffs_from_cells(sizes, shapes, cells, lambda k, factor: _products(tasks[k], factor), fill_all)
+    for k, task in enumerate(tasks):
+        if task.is_complex:
             diffs[k] = diffs[k]._replace(is_complex=True)
     return diffs
 
 
-class _Prepared(NamedTuple):
-    """A pair in real numbers, and how it is measured."""
+class _Task(NamedTuple):
+    """A pair in real numbers, and how to measure it."""
 
     ref: Array
     cand: Array
-    plan: Plan
-    how: How
+    plan: DtypePlan
+    options: PassOptions
     is_compiled: bool
-    lies_whole: bool
-    """Whether the compiled pass can read both where they lie."""
+    in_place: bool
+    """Whether the compiled pass can read both sides where they lie in memory."""
     is_complex: bool
-    """Whether the reals are pairs of real and imaginary part."""
+    """Whether the last axis is real and imaginary part."""
 
 
-def _prepared(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bool | None) -> _Prepared:
+def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bool | None) -> _Task:
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     is_complex = ref.dtype.kind == "c" or cand.dtype.kind == "c"
     ref, cand = as_reals(ref, cand) if is_complex else (ref, cand)
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
-    is_compiled = plan.may_compile and (_history.is_worth(plan, size) if compiled is None else compiled)
-    lies_whole = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
-    return _Prepared(ref, cand, plan, plan.how(size, tolerance), is_compiled, lies_whole, is_complex)
+    is_compiled = plan.may_compile and (_selector.use_compiled(plan, size) if compiled is None else compiled)
+    in_place = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
+    return _Task(ref, cand, plan, plan.options(size, tolerance), is_compiled, in_place, is_complex)
 
 
-class _History:
-    """What numpy has answered in this process, and the types that the compiled pass was loaded for."""
+class _PassSelector:
+    """Chooses the pass for a pair, by what this process has measured so far.
+
+    Process-wide state on purpose: the choice never depends on the clock, so that running the same command twice gives
+    the same numbers. But it does depend on earlier measurements in the same process: a pair measured late in a long
+    session may differ in its last digits from the same pair measured first.
+    """
 
     def __init__(self) -> None:
-        self.answered = 0
+        self.measured_in_numpy = 0
         self.loaded: set[tuple[DType, DType]] = set()
 
-    def is_worth(self, plan: Plan, size: int) -> bool:
-        """Whether a pair of so many elements is for the compiled pass."""
+    def use_compiled(self, plan: DtypePlan, size: int) -> bool:
+        """Whether a pair of ``size`` elements is measured by the compiled pass; counts it if it is not."""
         if plan.enter in self.loaded:
             return True
-        self.answered += size + _A_PAIR
-        if size < _LARGE and self.answered < _LONG:
+        self.measured_in_numpy += size + _PAIR_OVERHEAD
+        if size < LARGE and self.measured_in_numpy < _NUMPY_BUDGET:
             return False
         self.loaded.add(plan.enter)
         return True
 
 
-_history = _History()
+_selector = _PassSelector()
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
-    """The pair in real numbers, which it mostly is."""
+    """Both sides in real numbers: complex ones become pairs of reals along a last axis."""
     if ref.dtype.kind == "c" or cand.dtype.kind == "c":
         return _real(ref), _real(cand)
     return ref, cand
 
 
 def _real(array: Array) -> Array:
-    """Complex numbers as pairs of reals along a last axis; reals, in their own type, beside nothing."""
+    """Complex numbers as pairs along a last axis; real ones get an imaginary part of zero, in their own type."""
     if array.dtype.kind != "c":
         pairs = np.zeros((*array.shape, 2), array.dtype)
         pairs[..., 0] = array
@@ -119,34 +126,28 @@ def _is_plain_memory(array: Array) -> bool:
     return bool(flags.c_contiguous and flags.aligned)
 
 
-def warm_up(ref: DType, cand: DType) -> None:
-    """Make the compiled pass ready for a pair of types, now, and use it from now on."""
-    _history.loaded.add(plan_for(ref, cand).enter)
-    measure(np.zeros(4, ref), np.zeros(4, cand))
-
-
-def _collected(pair: _Prepared) -> Cells:
-    """The cells of a pair that is measured in numpy, or converted for the compiled pass part by part."""
-    sums = Sums.empty(pair.ref.size)
-    if pair.is_compiled:
-        for part in in_order(lambda part: _scanned(pair, *part), flat_parts(pair.ref, pair.cand)):
+def _cells_of(task: _Task) -> Cells:
+    """Measure a pair chunk by chunk: in numpy, or converted for the compiled pass."""
+    sums = Sums.empty(task.ref.size)
+    if task.is_compiled:
+        for part in in_order(lambda chunk: _scan_chunk(task, *chunk), flat_chunks(task.ref, task.cand)):
             sums.add(part)
     else:
-        for offset, r, c in flat_parts(pair.ref, pair.cand):
-            plain.collect(r, c, offset, sums, pair.how.tolerance.atol, pair.how.tolerance.rtol)
+        for offset, r, c in flat_chunks(task.ref, task.cand):
+            numpy_pass.collect(r, c, offset, sums, task.options.tolerance.atol, task.options.tolerance.rtol)
     return sums.cells
 
 
-def _scanned(pair: _Prepared, offset: int, ref: Array, cand: Array) -> Sums:
-    whole = pair.ref.size
-    return Sums(whole, scan_part(pair.how, *pair.plan.convert(ref, cand), offset, whole))
+def _scan_chunk(task: _Task, offset: int, ref: Array, cand: Array) -> Sums:
+    whole = task.ref.size
+    return Sums(whole, scan_part(task.options, *task.plan.convert(ref, cand), offset, whole))
 
 
-def _products(pair: _Prepared, factor: float) -> Products:
+def _products(task: _Task, factor: float) -> Products:
     total = np.zeros(5)
-    for _, r, c in flat_parts(pair.ref, pair.cand):
-        if not pair.is_compiled or factor != 1:
-            total += plain.products(r, c, factor)
+    for _, r, c in flat_chunks(task.ref, task.cand):
+        if not task.is_compiled or factor != 1:
+            total += numpy_pass.products(r, c, factor)
         else:
-            load_kernels().exact_products(*pair.plan.convert(r, c), total)
+            load_kernels().exact_products(*task.plan.convert(r, c), total)
     return Products(*total.tolist())

@@ -1,8 +1,8 @@
-"""How a pair of element types is measured: decided once per pair of types, then remembered.
+"""How a pair of element types is measured, decided once per pair of types.
 
-The compiled pass reads float32, float64, bfloat16 and float16 where they lie; everything else is
-converted, part by part, to the narrowest float that holds it exactly. 64-bit integers have none:
-their differences, from each other and from floats, are only exact in ``plain``.
+The compiled pass reads float32, float64, bfloat16 and float16 in place. Everything else is converted, chunk by chunk,
+to the narrowest float that holds it exactly. 64-bit integers have no such float, so they are measured in
+``numpy_pass``, which subtracts them exactly.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _USUAL_FLOAT8 = Tolerance(1e-5, 0.125)
 _TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are told apart
 
 
-class How(NamedTuple):
-    """All that must be equal for pairs to be read in one call of the compiled pass."""
+class PassOptions(NamedTuple):
+    """What a pass needs to know beside the values; pairs with equal options share a call of the compiled pass."""
 
     enter: tuple[DType, DType]
     """The array types under which a pair enters it."""
@@ -65,19 +65,19 @@ class How(NamedTuple):
     """Whether errors that are equal to float32 rounding are told apart."""
 
 
-class Plan(NamedTuple):
+class DtypePlan(NamedTuple):
     """How a pair of types is measured."""
 
     may_compile: bool
     in_place: bool
     enter: tuple[DType, DType]
     """The array types under which the pair enters the compiled pass."""
-    usual: How
+    usual: PassOptions
     """How small pairs are measured when the user gave no tolerance ..."""
-    usual_of_large: How
+    usual_of_large: PassOptions
     """... and large ones: 16-bit values tie in nearly every block, and telling ties apart would double the time."""
 
-    def how(self, elements: int, tolerance: Tolerance | None) -> How:
+    def options(self, elements: int, tolerance: Tolerance | None) -> PassOptions:
         """How a pair of so many elements is measured."""
         usual = self.usual if elements < _TIES_SPLIT_BELOW else self.usual_of_large
         return usual if tolerance is None else usual._replace(tolerance=tolerance)
@@ -94,7 +94,7 @@ def _enter(part: Array, dtype: DType) -> Array:
 
 
 @lru_cache(maxsize=512)
-def plan_for(ref: DType, cand: DType) -> Plan:
+def plan_for(ref: DType, cand: DType) -> DtypePlan:
     """Decide how two types are measured."""
     names = ref.name, cand.name
     in_place = names in _IN_PLACE and ref.isnative and cand.isnative
@@ -102,16 +102,16 @@ def plan_for(ref: DType, cand: DType) -> Plan:
         enter = np.dtype(_ENTERS_AS[names[0]]), np.dtype(_ENTERS_AS[names[1]])
     else:
         enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
-    usual = How(enter, usual_tolerance(*names), splits_ties=True)
+    usual = PassOptions(enter, usual_tolerance(*names), splits_ties=True)
     of_large = usual if max(ref.itemsize, cand.itemsize) > 2 else usual._replace(splits_ties=False)
-    return Plan(not (is_long(ref) or is_long(cand)), in_place, enter, usual, of_large)
+    return DtypePlan(not (is_long(ref) or is_long(cand)), in_place, enter, usual, of_large)
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:
     """torch.testing's tolerance for the coarser of two types; integers must be equal."""
     if any(name.startswith(("float8", "float6", "float4")) for name in (ref, cand)):
         return _USUAL_FLOAT8
-    return next((how for name, how in _USUAL.items() if name in (ref, cand)), Tolerance())
+    return next((tolerance for name, tolerance in _USUAL.items() if name in (ref, cand)), Tolerance())
 
 
 def _fits_float32(dtype: DType) -> bool:

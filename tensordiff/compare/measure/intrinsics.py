@@ -1,6 +1,7 @@
-"""What the compiled pass needs of the processor and the compiler does not offer: a few instructions each.
+"""Instructions that the compiled pass needs and numba does not offer, a few lines of LLVM each.
 
-Bits of floats, 16-bit floats, memory at an address, a count that threads share. Nothing here knows what is measured.
+The bits of floats, 16-bit floats, memory at an address, a counter that threads share. Nothing here knows what is
+measured.
 """
 
 from __future__ import annotations

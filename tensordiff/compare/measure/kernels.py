@@ -1,13 +1,12 @@
 """The compiled pass over a pair: every number of a diff in one read of each tensor.
 
-Blocks of 512 elements are summed in the tensors' own precision and folded into float64, so that
-no sum is off by more than 1e-6 however long the tensor: 512 elements are at most 32 additions a
-SIMD lane. What float32 cannot carry (non-finite values, squares that overflow or vanish) sends
-that one block to ``_exact_block``. Where a maximum stands is looked for only in blocks that can
-hold it.
+Blocks of 512 elements are summed in the tensors' own precision and folded into float64. 512 elements are at most 32
+additions a SIMD lane, so no sum is off by more than 1e-6 however long the tensor. A block that float32 cannot carry
+(non-finite values, squares that overflow or vanish) is summed again by ``_exact_block``. The position of a maximum is
+searched only in blocks that can hold it.
 
-Nothing here knows of dumps, shapes or verdicts. bfloat16 comes in as uint16, float16 as int16,
-told apart by that. Only ``measure`` imports this module: it costs a fifth of a second to load.
+Nothing here knows about dumps, shapes or verdicts. bfloat16 comes in as uint16 and float16 as int16, which is how they
+are told apart. Only ``scheduler.load_kernels`` imports this module: it takes a fifth of a second to load.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from llvmlite import binding
 from numba import carray, config, njit
 from numba.extending import register_jitable
 
-from tensordiff.compare.measure import metrics as finish
+from tensordiff.compare.measure import metrics
 from tensordiff.compare.measure.diff import (
     BUCKETS,
     FIRST_NAN,
@@ -55,8 +54,8 @@ from tensordiff.compare.measure.intrinsics import (
 def _prefer_wide_vectors() -> None:
     """Let the compiler use 512-bit vectors where they are not slower.
 
-    LLVM shuns them for fear of lower clocks; processors new enough for bfloat16 instructions do not slow down.
-    What a user has set in the environment stays.
+    LLVM avoids them because they lowered clocks; processors new enough for bfloat16 instructions do not slow down.
+    What the user has set in the environment is kept.
     """
     features = binding.get_host_cpu_features()
     if features.get("avx512bf16") and not config.CPU_FEATURES and not config.CPU_NAME:
@@ -67,7 +66,7 @@ def _prefer_wide_vectors() -> None:
 _prefer_wide_vectors()
 
 BLOCK = 512
-_NEAR = 256  # steps of a type that are more than the hair
+_NEAR = 256  # steps of a type by which an element is clearly outside
 _BAND = 4e-6  # wider than any float32 rounding between a block's estimate and the exact value
 
 # No nnan or ninf: a NaN must survive to be seen. reassoc is what lets sums be vectorized.
@@ -85,8 +84,9 @@ def _place(index: Any) -> Any:
 def _fast_block(ref: Any, cand: Any, start: Any, stop: Any, under: Any, guard: Any, bar: Any) -> Any:
     """All sums of a block, its largest error, how many are outside, the nearest of these, and the excess over ``bar``.
 
-    ``under`` are atol and rtol, a hair under the user's: whoever is so near above that the user's may not be
-    exceeded is seen by ``nearest``, in steps of the type. The bar is of relative errors.
+    ``under`` is atol and rtol slightly below the user's. ``nearest`` is how close, in steps of the type, an element
+    comes above that bound: where it is close, rounding may decide, and the block is summed again exactly. ``bar`` is
+    the largest relative error so far.
     """
     zero = like(bar, 0.0)
     sum_abs, sum_dd, sum_rr, sum_rd = zero, zero, zero, zero
@@ -297,16 +297,16 @@ def join_pieces(pieces: Any, firsts: Any, cells: Any) -> None:
                 mine[cell] += theirs[cell]
 
 
-# The compiled code is kept by this file's date: touch it after a change in ``finish`` or ``intrinsics``.
-for _part in (finish.ratio, finish.cosine_distance, finish.summing_factor, finish.fill_ratios, finish.fill):
+# numba caches the compiled code by this file's date: touch it after a change in ``metrics`` or ``intrinsics``.
+for _part in (metrics.ratio, metrics.cosine_distance, metrics.summing_factor, metrics.fill_ratios, metrics.fill):
     register_jitable(_part)
 
 
 @_strict  # type: ignore[untyped-decorator]
 def fill_all(cells: Any, elements: Any, reals: Any, counts: Any) -> None:
-    """``finish.fill`` every row."""
+    """``metrics.fill`` every row."""
     for k in range(elements.shape[0]):
-        finish.fill(cells[k], elements[k], reals[k], counts[k])
+        metrics.fill(cells[k], elements[k], reals[k], counts[k])
 
 
 @_fast  # type: ignore[untyped-decorator]

@@ -1,9 +1,9 @@
-"""From sums to numbers: what the cells that a pass filled mean.
+"""From accumulated cells to a ``Diff``: the definition of every number.
 
-Both passes (``kernels``, compiled; ``plain``, numpy) fill the same cells, and nothing but ``fill`` says what they
-mean, so that the two can never disagree on what a number is. It is written for one pair, in the little of Python
-that ``kernels`` can compile as it stands: a dump may hold twenty thousand small tensors, and interpreting this
-would take longer than measuring one.
+Both passes (``kernels``, compiled, and ``numpy_pass``) fill the same cells, and only ``fill`` says what they mean, so
+that the two cannot disagree about what a number is. ``fill`` handles one pair and uses only what numba compiles:
+``kernels`` compiles it too, because for the twenty thousand small tensors a dump may hold, running it in Python would
+take longer than measuring them.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from tensordiff.compare.measure.diff import (
 )
 
 SumAgain = Callable[[int, float], Products]
-"""Products in float64 of one of the pairs times a factor, should its sums not carry them."""
-Filled = NDArray[Any]
+"""Sums a pair again in float64, scaled by a factor, where the first sums were not precise enough."""
+Numbers = NDArray[Any]
 
-# What is filled for a pair: real numbers, in the order of ``Diff``, then by what to sum again ...
+# What ``fill`` writes for a pair: real numbers in the order of ``Diff``, then the factor to sum again with ...
 REALS = 10
 RMS, REF_RMS, FACTOR = 4, 7, 9
 # ... and whole numbers.
 COUNTS = 8
 
 
-def finish(
+def diffs_from_cells(
     elements: Sequence[int], shapes: Sequence[tuple[int, ...]], cells: Cells, again: SumAgain, fill_all: FillAll | None
 ) -> list[Diff]:
-    """Say what the cells, a row for each pair, mean for tensors of these sizes and shapes."""
+    """The diff of each pair, from its row of cells, its size and its shape."""
     if not elements:
         return []
     reals, counts = np.empty((len(elements), REALS)), np.empty((len(elements), COUNTS), np.int64)
@@ -66,8 +66,8 @@ def finish(
     return list(map(_diff, reals.tolist(), counts.tolist(), elements, _profiles(elements, cells), shapes))
 
 
-def _fill_roots(products: Products, factor: float, n: int, reals: Filled) -> None:
-    """The RMS of the error and of the reference, where their squares are past what float64 holds and they are not."""
+def _fill_roots(products: Products, factor: float, n: int, reals: Numbers) -> None:
+    """The RMS of the error and of the reference, where float64 holds them but not their squares."""
     for place, total in ((RMS, products.dd), (REF_RMS, products.rr)):
         if reals[place] in (0.0, math.inf) and 0 < total < math.inf:
             reals[place] = math.sqrt(total / n) / factor
@@ -84,16 +84,16 @@ def _diff(
     )  # fmt: skip
 
 
-FillAll = Callable[[Cells, NDArray[np.int64], Filled, Filled], None]
+FillAll = Callable[[Cells, NDArray[np.int64], Numbers, Numbers], None]
 
 
-def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Filled, counts: Filled) -> None:
-    """``fill`` every row, where the compiler is not at hand."""
+def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Numbers, counts: Numbers) -> None:
+    """``fill`` every row without loading the compiler."""
     for k in range(len(elements)):
         fill(cells[k].tolist(), int(elements[k]), reals[k], counts[k])
 
 
-# --- what kernels compiles too -------------------------------------------------------------------
+# --- compiled by kernels, too: change them, and the cached machine code in __pycache__ is stale ----
 
 
 def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
@@ -122,14 +122,14 @@ def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
 
 
 def fill_ratios(dd: float, rr: float, rd: float, cc: float, rc: float, reals: Any) -> None:
-    """What has no scale: rel_l2, the angle, the factor that fits best."""
+    """The scale-free numbers: rel_l2, the cosine distance, the factor that fits best."""
     reals[5] = ratio(dd, rr)
     reals[6] = cosine_distance(dd, rr, rd, cc, rc)
     reals[8] = rc / rr if rr != 0 else math.nan
 
 
 def summing_factor(dd: float, rr: float, rd: float, cc: float, max_abs: float) -> float:
-    """By what to multiply before summing again; 0 if the sums serve. Ratios and angles have no scale."""
+    """The factor to sum again with, where squares overflow, vanish or cancel; 0 where the sums are good enough."""
     if math.isinf(dd) or math.isinf(rr):
         return 2.0**-600
     if dd == 0 and max_abs > 0:
@@ -139,14 +139,14 @@ def summing_factor(dd: float, rr: float, rd: float, cc: float, max_abs: float) -
 
 
 def ratio(dd: float, rr: float) -> float:
-    """||d|| / ||r||, with an error against nothing being infinite and no error being none."""
+    """||d|| / ||r||; with a zero reference it is 0 without an error and infinite with one."""
     if rr != 0:
         return math.sqrt(dd) / math.sqrt(rr)
     return 0.0 if dd == 0 else dd * math.inf
 
 
 def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> float:
-    """1 - cos(ref, cand), from the candidate's part across the reference, so that small angles stay true.
+    """1 - cos(ref, cand), from the component orthogonal to the reference, so that small angles stay precise.
 
     Two zero tensors point the same way (0); one zero tensor points nowhere (1).
     """
@@ -155,13 +155,13 @@ def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> fl
     cosine = rc / math.sqrt(rr) / math.sqrt(cc)
     if cosine <= 0:
         return min(2.0, 1 - cosine)
-    # Of the two ways to the candidate's part across the reference, the one that cancels less.
+    # Two formulas give the orthogonal component; take the one that cancels less.
     across = dd - rd * (rd / rr) if dd < cc else cc - rc * (rc / rr)
     return max(0.0, across) / cc / (1 + min(cosine, 1.0))
 
 
 def _profiles(elements: Sequence[int], cells: Cells) -> list[NDArray[np.float32]]:
-    """RMS error of each stretch, enough to draw; what is too large for float32 is drawn as infinite."""
+    """RMS error of each bucket, precise enough to draw; float32 overflow is drawn as infinite."""
     squares = cells[:, SQUARES:]
     held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
     with np.errstate(over="ignore"):

@@ -1,7 +1,7 @@
-"""The same pass in numpy: for small tensors, for 64-bit integers, and while the compiler is at work.
+"""The numpy pass: for small tensors, for 64-bit integers, and while the compiled pass is not loaded.
 
-Everything is float64, in stretches that stay in the cache. It is the plainest statement of what
-each number is; ``kernels`` is the quick one. Both fill the same ``Sums``.
+Everything is computed in float64, in stretches that fit the cache. It is the plainest statement of what each number
+is; ``kernels`` is the fast one. Both fill the same ``Sums``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
 STRETCH = 1 << 13
-"""Elements at a time: the temporaries stay in the cache, and under what makes the allocator ask the system anew."""
+"""Elements at a time: temporaries stay in the cache, and below the size the allocator returns to the system."""
 
 
 def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol: float) -> None:
-    """Take elements ``offset`` and on of a pair, both flat, into the sums."""
+    """Add a flat chunk of a pair, which begins at ``offset``, to the sums."""
     starts = edges(sums.elements)
     for begin in range(0, len(ref), STRETCH):
         r, c = ref[begin : begin + STRETCH], cand[begin : begin + STRETCH]
@@ -31,7 +31,7 @@ def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol:
 
 
 def difference(ref: Array, cand: Array) -> Floats:
-    """cand - ref, rounded once, whatever float64 cannot hold of 64-bit integers."""
+    """cand - ref, rounded once, even for 64-bit integers that float64 cannot hold."""
     are_long = is_long(ref.dtype), is_long(cand.dtype)
     if any(are_long) and ref.dtype.kind in "iub" and cand.dtype.kind in "iub":
         (high_c, low_c), (high_r, low_r) = _halves(cand), _halves(ref)

@@ -40,7 +40,7 @@ def test_worst_elements_are_the_largest(seed: int, k: int) -> None:
 
 
 def test_worst_across_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PART", 10)
+    monkeypatch.setattr(module, "CHUNK", 10)
     ref, cand = np.zeros(100), np.arange(100.0)
     assert [e.index for e in worst_elements(ref, cand, 3)] == [(99,), (98,), (97,)]
 

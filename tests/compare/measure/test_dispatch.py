@@ -199,7 +199,7 @@ def test_zero_dimensional(compiled: bool) -> None:
 @pytest.mark.parametrize("compiled", PASSES)
 def test_memory_layout_does_not_matter(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transposed, strided, reversed, broadcast and unaligned tensors, in parts smaller than themselves."""
-    monkeypatch.setattr(module, "PART", 1000)
+    monkeypatch.setattr(module, "CHUNK", 1000)
     rng = np.random.default_rng(1)
     ref = rng.standard_normal((30, 40, 50)).astype(np.float32)
     cand = ref + rng.standard_normal(ref.shape).astype(np.float32) * 1e-4

@@ -7,7 +7,7 @@ import pytest
 
 from tensordiff.compare.measure import scheduler as shares
 from tensordiff.compare.measure.diff import Diff
-from tensordiff.compare.measure.dispatch import Sides, measure_many
+from tensordiff.compare.measure.dispatch import MeasureInput, measure_many
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.compare.measure.scheduler import in_order
 from tensordiff.dump.dtypes import DTYPES, Array
@@ -17,10 +17,10 @@ SIZES = (0, 1, 31, 2304, 100_000, 300_001)
 TYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "int64")
 
 
-def sides() -> list[Sides]:
+def sides() -> list[MeasureInput]:
     """Pairs of many sizes and types, some with odd values, one after the other."""
     rng = np.random.default_rng(5)
-    found: list[Sides] = []
+    found: list[MeasureInput] = []
     for size in SIZES:
         for name in TYPES:
             ref: Array = (8 * rng.standard_normal(size)).astype(DTYPES[name])
