@@ -34,6 +34,7 @@ from tensordiff.report.model import sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.third_dumps import ThirdDumps
 
 __all__ = ["Disagreement", "assert_agrees"]
 
@@ -78,8 +79,10 @@ def assert_agrees(
         request,
         _dump(reference, "reference"),
         _dump(candidate, "candidate"),
-        injected=None if injected is None else _dump(injected, "injected"),
-        golden=None if golden is None else _dump(golden, "golden"),
+        ThirdDumps(
+            injected=None if injected is None else _dump(injected, "injected"),
+            golden=None if golden is None else _dump(golden, "golden"),
+        ),
     )
     outcome = session.outcome(session.rows())
     if outcome.exit_status == 0:

@@ -46,6 +46,16 @@ class Request:
             except re.error as error:
                 raise AlignError(f"--only {self.only!r} is not a regular expression: {error}") from error
 
+    def with_candidate(self, path: Path) -> Request:
+        """The same about another run of the candidate; an injected run was one of the candidate before."""
+        return replace(self, candidate=path, injected=None)
+
+    def of_operations(self, reference: Path, candidate: Path) -> Request:
+        """The operations within one layer, compared by the same rules and limits; ``only`` selects layers."""
+        return replace(
+            self, reference=reference, candidate=candidate, injected=None, golden=None, only=None, session=None
+        )
+
     def limits_with(self, rules: RulesFile) -> Limits:
         """The limits, with the tolerances by layer: first those of the tolerances file, then those of the rules."""
         return replace(self.limits, rules=(*_tolerance_rules(self.tolerances), *rules.tolerances))

@@ -24,6 +24,7 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import VerdictOracle
+from tensordiff.session.reruns import injection
 from tensordiff.session.session import Session
 
 Follow = Callable[[Run], Done]
@@ -94,8 +95,8 @@ class RerunOracle:
 
     def _job(self, layer: str, folder: Path) -> Job:
         wanted = "|".join(re.escape(name) for name in (layer, self.whole))
-        injection = self.session.injection(f"..{layer}")
-        settings = replace(self.made.settings, inject=injection, layers=f"^({wanted})$", no_inputs=True, ops=None)
+        inject = injection(self.session, f"..{layer}")
+        settings = replace(self.made.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None)
         return Job(self.made.source, settings, str(folder))
 
 

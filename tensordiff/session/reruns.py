@@ -1,7 +1,8 @@
-"""What can be run again for a session: the app's ``i``, ``c`` and ``o``, without the app.
+"""Running the sides of a session again: with injected inputs, with other settings, or for the operations of a layer.
 
-A side can be run where its source is known: from the request (``hf:…``) or from its dump's manifest, which says
-what made it and how. Nothing is run here: every action gives a ``Run``, whose events the face shows.
+A side can be run where its dump says which source made it, and how. Nothing waits here: every method starts a ``Run``,
+and whoever asked for it follows its events. What such a run is compared with is ``Request.with_candidate`` and
+``Request.of_operations``.
 """
 
 from __future__ import annotations
@@ -11,72 +12,90 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from tensordiff.align.rules.file import RulesFile, rules_text
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.job import Job
 from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
-from tensordiff.capture.settings import Settings
+from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.session import Session
 
 Action = Literal["inject", "capture", "ops"]
-PREFIX = "tensordiff-live-"
-"""How the folders of reruns are called."""
+_PREFIX = "tensordiff-rerun-"
+
+
+def injection(session: Session, at: str, rules: RulesFile | None = None) -> Injection:
+    """The reference's inputs for a run of the candidate; ``at`` is as in ``--inject-at``.
+
+    Layers are paired by the rules in force, or by ``rules`` where the session is not aligned by those yet.
+    """
+    file = session.request.rules
+    return Injection(
+        str(session.reference.path.absolute()),
+        at,
+        None if file is None else str(file.expanduser().absolute()),
+        rules_text(session.rules if rules is None else rules),
+    )
+
+
+def is_rerun(path: Path) -> bool:
+    """Whether a dump was made by a rerun, and not given by the user."""
+    return any(part.startswith(_PREFIX) for part in path.parts)
 
 
 @dataclass(frozen=True)
-class Live:
-    """A session whose sides can be run again."""
+class Rerunner:
+    """Runs the sides of a session again."""
 
     session: Session
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=PREFIX)))
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=_PREFIX)))
     """Where runs put their dumps, one folder a run."""
-    standby: ReusableChild | None = None
+    child: ReusableChild | None = None
     """Keeps the process of one run for the next; whoever gives it closes it."""
 
-    def made(self, side: Side) -> Provenance | None:
-        """How a side's dump was made, where that is known."""
+    def provenance(self, side: Side) -> Provenance | None:
+        """What made a side's dump, where that is known."""
         return provenance_of(self._dump(side))
 
     def why_not(self, action: Action, side: Side = "candidate") -> str | None:
-        """Why something cannot be done now, as a sentence; None where it can."""
-        dump = self._dump(side)
-        if self.made(side) is None:
+        """Why a side cannot be run now, as a sentence; None where it can."""
+        if self.provenance(side) is None:
             return (
-                f"the {side} {printable(dump.path)} does not say which source made it; capture it with "
+                f"the {side} {printable(self._dump(side).path)} does not say which source made it; capture it with "
                 "tensordiff capture, or give hf:, max:, onnx: or py: instead of the dump"
             )
         if action == "inject" and not any(entry.is_input for entry in self.session.reference.entries):
             return f"the reference {printable(self.session.reference.path)} has no inputs that could be injected"
         return None
 
+    def inject(self, at: str = "all", rules: RulesFile | None = None) -> Run:
+        """Run the candidate with the reference's inputs; arguments as of ``injection``."""
+        settings = self._settings("candidate")
+        return self._run("candidate", replace(settings, inject=injection(self.session, at, rules)), "injected")
+
     def capture(self, side: Side = "candidate", settings: Settings | None = None) -> Run:
-        """Run a side again, as it was run or with other settings."""
-        made = self._made(side)
-        return self._run(replace(made, settings=settings) if settings else made, f"{side}-captured")
+        """Run a side as it was run, or with other settings."""
+        return self._run(side, settings or self._settings(side), "captured")
 
-    def inject(self, where: str = "all") -> Run:
-        """Run the candidate with the reference's inputs; ``where`` as ``--inject-at`` takes it."""
-        made = self._made("candidate")
-        settings = replace(made.settings, inject=self.session.injection(where))
-        return self._run(replace(made, settings=settings), "candidate-injected")
-
-    def ops(self, layer: str, side: Side = "candidate") -> Run:
-        """Run a side and write every operation within one of its layers."""
-        made = self._made(side)
-        return self._run(replace(made, settings=replace(made.settings, ops=layer, inject=None)), f"{side}-ops")
+    def operations(self, layer: str, side: Side = "candidate") -> Run:
+        """Run a side, and write every operation within one of its layers."""
+        return self._run(side, replace(self._settings(side), ops=layer, inject=None), "ops")
 
     def _dump(self, side: Side) -> Dump:
         return self.session.reference if side == "reference" else self.session.candidate
 
-    def _made(self, side: Side) -> Provenance:
-        if (why := self.why_not("capture", side)) is not None or (made := self.made(side)) is None:
-            raise CaptureError(why or "this side cannot be run")
-        return made
+    def _provenance(self, side: Side) -> Provenance:
+        provenance = self.provenance(side)
+        if provenance is None:
+            raise CaptureError(self.why_not("capture", side) or "")
+        return provenance
 
-    def _run(self, made: Provenance, name: str) -> Run:
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
-        job = Job(made.source, replace(made.settings, force=made.settings.force), str(folder / "dump"))
-        return Run(job, self.standby)
+    def _settings(self, side: Side) -> Settings:
+        return self._provenance(side).settings
+
+    def _run(self, side: Side, settings: Settings, purpose: str) -> Run:
+        folder = Path(tempfile.mkdtemp(prefix=f"{side}-{purpose}-", dir=self.folder))
+        return Run(Job(self._provenance(side).source, settings, str(folder / "dump")), self.child)

@@ -13,7 +13,7 @@ import pytest
 from tensordiff.dump import open_dump
 from tensordiff.search.oracle import search
 from tensordiff.session.rerun_oracle import RerunOracle
-from tensordiff.session.reruns import Live
+from tensordiff.session.reruns import Rerunner
 from tests.capture.models import SMALL, Make, compared, run_here, script
 from tests.cli.conftest import call as call
 from tests.cli.running import COMMAND, Call, assert_one_sentence, process
@@ -179,18 +179,18 @@ def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:
     for name in ("good", "glue"):
         run_here(small + name, tmp_path / name)
     session = compared(tmp_path / "good", tmp_path / "glue")
-    live = Live(session, tmp_path)
-    assert [live.why_not(action) for action in ("inject", "capture", "ops")] == [None, None, None]
-    injected = live.inject(r"blocks\.\d$").result()
+    rerunner = Rerunner(session, tmp_path)
+    assert [rerunner.why_not(action) for action in ("inject", "capture", "ops")] == [None, None, None]
+    injected = rerunner.inject(r"blocks\.\d$").result()
     rows = compared(tmp_path / "good", tmp_path / "glue", injected=Path(injected.path)).rows()
     wrong = {row.pair.candidate.layer for row in rows if row.injected is not None and row.injected.max_abs > 0}
     assert wrong == {"model.blocks.1"}
-    assert live.ops("model.blocks.1").result().entries > 5
+    assert rerunner.operations("model.blocks.1").result().entries > 5
 
 
 def test_a_dump_that_nobody_knows_how_to_make_says_so() -> None:
-    live = Live(compared(SAMPLES / "reference", SAMPLES / "candidate"))
-    assert "does not say which source made it; capture it with" in str(live.why_not("inject"))
+    rerunner = Rerunner(compared(SAMPLES / "reference", SAMPLES / "candidate"))
+    assert "does not say which source made it; capture it with" in str(rerunner.why_not("inject"))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -186,7 +186,7 @@ def test_a_defect_of_ours_is_not_a_divergence(call: Call, monkeypatch: pytest.Mo
     def defect(*_: object) -> None:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("tensordiff.session.session.align", defect)
+    monkeypatch.setattr("tensordiff.session.paired_dumps.align", defect)
     said = call("compare", REFERENCE, CANDIDATE)
     assert_one_sentence(said, "a defect of tensordiff (ZeroDivisionError: of all things)", "--debug")
 
@@ -195,7 +195,7 @@ def test_too_little_memory(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def hungry(*_: object) -> None:
         np.empty(1 << 62, np.uint8)
 
-    monkeypatch.setattr("tensordiff.session.session.align", hungry)
+    monkeypatch.setattr("tensordiff.session.paired_dumps.align", hungry)
     assert_one_sentence(call("compare", REFERENCE, CANDIDATE), "not enough memory")
 
 

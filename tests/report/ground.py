@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensordiff.align import AlignmentPlan, align
-from tensordiff.compare.engine import Engine, ThirdDump
 from tensordiff.dump.dtypes import Array
 from tensordiff.report.formats import format_for
 from tensordiff.report.model import Story, tell
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.third_dumps import ThirdDumps
 from tests.making import SAMPLES, held
 
 FORMATS = (".md", ".html", ".json", ".txt", ".csv", ".png")
@@ -29,10 +28,8 @@ Tensors = Mapping[str, Array | None]
 def compared(reference: Tensors, candidate: Tensors, injected: Tensors | None = None) -> tuple[Session, Outcome]:
     """A session of two dumps in memory, and what it came to."""
     ref, cand = held(reference), held(candidate)
-    third = None if injected is None else ThirdDump.of(align(ref, held(injected)))
-    plan = AlignmentPlan.for_dumps(ref, cand)
-    request = Request(Path("reference"), Path("candidate"))
-    session = Session(request, ref, cand, plan, align(ref, cand, plan), Engine(injected=third))
+    third = ThirdDumps(injected=None if injected is None else held(injected))
+    session = Session.of_dumps(Request(Path("reference"), Path("candidate")), ref, cand, third)
     return session, session.outcome(session.rows())
 
 

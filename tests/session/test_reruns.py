@@ -12,7 +12,7 @@ from tensordiff.compare.limits import Limits
 from tensordiff.search.oracle import search
 from tensordiff.session.request import Request
 from tensordiff.session.rerun_oracle import RerunOracle
-from tensordiff.session.reruns import Live
+from tensordiff.session.reruns import Rerunner
 from tensordiff.session.session import Session
 from tensordiff.session.state import State
 from tests.capture.models import SMALL, run_here, script
@@ -84,7 +84,7 @@ def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path) -> No
 
 def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Path) -> None:
     session = Session.open(Request(dumps / "good", dumps / "renamed"), State(said=RULES))
-    injected = Path(Live(session, tmp_path).inject("blocks.2.act").result().path)
+    injected = Path(Rerunner(session, tmp_path).inject("blocks.2.act").result().path)
     request = Request(dumps / "good", dumps / "renamed", injected=injected)
     rows = Session.open(request, State(said=RULES)).rows()
     assert [row.pair.name for row in rows if row.injected is not None and row.injected.max_abs > 0]
@@ -93,4 +93,4 @@ def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Pat
 def test_rules_as_they_are_now_count_not_as_their_file_has_them(dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("[[rule]]\nside = 'candidate'\nmatch = 'stack'\nreplace = 'nothing'\n")
     session = Session.open(Request(dumps / "good", dumps / "renamed", rules=tmp_path / "rules.toml")).realigned(RULES)
-    assert Live(session, tmp_path).inject("blocks.2.act").result().entries
+    assert Rerunner(session, tmp_path).inject("blocks.2.act").result().entries

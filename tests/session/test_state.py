@@ -202,10 +202,10 @@ def test_a_session_is_opened_as_it_was_left(tmp_path: Path) -> None:
     keep(here(kept), State(said=said))
     session = Session.open(Request(ours, theirs, session=kept))
     assert [row_name(pair) for pair in session.alignment.pairs] == ["a = a", "b = x"]
-    assert session.said == said and session.written == RulesFile()
+    assert session.rules == said and session.saved_rules == RulesFile()
     write_rules_file(rules, RulesFile(rules=(Rule("both", "zz", ""),)))
     both = Session.open(Request(ours, theirs, rules=rules, session=kept))
-    assert len(both.said.rules) == 1 and len(both.alignment.pairs) == 2
+    assert len(both.rules.rules) == 1 and len(both.alignment.pairs) == 2
 
 
 def test_realigned_is_as_if_it_had_been_said_at_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tensordiff.align.order import order_differences
 from tensordiff.align.rules.file import append_maps
 from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
-from tensordiff.align.structure_gaps import gaps
+from tensordiff.align.structure_gaps import Gap, gaps
 from tensordiff.align.suggest import Suggestion
 from tensordiff.cli.options import DUMP, json_option
 from tensordiff.cli.progress import Progress
@@ -107,7 +107,7 @@ def show_alignment(request: Request, wish: Wish) -> int:
     suggestions = _suggestions(session, wish)
     accepted = _accepted(session, suggestions, wish)
     if wish.auto or wish.chooses:
-        session = session.with_proven(accepted)
+        session = session.with_proven_maps(accepted)
     if wish.output is not None:
         append_maps(wish.output, accepted)
     if wish.as_json:
@@ -121,8 +121,8 @@ def show_alignment(request: Request, wish: Wish) -> int:
 
 def _accepted(session: Session, suggestions: list[Suggestion], wish: Wish) -> tuple[MapRule, ...]:
     """What a person chose, and what needs no person where that was asked for or nothing was chosen."""
-    proven = session.accept(suggestions) if wish.auto or (wish.output and not wish.chooses) else ()
-    return tuple(dict.fromkeys((*proven, *session.accept_chosen(_chosen(suggestions, wish), suggestions))))
+    proven = session.dumps.maps_of_proven(suggestions) if wish.auto or (wish.output and not wish.chooses) else ()
+    return tuple(dict.fromkeys((*proven, *session.dumps.maps_of_chosen(_chosen(suggestions, wish), suggestions))))
 
 
 def _chosen(suggestions: list[Suggestion], wish: Wish) -> Iterator[Suggestion]:
@@ -140,7 +140,7 @@ def _suggestions(session: Session, wish: Wish) -> list[Suggestion]:
         return []
     orphans = len(session.alignment.candidate_orphans) + len(session.alignment.reference_orphans)
     with Progress("looking by value", orphans) as progress:
-        return list(progress.over(session.suggestions()))
+        return list(progress.over(session.dumps.suggestions()))
 
 
 def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...], wish: Wish) -> Iterator[str]:
@@ -189,7 +189,15 @@ def _gap_lines(session: Session) -> Iterator[str]:
         after = printable(gap.after.name) if gap.after else "the end"
         names = ", ".join(printable(entry.layer) for entry in gap.orphans[:3])
         more = f" and {len(gap.orphans) - 3} more" if len(gap.orphans) > 3 else ""
-        yield f"  {gap.side}, between {before} and {after}: {names}{more}{session.resumes(gap)}"
+        yield f"  {gap.side}, between {before} and {after}: {names}{more}{_agreement_after(session, gap)}"
+
+
+def _agreement_after(session: Session, gap: Gap) -> str:
+    row = session.after_gap(gap)
+    if row is None or row.diff is None:
+        return ""
+    again = "agree again" if row.verdict.name == "agrees" else f"differ by {row.diff.rel_l2:.1e}"
+    return f"; the two {again} at {printable(row.pair.name)}"
 
 
 def _orphan_lines(session: Session) -> Iterator[str]:
@@ -197,7 +205,7 @@ def _orphan_lines(session: Session) -> Iterator[str]:
         if orphans:
             yield f"orphans of the {side}: {len(orphans)}"
         for entry in orphans:
-            yield f"  {printable(entry.name)}: {session.why_orphan(entry, side)}"
+            yield f"  {printable(entry.name)}: {session.dumps.why_orphan(entry, side)}"
 
 
 def _orphans(session: Session) -> tuple[tuple[Side, tuple[Entry, ...]], ...]:
@@ -219,7 +227,7 @@ def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[Ma
         "order_from": alignment.order_from,
         "order_differences": [part._asdict() for part in _order_parts(session)],
         "orphans": {
-            side: [{"name": entry.name, "why": session.why_orphan(entry, side)} for entry in orphans]
+            side: [{"name": entry.name, "why": session.dumps.why_orphan(entry, side)} for entry in orphans]
             for side, orphans in _orphans(session)
         },
         "suggestions": [

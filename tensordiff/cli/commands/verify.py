@@ -46,6 +46,7 @@ from tensordiff.report.verify_folder import (
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import settings_for, source_in
+from tensordiff.session.third_dumps import injected_beside, injected_path
 from tensordiff.util.atomic_write import write_file
 
 
@@ -229,13 +230,11 @@ def _given_injected(request: Request) -> tuple[Path | None, str]:
     """The dump made with injection: as told, or beside the candidate."""
     if request.injected is not None:
         return request.injected, ""
-    path = Path(os.path.abspath(request.candidate))  # noqa: PTH100 - "." and ".." have no name of their own
-    stem, suffix = (path.stem, path.suffix) if path.is_file() else (path.name, "")
-    beside = path.parent / f"{stem}_injected{suffix}"
-    if beside.exists():
+    if (beside := injected_beside(request.candidate)) is not None:
         return beside, ""
+    path = printable(injected_path(request.candidate))
     return None, (
-        f"the candidate is a dump, there is none made with injection beside it ({printable(beside)}), and --injected "
+        f"the candidate is a dump, there is none made with injection beside it ({path}), and --injected "
         "was not given; make one with tensordiff capture SOURCE --inject REF"
     )
 

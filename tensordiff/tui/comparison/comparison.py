@@ -25,8 +25,8 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.errors import WriteError, printable
 from tensordiff.search.outcome import Outcome
-from tensordiff.session import reruns as live
 from tensordiff.session.request import Request
+from tensordiff.session.reruns import is_rerun
 from tensordiff.session.session import Session
 from tensordiff.session.state import Identity
 from tensordiff.session.state import row_name as key_of
@@ -236,8 +236,7 @@ class Comparison(Screen[None]):
         if self.session is None or self.session.engine.injected is None:
             return ""
         beside = self.session.request.injected
-        is_rerun = beside is None or any(part.startswith(live.PREFIX) for part in beside.parts)
-        name = "rerun" if is_rerun or beside is None else printable(beside.name)
+        name = "rerun" if beside is None or is_rerun(beside) else printable(beside.name)
         return f"injected: {name}" if self.shows_injected else "injected errors hidden (i)"
 
     def summarize(self) -> None:

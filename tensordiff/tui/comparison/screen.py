@@ -150,12 +150,12 @@ class DiffScreen(Viewing):
         """The rules as the panel shows them, written or not, also while the dumps are still being aligned by them."""
         if self._panel is not None:
             return self._panel.book.said
-        return RulesFile() if self.session is None else self.session.said
+        return RulesFile() if self.session is None else self.session.rules
 
     def on_rules_panel_aligned(self, message: RulesPanel.Aligned) -> None:
         """In a thread: a listing of many rows takes a moment."""
         session = message.session
-        self.keep(said=session.said, said_over=session.written)
+        self.keep(said=session.rules, said_over=session.saved_rules)
         self.in_thread("open", partial(self._realign, session, self.listing))
 
     def _realign(self, session: Session, before: Listing) -> None:
@@ -169,12 +169,12 @@ class DiffScreen(Viewing):
     def _show_realigned(self, message: _Realigned) -> None:
         """The tolerance may have changed since, and the rules been written: that is the screen's to say."""
         opened = message.opened
-        session = opened.session if self.session is None else opened.session.asked_as(self.session)
+        session = opened.session if self.session is None else opened.session.with_settings_of(self.session)
         self._show_session(measurement.Opened(session, opened.listing, opened.findings))
 
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
         """The rules are those of a file now; pairs and numbers stay."""
-        written = message.session.written
+        written = message.session.saved_rules
         self.keep(said=written, said_over=written)
         if self.session is not None:
             self.session = self.session.with_rules_file(message.path, written)

@@ -53,10 +53,3 @@ class Keeper:
 def identities(request: Request) -> tuple[Identity, Identity]:
     """What lies on disk now."""
     return identity_of(request.reference), identity_of(request.candidate)
-
-
-def injected_beside(candidate: Path) -> Path | None:
-    """The run with injected inputs that lies beside a candidate under its name and ``_injected``."""
-    name = f"{candidate.stem}_injected{candidate.suffix}" if candidate.is_file() else f"{candidate.name}_injected"
-    path = candidate.absolute().with_name(name)
-    return path if path.exists() else None

@@ -28,10 +28,10 @@ from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
-from tensordiff.session.reruns import Action, Live
+from tensordiff.session.reruns import Action, Rerunner
 from tensordiff.session.sources import settings_for, source_in
+from tensordiff.session.third_dumps import injected_beside
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen
-from tensordiff.tui.comparison.session_keeper import injected_beside
 from tensordiff.tui.dialogs import Ask, Choose, Dialog
 from tensordiff.tui.jobs.job_line import JobLine
 
@@ -98,7 +98,7 @@ class Reruns:
 
     def __init__(self, screen: DiffScreen) -> None:
         self.screen = screen
-        self._live: Live | None = None
+        self._live: Rerunner | None = None
         self._standby = ReusableChild()
         self._ops_reference: Path | None = None
         self._waiting: Request | None = None
@@ -106,13 +106,13 @@ class Reruns:
         self._captured: dict[Path, Source] = {}
         """The dumps that were made of sources given in their place."""
 
-    def live(self) -> Live | None:
+    def live(self) -> Rerunner | None:
         """The session that can be run, made anew where another is shown."""
         session = self.screen.session
         if session is None:
             return None
         if self._live is None or self._live.session is not session:
-            again = Live(session, standby=self._standby) if self._live is None else self._live
+            again = Rerunner(session, child=self._standby) if self._live is None else self._live
             self._live = replace(again, session=session)
         return self._live
 
@@ -177,16 +177,16 @@ class Reruns:
         else:
             self._inject(live, pair.name if place == "here" else place)
 
-    def _inject(self, live: Live, where: str) -> None:
-        live = replace(live, session=replace(live.session, said=self.screen.rules))
-        self._begin(lambda: live.inject(where), f"inject at {where}", "inject")
+    def _inject(self, live: Rerunner, where: str) -> None:
+        rules = self.screen.rules
+        self._begin(lambda: live.inject(where, rules), f"inject at {where}", "inject")
 
     # --- another capture, operations -------------------------------------------------------------
 
     def capture(self) -> None:
         """Ask for settings, and run the candidate again."""
         live = self.live()
-        if not self._may("capture") or live is None or (made := live.made("candidate")) is None:
+        if not self._may("capture") or live is None or (made := live.provenance("candidate")) is None:
             return
 
         def begin(settings: Settings | None) -> None:
@@ -204,7 +204,9 @@ class Reruns:
             self.screen.tell(why, "warning")
             return
         layer = pair.reference.layer
-        self._begin(lambda: live.ops(layer, "reference"), f"operations of {layer}, reference", f"ops:{pair.index}")
+        self._begin(
+            lambda: live.operations(layer, "reference"), f"operations of {layer}, reference", f"ops:{pair.index}"
+        )
 
     # --- sources in place of dumps ---------------------------------------------------------------
 
@@ -253,9 +255,9 @@ class Reruns:
             self.screen.open(replace(request, injected=path))
         elif purpose == "capture":
             self.screen.tell(f"captured {end.entries} tensors into {path}")
-            self.screen.open(replace(request, candidate=path, injected=None))
+            self.screen.open(request.with_candidate(path))
         elif purpose == "ops:candidate" and self._ops_reference is not None:
-            self.screen.compare_inside(Request(self._ops_reference, path, limits=request.limits))
+            self.screen.compare_inside(request.of_operations(self._ops_reference, path))
         else:
             self._ops_of_candidate(path, int(purpose.partition(":")[2]))
 
@@ -266,4 +268,6 @@ class Reruns:
         pair = next((one for one in session.pairs if one.index == index), None) if session else None
         if live is not None and pair is not None:
             layer = pair.candidate.layer
-            self._begin(lambda: live.ops(layer, "candidate"), f"operations of {layer}, candidate", "ops:candidate")
+            self._begin(
+                lambda: live.operations(layer, "candidate"), f"operations of {layer}, candidate", "ops:candidate"
+            )

@@ -55,7 +55,10 @@ class Ruling(PanelPart):
 
     def pin(self, pair: Pair) -> None:
         """Keep a pair whatever the rules say: a map of exactly these two."""
-        texts = self.session.label(pair.reference, "reference"), self.session.label(pair.candidate, "candidate")
+        texts = (
+            self.session.dumps.label(pair.reference, "reference"),
+            self.session.dumps.label(pair.candidate, "candidate"),
+        )
         self.add_maps((MapRule(*texts, every=False),))
 
     def undo(self) -> None:
@@ -145,7 +148,7 @@ class Ruling(PanelPart):
         except TensordiffError as error:
             self.complain(error)
             return
-        is_aligned = self.session.said == self.book.said
+        is_aligned = self.session.rules == self.book.said
         self.show_session(self.session.with_rules_file(path, self.book.said))
         if not is_aligned:
             self.turn_to(self.book)

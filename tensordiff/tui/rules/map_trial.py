@@ -101,7 +101,7 @@ def _parsed(session: Session, text: str, side: Side) -> Expression:
     try:
         expression = parse(text)
         for name in leaves(expression):
-            if not PLACEHOLDER.search(name.text) and session.find(name.text, side) is None:
+            if not PLACEHOLDER.search(name.text) and session.dumps.find(name.text, side) is None:
                 raise ExpressionError(_missing(session, name.text, side), name.place)
     except AlignError as error:
         raise SideError(side, error) from error
@@ -116,8 +116,8 @@ def _missing(session: Session, name: str, side: Side) -> str:
 
 def _pairs(session: Session, choice: MapChoice) -> tuple[Pair, ...]:
     try:
-        here = session.mapped(choice.here) if choice.here else ()
-        every = session.mapped(choice.every) if choice.every else ()
+        here = session.dumps.pairs_of_map(choice.here) if choice.here else ()
+        every = session.dumps.pairs_of_map(choice.every) if choice.every else ()
         if not here and not every:
             raise AlignError("no layer has all of these names, in the same step")  # noqa: TRY301
         for pair in (*here, *every)[:1]:
@@ -142,7 +142,7 @@ def names_of(session: Session, side: Side) -> Iterator[str]:
     entries = (session.reference if side == "reference" else session.candidate).entries
     seen = {id(entry) for entry in orphans}
     rest = (entry for entry in entries if id(entry) not in seen)
-    return dict.fromkeys(session.label(entry, side) for entry in (*orphans, *rest)).__iter__()
+    return dict.fromkeys(session.dumps.label(entry, side) for entry in (*orphans, *rest)).__iter__()
 
 
 def shown_parts(entry: Entry) -> list[str]:

@@ -40,7 +40,7 @@ class Pairing(Suggesting):
     def _told_orphan(self, orphan: Orphan | None) -> str:
         if orphan is None:
             return ""
-        why = "…" if self.hits is None else self.session.why_orphan(orphan.entry, orphan.side)
+        why = "…" if self.hits is None else self.session.dumps.why_orphan(orphan.entry, orphan.side)
         return f"{orphan.side}: {printable(orphan.entry.name)}\n{why}"
 
     @on(LineList.Asked, "#orphans")
@@ -78,7 +78,7 @@ class Pairing(Suggesting):
         self.app.push_screen(MapScreen(self.session, reference, candidate), done)
 
     def _expression(self, picks: Sequence[Orphan], side: Side) -> str:
-        names = [self.session.label(pick.entry, side) for pick in picks if pick.side == side]
+        names = [self.session.dumps.label(pick.entry, side) for pick in picks if pick.side == side]
         return f"cat({', '.join(names)})" if len(names) > 1 else "".join(names)
 
     @on(Input.Changed, "#orphan-filter")

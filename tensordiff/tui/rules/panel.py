@@ -105,7 +105,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
             self.session = session
             self.show_all()
             return
-        if session.said != self.book.said:
+        if session.rules != self.book.said:
             self.book = _book(session)
         self.session, self.hits = session, None
         self.forget_suggestions()
@@ -141,14 +141,14 @@ class RulesPanel(Ruling, Pairing, Vertical):
     @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _count(self, session: Session) -> None:
         with heap_frozen():
-            hits = session.hits()
+            hits = session.dumps.rule_usage()
         self._tell(session, hits)
 
     @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _align(self, session: Session, book: RuleBook) -> None:
         with heap_frozen():
             session = session.realigned(book.said)
-            hits = session.hits()
+            hits = session.dumps.rule_usage()
         self._tell(session, hits)
 
     def _tell(self, session: Session, hits: RuleUsage) -> None:
@@ -160,7 +160,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
     def _take_aligned(self, event: _Realigned) -> None:
         event.stop()
         is_new = event.session.alignment is not self.session.alignment
-        self.session, self.hits = event.session.asked_as(self.session), event.hits
+        self.session, self.hits = event.session.with_settings_of(self.session), event.hits
         if is_new:
             self.forget_suggestions()
         self.show_all()
@@ -201,4 +201,4 @@ class RulesPanel(Ruling, Pairing, Vertical):
 
 
 def _book(session: Session) -> RuleBook:
-    return RuleBook(session.said, session.preset_rules, session.written)
+    return RuleBook(session.rules, session.dumps.preset_rules, session.saved_rules)

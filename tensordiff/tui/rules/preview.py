@@ -69,9 +69,9 @@ class Preview(NamedTuple):
 
 def preview(session: Session, said: RulesFile) -> Preview:
     """What the session would be were this said instead."""
-    plan, alignment = session.aligned_with(said)
-    renamed = islice(_renamed(session, plan), _NAMES)
-    return Preview(tuple(renamed), changes(session.alignment, alignment))
+    after = session.dumps.with_rules(said)
+    renamed = islice(_renamed(session, after.plan), _NAMES)
+    return Preview(tuple(renamed), changes(session.alignment, after.alignment))
 
 
 def _renamed(session: Session, plan: AlignmentPlan) -> Iterator[Rename]:

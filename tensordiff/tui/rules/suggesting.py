@@ -95,7 +95,7 @@ class Suggesting(PanelPart):
                 raise _Stopped
 
         try:
-            for one in session.suggestions(tick):
+            for one in session.dumps.suggestions(tick):
                 found.append(one)
                 if time.monotonic() - shown > _EVERY:
                     shown = time.monotonic()
@@ -161,7 +161,7 @@ class Suggesting(PanelPart):
 
     def accept_for(self, orphan: Orphan) -> None:
         """The surest suggestion that speaks of an orphan."""
-        label = self.session.label(orphan.entry, orphan.side)
+        label = self.session.dumps.label(orphan.entry, orphan.side)
         fitting = [one for one in self.suggestions.items if label in _side(one, orphan.side)]
         if fitting:
             self._accept(fitting[:1])
@@ -174,7 +174,7 @@ class Suggesting(PanelPart):
     @work(thread=True, exclusive=True, group="accept", description="accept", exit_on_error=False)
     def _prove(self, session: Session, chosen: tuple[Suggestion, ...], among: tuple[Suggestion, ...]) -> None:
         """For every layer where what was found proves every layer: that takes both indexes."""
-        self.post_message(self._Proven(session.accept_chosen(chosen, among)))
+        self.post_message(self._Proven(session.dumps.maps_of_chosen(chosen, among)))
 
     @on(_Proven)
     def _take_proven(self, event: _Proven) -> None:

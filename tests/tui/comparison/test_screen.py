@@ -136,7 +136,7 @@ async def test_the_rules_panel_realigns_and_the_cursor_stays() -> None:
         pair = run.screen.pair
         session = run.screen.session
         assert session is not None and pair is not None
-        panel.post_message(RulesPanel.Aligned(session.realigned(session.said)))
+        panel.post_message(RulesPanel.Aligned(session.realigned(session.rules)))
         await run.settle()
         assert run.screen.session is not session
         assert run.name == "layers.1.mlp"
@@ -169,7 +169,7 @@ async def test_a_tolerance_outlives_an_edit_of_the_rules(is_panel_open: bool) ->
         await edited(run)
         await run.settle()
         session = run.screen.session
-        assert session is not None and session.said.rules == (RULE,)
+        assert session is not None and session.rules.rules == (RULE,)
         assert (session.engine.limits.threshold, session.request.limits.threshold) == (1e3, 1e3)
         assert run.verdict == "agrees"
 
@@ -180,7 +180,7 @@ async def test_a_tolerance_given_while_rules_are_being_aligned_counts() -> None:
         run.screen.judge_by(1e3)
         await run.settle()
         session = run.screen.session
-        assert session is not None and session.said.rules == (RULE,)
+        assert session is not None and session.rules.rules == (RULE,)
         assert run.screen.query_one(RulesPanel).session.engine.limits.threshold == 1e3
         assert run.verdict == "agrees"
 
@@ -209,7 +209,7 @@ async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, i
             session = run.screen.session
             assert session is not None and session.request is run.screen.request
             assert session.request.rules == tmp_path / "rules.toml"
-            assert session.said == session.written == read_rules_file(tmp_path / "rules.toml") == panel.book.said
+            assert session.rules == session.saved_rules == read_rules_file(tmp_path / "rules.toml") == panel.book.said
             assert len(run.table.listing) < before and run.verdict == "diverges"
             await run.press("ctrl+r")
 
@@ -225,8 +225,8 @@ async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path
         panel.rules.action_write()
         await run.settle()
         session = run.screen.session
-        assert session is not None and session.said == session.written == panel.book.said
-        assert session.said.rules == (RULE,) and len(run.table.listing) < before
+        assert session is not None and session.rules == session.saved_rules == panel.book.said
+        assert session.rules.rules == (RULE,) and len(run.table.listing) < before
 
 
 async def test_an_injected_dump_beside_the_candidate_is_taken_at_once() -> None:

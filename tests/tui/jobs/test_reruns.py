@@ -121,7 +121,7 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request,
         assert read_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
         await ended(run)
         session = run.screen.session
-        assert session is not None and session.engine.injected is not None and session.said.rules == (rule,)
+        assert session is not None and session.engine.injected is not None and session.rules.rules == (rule,)
 
 
 def children() -> list[str]:

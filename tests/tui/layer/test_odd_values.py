@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from tensordiff.align import align
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -115,7 +113,7 @@ async def test_shapes_that_nobody_reconciled(tmp_path: Path) -> None:
 
 async def test_a_side_that_cannot_be_read() -> None:
     reference, candidate = held({"x-output": numbers(3)}), held({"x-output": None})
-    session = replace(samples(), reference=reference, candidate=candidate, alignment=align(reference, candidate))
+    session = Session.of_dumps(samples().request, reference, candidate)
     async with showing(session, "x") as shown:
         texts = {view: await poke(shown, view) for view in ("profile", "heatmap", "values", "statistics")}
         assert "unreadable" in shown.facts

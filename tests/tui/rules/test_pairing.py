@@ -12,6 +12,7 @@ from textual.widgets import Button, Input
 
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.suggest import Suggestion
+from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.rules.map_screen import MapScreen
@@ -174,9 +175,9 @@ async def test_all_above_a_confidence_are_one_change(session: Session) -> None:
 
 async def test_looking_can_be_stopped(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
-    looked = Session.suggestions
+    looked = PairedDumps.suggestions
 
-    def slow(session: Session, tick: Callable[[], None]) -> Iterator[Suggestion]:
+    def slow(dumps: PairedDumps, tick: Callable[[], None]) -> Iterator[Suggestion]:
         begun.set()
         try:
             for _ in repeat(None):
@@ -187,14 +188,14 @@ async def test_looking_can_be_stopped(session: Session, monkeypatch: pytest.Monk
 
     app = Host(session)
     async with app.run_test(size=SIZE) as pilot:
-        monkeypatch.setattr(Session, "suggestions", slow)
+        monkeypatch.setattr(PairedDumps, "suggestions", slow)
         app.panel.orphans.focus()
         await pilot.pause()
         assert begun.wait(PATIENCE_S) and "looking" in said(app, "#suggestions-heading")
         await pilot.press("s")
         assert ended.wait(PATIENCE_S)
         assert "stopped" in said(app, "#suggestions-heading")
-        monkeypatch.setattr(Session, "suggestions", looked)
+        monkeypatch.setattr(PairedDumps, "suggestions", looked)
         await pilot.press("s")
         await settled(app, pilot)
         assert said(app, "#suggestions-heading") == "suggestions: 4 by value"

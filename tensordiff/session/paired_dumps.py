@@ -1,0 +1,125 @@
+"""Two dumps, the rules that pair their entries, and what follows from the names alone.
+
+Everything here is found from headers: no tensor is read, but by the search for suggestions. The indexes of names are
+built once for an alignment and are shared by all sessions that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tensordiff.align import Alignment, AlignmentPlan, Pair, align
+from tensordiff.align.expression import Name
+from tensordiff.align.index import ComputedTensor, Index, port_of
+from tensordiff.align.maps import general, resolve_map
+from tensordiff.align.rule_usage import RuleUsage, rule_usage
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule import Rule, RuleSet, Side
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chosen, label
+from tensordiff.dump import Dump, Entry
+from tensordiff.errors import printable
+from tensordiff.util.garbage_collector import gc_paused
+
+
+@dataclass(frozen=True)
+class NameIndexes:
+    """The entries of two dumps by the names that rules give them; indexed when first asked for."""
+
+    reference: Dump
+    candidate: Dump
+    rules: RuleSet
+
+    @cached_property
+    def both(self) -> tuple[Index, Index]:
+        """The index of the reference, and that of the candidate."""
+        return Index(self.reference, self.rules, "reference"), Index(self.candidate, self.rules, "candidate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedDumps:
+    """Two open dumps and their alignment by the user's rules and the presets'."""
+
+    reference: Dump
+    candidate: Dump
+    rules: RulesFile
+    """The user's rules that were aligned by, whether they are in a file or not."""
+    plan: AlignmentPlan
+    alignment: Alignment
+    names: NameIndexes = field(repr=False)
+
+    @classmethod
+    def align(
+        cls, reference: Dump, candidate: Dump, rules: RulesFile, proven_maps: tuple[MapRule, ...] = ()
+    ) -> PairedDumps:
+        """Pair the entries of two dumps; ``proven_maps`` pair what is left over."""
+        with gc_paused():
+            plan = replace(AlignmentPlan.for_dumps(reference, candidate, rules), proven_maps=proven_maps)
+            alignment = align(reference, candidate, plan)
+        names = NameIndexes(reference, candidate, plan.rules)
+        return cls(reference=reference, candidate=candidate, rules=rules, plan=plan, alignment=alignment, names=names)
+
+    def with_rules(self, rules: RulesFile) -> PairedDumps:
+        """The same dumps, aligned by other rules."""
+        return self.align(self.reference, self.candidate, rules, self.plan.proven_maps)
+
+    def with_proven_maps(self, maps: tuple[MapRule, ...]) -> PairedDumps:
+        """The same dumps and rules, with maps that the values prove."""
+        return self.align(self.reference, self.candidate, self.rules, maps)
+
+    def with_candidate(self, candidate: Dump) -> PairedDumps:
+        """Another run of the candidate, aligned by the same rules."""
+        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps)
+
+    # --- names and rules -------------------------------------------------------------------------
+
+    def label(self, entry: Entry, side: Side) -> str:
+        """What an expression calls an entry; of one that is computed, the expression."""
+        if isinstance(entry.stored, ComputedTensor):
+            return str(entry.stored.expression)
+        return str(Name(label(self.names.both[side == "candidate"], entry)))
+
+    def find(self, name: str, side: Side) -> Entry | None:
+        """The entry that a name in an expression means, in the first step that has it."""
+        index = self.names.both[side == "candidate"]
+        return next((entry for step in index.steps if (entry := index.find(name, step))), None)
+
+    @property
+    def preset_rules(self) -> tuple[Rule, ...]:
+        """The rules of the presets, all switched on."""
+        return tuple(replace(rule, on=True) for rule in self.plan.rules.rules[len(self.rules.rules) :])
+
+    def rule_usage(self) -> RuleUsage:
+        """What each rule, map and view does."""
+        return rule_usage(self.rules, *self.names.both, self.alignment)
+
+    def pairs_of_map(self, rule: MapRule) -> tuple[Pair, ...]:
+        """The pairs that a map would make: one for each layer and step that has all its names."""
+        made = resolve_map(general(rule), *self.names.both)
+        return tuple(Pair(k, self.names.both[1].canonical(c), r, c, "map") for k, (r, c) in enumerate(made))
+
+    # --- orphans ---------------------------------------------------------------------------------
+
+    def why_orphan(self, entry: Entry, side: Side) -> str:
+        """Why an entry has no partner."""
+        own, other = self.names.both if side == "reference" else self.names.both[::-1]
+        layer = own.canonical(entry)
+        entries = other.layers.get((layer, entry.step))
+        if entries is None:
+            return f"no layer {printable(layer)} on the other side"
+        ports = ", ".join(sorted({port_of(one.port) for one in entries}))
+        return f"the layer is there, with {printable(ports)}; none of them fits in kind and shape, or is free"
+
+    def suggestions(self, tick: Callable[[], None] = lambda: None) -> Iterator[Suggestion]:
+        """Which orphans may be a pair, by their values. ``tick`` is called often, and ends the search by raising."""
+        return Suggester(*self.names.both, self.alignment, tick).suggestions()
+
+    def maps_of_proven(self, suggestions: Sequence[Suggestion]) -> tuple[MapRule, ...]:
+        """Maps of the suggestions that need no person: proven by value on every layer."""
+        return accept(suggestions, *self.names.both)
+
+    def maps_of_chosen(self, chosen: Iterable[Suggestion], among: Sequence[Suggestion]) -> tuple[MapRule, ...]:
+        """Maps of the suggestions that a person chose; for every layer where all of ``among`` prove that."""
+        return accept_chosen(chosen, among, *self.names.both)

@@ -1,0 +1,65 @@
+"""Runs that are measured beside the two that are compared: one with injected inputs, one in higher precision.
+
+Both are paired with the reference by the session's rules. A dump that pairs nothing is refused: it would answer for
+no row, and everything would look as if it had not been given.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.compare.engine import Engine, ThirdDump
+from tensordiff.compare.limits import Limits
+from tensordiff.dump import Dump, open_dump
+from tensordiff.errors import AlignError, printable
+from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.request import Request
+
+
+@dataclass(frozen=True)
+class ThirdDumps:
+    """The dumps beside reference and candidate, open."""
+
+    injected: Dump | None = None
+    """The candidate, run with the reference's inputs."""
+    golden: Dump | None = None
+    """A run in higher precision than both."""
+
+    @classmethod
+    def open(cls, request: Request) -> ThirdDumps:
+        """Open those that a request names."""
+        return cls(
+            injected=None if request.injected is None else open_dump(request.injected),
+            golden=None if request.golden is None else open_dump(request.golden),
+        )
+
+    def engine(self, reference: Dump, rules: RulesFile, limits: Limits) -> Engine:
+        """An engine that measures these beside each pair."""
+        return Engine(limits, _third(reference, self.injected, rules), _third(reference, self.golden, rules))
+
+
+def _third(reference: Dump, other: Dump | None, rules: RulesFile) -> ThirdDump | None:
+    if other is None:
+        return None
+    alignment = PairedDumps.align(reference, other, rules).alignment
+    if not alignment.pairs:
+        raise AlignError(
+            f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"
+        )
+    return ThirdDump.of(alignment)
+
+
+def injected_path(candidate: Path) -> Path:
+    """Where the injected run of a candidate is looked for: beside it, under its name with ``_injected``."""
+    path = Path(os.path.abspath(candidate))  # noqa: PTH100 - "." and ".." have no name of their own
+    stem, suffix = (path.stem, path.suffix) if path.is_file() else (path.name, "")
+    return path.parent / f"{stem}_injected{suffix}"
+
+
+def injected_beside(candidate: Path) -> Path | None:
+    """The injected run that lies beside a candidate, if there is one."""
+    path = injected_path(candidate)
+    return path if path.exists() else None
