@@ -55,7 +55,7 @@ def test_no_row_of_the_samples_gets_a_wrong_hint(candidate: str) -> None:
 
 def test_nothing_is_read_for_rows_that_nobody_asks_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("tensordiff.session.session.hint", lambda *given: asked.append(given))
+    monkeypatch.setattr("tensordiff.session.session.hint_for_row", lambda *given: asked.append(given))
     session = opened(tmp_path, {"a-output": numbers(9, 8)}, {"a-output": numbers(9, 8, seed=1)})
     session.outcome(session.rows())
     assert asked == []
