@@ -30,7 +30,7 @@ from tensordiff.dump.model import MemoryTensor, entry
 from tensordiff.errors import TensordiffError
 from tensordiff.report import write_report
 from tensordiff.report.labels import label
-from tensordiff.report.model import sentence
+from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -87,7 +87,7 @@ def assert_agrees(
     outcome = session.outcome(session.rows())
     if outcome.exit_status == 0:
         return outcome
-    raise Disagreement(sentence(outcome), _detail(session, outcome), _report(session, outcome, report))
+    raise Disagreement(summary_sentence(outcome), _detail(session, outcome), _report(session, outcome, report))
 
 
 def _path(given: PathLike | Arrays, side: str) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from tensordiff.cli.streams import Page, echo
-from tensordiff.cli.table import COLOURS, print_findings
+from tensordiff.cli.table import print_findings
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.look.elements import Element
@@ -17,7 +17,7 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
-from tensordiff.report.labels import GLYPHS, label, name_of, short
+from tensordiff.report.labels import COLOURS, GLYPHS, entry_label, label, short
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -62,7 +62,7 @@ def _percent(share: float) -> str:
 
 def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
     if orphans:
-        shown = ", ".join(short(name_of(entry)) for entry in orphans[:_SHOWN])
+        shown = ", ".join(short(entry_label(entry)) for entry in orphans[:_SHOWN])
         more = f" and {len(orphans) - _SHOWN} more" if len(orphans) > _SHOWN else ""
         page.print(f"{shown}{more}", f"not paired on the {side}: ")
 
@@ -75,8 +75,8 @@ def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
         page.print(f"largest |Δ| {row.diff.max_abs:.6g} at {at} of {shape}", "  ")
     if hint is not None:
         page.print(hint.sentence, "  looks like: ", " " * 14)
-    page.print(name_of(row.pair.reference), "  reference  ", " " * 13)
-    page.print(name_of(row.pair.candidate), "  candidate  ", " " * 13)
+    page.print(entry_label(row.pair.reference), "  reference  ", " " * 13)
+    page.print(entry_label(row.pair.candidate), "  candidate  ", " " * 13)
 
 
 def _print_others(page: Page, others: Sequence[Row]) -> None:

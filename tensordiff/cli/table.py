@@ -15,12 +15,9 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, label, number, short, sparkline
+from tensordiff.report.labels import COLOURS, GLYPHS, LEVELS, label, number, short, sparkline
 from tensordiff.session.session import Session
 from tensordiff.util.text_width import columns, fit, pad
-
-COLOURS = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
-LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
 
 
 class Column(NamedTuple):

@@ -1,7 +1,7 @@
-"""What leaves the tool.
+"""Reports of a comparison for people who were not there.
 
-``write_report`` is the way out for both faces and for scripts. What is told is decided in ``story``, how it looks in
-one module a format; nothing here prints, and a format's library is imported only when that format is written.
+``write_report`` writes one file. What a report says is decided in ``model``; how it looks, in one module a format
+(``formats`` has the list). Nothing here prints, and a format's library is imported only when that format is written.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensordiff.compare.row import Row
-    from tensordiff.report.compared import Compared
     from tensordiff.search.outcome import Outcome
+    from tensordiff.session.session import Session
 
 __all__ = ["write_report"]
 
 
 def write_report(
-    session: Compared,
+    session: Session,
     outcome: Outcome,
     path: str | os.PathLike[str],
     *,
@@ -30,9 +30,11 @@ def write_report(
 ) -> None:
     """Write a report of a comparison, in the format of the suffix: ``.md .html .json .txt .csv .png``.
 
-    With ``rows`` it is of those alone, each looked at closely. Nothing in it depends on the clock; ``stamp`` is text
-    that says when, for those who want it. Raises ``WriteError`` where the file cannot be written.
+    With ``rows`` it covers only those, each in detail. The same comparison makes the same bytes: a date is in it only
+    as the text of ``stamp``. Raises ``WriteError`` where the file cannot be written.
     """
-    from tensordiff.report.formats import write
+    from tensordiff.report.formats import render_for, write_model
+    from tensordiff.report.model import build_report
 
-    write(session, outcome, path, rows, title, stamp)
+    render_for(path)  # an unknown suffix is refused before the work of building the report
+    write_model(build_report(session, outcome, rows, title, stamp), path)

@@ -1,10 +1,8 @@
-"""What got better and what got worse between two comparisons, from the JSON that each left.
+"""What got better and what got worse between two comparisons, from the JSON of each: as text, Markdown and JSON.
 
-A pair is the same pair where name, port, step and call are the same. It got worse where its verdict did, or where it
-does not agree and its ``rel_l2`` at least doubled; better the other way round. What agrees on both days is rounding on
-both, and no change.
-
-What changed between two comparisons, told as text, as Markdown for a comment, and as JSON.
+Rows are the same row where name, port, step and call are the same. A row got worse where its verdict did, or where it
+does not agree and its ``rel_l2`` at least doubled; better the other way round. Differences between rows that agree in
+both comparisons are rounding, and no change.
 """
 
 from __future__ import annotations
@@ -19,23 +17,25 @@ from typing import Any, NamedTuple
 from tensordiff.dump.files import parse_json
 from tensordiff.errors import BadFile, printable
 from tensordiff.report.json import COMPARE_SCHEMA
-from tensordiff.report.labels import GLYPHS, counted, number
+from tensordiff.report.labels import counted, glyph_of, number
 from tensordiff.report.markdown import code, prose, table
 
+CHANGE_SCHEMA = "tensordiff.change/1"
 CLEAR = 2.0
 """How many times an error must have grown or shrunk to count."""
+_MOST = 200  # rows that are listed in Markdown
 _RANK = {"agrees": 0, "drifts": 1, "unknown": 2, "diverges": 3}
 
 
-class Place(NamedTuple):
-    """Which pair."""
+class RowKey(NamedTuple):
+    """Which row of a comparison."""
 
     name: str
     port: str
     step: int
     call: int
     again: int = 0
-    """How many pairs of the same name stand before it: a map may make several."""
+    """How many rows with the same name come before it: a map may make several."""
 
     def __str__(self) -> str:
         port = "" if self.port in ("output", "output_0") else f" {self.port}"
@@ -43,47 +43,47 @@ class Place(NamedTuple):
         return printable(f"{self.name}{port}{call}{f' step {self.step}' if self.step else ''}")
 
 
-class Seen(NamedTuple):
-    """What a comparison found of a pair."""
+class RowResult(NamedTuple):
+    """What a comparison says of a row."""
 
     verdict: str
     rel_l2: float | None
     why: str
 
 
-class Moved(NamedTuple):
-    """A pair that both comparisons have, and not with the same result."""
+class RowChange(NamedTuple):
+    """A row of both comparisons."""
 
-    place: Place
-    before: Seen
-    after: Seen
+    key: RowKey
+    before: RowResult
+    after: RowResult
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One comparison, read back."""
+class Comparison:
+    """One comparison, read from its JSON."""
 
     path: str
     verdict: str
     culprit: str | None
-    pairs: Mapping[Place, Seen]
+    pairs: Mapping[RowKey, RowResult]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Two comparisons beside each other."""
+    """What differs between two comparisons."""
 
-    before: Compared
-    after: Compared
-    worse: tuple[Moved, ...]
-    better: tuple[Moved, ...]
-    new: tuple[tuple[Place, Seen], ...]
-    gone: tuple[Place, ...]
+    before: Comparison
+    after: Comparison
+    worse: tuple[RowChange, ...]
+    better: tuple[RowChange, ...]
+    new: tuple[tuple[RowKey, RowResult], ...]
+    gone: tuple[RowKey, ...]
 
     @property
     def is_worse(self) -> bool:
         """Whether anything is worse than it was, a new pair that diverges included."""
-        new_faults = any(seen.verdict == "diverges" for _, seen in self.new)
+        new_faults = any(result.verdict == "diverges" for _, result in self.new)
         return bool(self.worse) or new_faults or (self.after.verdict == "diverges" != self.before.verdict)
 
     @property
@@ -92,21 +92,21 @@ class Change:
         return 1 if self.is_worse else 2 if self.after.verdict == "unknown" else 0
 
 
-def change(before: Compared, after: Compared) -> Change:
-    """Lay two comparisons beside each other, in the order of the second."""
-    both = [Moved(place, before.pairs[place], seen) for place, seen in after.pairs.items() if place in before.pairs]
+def change(before: Comparison, after: Comparison) -> Change:
+    """Compare two comparisons, row by row, in the order of the second."""
+    both = [RowChange(key, before.pairs[key], result) for key, result in after.pairs.items() if key in before.pairs]
     return Change(
-        before,
-        after,
-        tuple(sorted(filter(_is_worse, both), key=_severity)),
-        tuple(moved for moved in both if _is_worse(Moved(moved.place, moved.after, moved.before))),
-        tuple((place, seen) for place, seen in after.pairs.items() if place not in before.pairs),
-        tuple(place for place in before.pairs if place not in after.pairs),
+        before=before,
+        after=after,
+        worse=tuple(sorted(filter(_is_worse, both), key=_severity)),
+        better=tuple(row for row in both if _is_worse(RowChange(row.key, row.after, row.before))),
+        new=tuple((key, result) for key, result in after.pairs.items() if key not in before.pairs),
+        gone=tuple(key for key in before.pairs if key not in after.pairs),
     )
 
 
-def _is_worse(moved: Moved) -> bool:
-    before, after = moved.before, moved.after
+def _is_worse(row: RowChange) -> bool:
+    before, after = row.before, row.after
     if before.verdict != after.verdict:
         return _RANK[after.verdict] > _RANK[before.verdict]
     return after.verdict in ("drifts", "diverges") and _grew(before.rel_l2, after.rel_l2)
@@ -118,12 +118,12 @@ def _grew(before: float | None, after: float | None) -> bool:
     return math.isnan(after) or (after > 0 and after >= CLEAR * before)
 
 
-def _severity(moved: Moved) -> int:
-    return -_RANK[moved.after.verdict]
+def _severity(row: RowChange) -> int:
+    return -_RANK[row.after.verdict]
 
 
-def read_comparison(path: Path) -> Compared:
-    """What ``compare --json`` or a ``.json`` report left; raises where a file is neither."""
+def read_comparison(path: Path) -> Comparison:
+    """Read what ``compare --json`` or a ``.json`` report wrote; raises ``BadFile`` for any other file."""
     try:
         found = parse_json(path.read_bytes(), path, "the comparison")
     except OSError as error:
@@ -131,39 +131,35 @@ def read_comparison(path: Path) -> Compared:
     if not isinstance(found, dict) or found.get("schema") != COMPARE_SCHEMA:
         raise BadFile(path, f"is not a comparison ({COMPARE_SCHEMA}); give what tensordiff compare --json printed")
     try:
-        return _compared(str(path), found)
+        return _comparison(str(path), found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFile(path, f"is not a whole comparison ({error!r}); write it again with compare --json") from error
 
 
-def _compared(path: str, found: Mapping[str, Any]) -> Compared:
+def _comparison(path: str, found: Mapping[str, Any]) -> Comparison:
     if found["verdict"] not in _RANK:
         raise ValueError(f"verdict {found['verdict']!r}")
-    places = list(_places(found["pairs"]))
-    pairs = {place: _seen(pair) for place, pair in zip(places, found["pairs"], strict=True)}
-    by_index = {pair["index"]: place for place, pair in zip(places, found["pairs"], strict=True)}
+    keys = list(_keys(found["pairs"]))
+    pairs = {key: _result(pair) for key, pair in zip(keys, found["pairs"], strict=True)}
+    by_index = {pair["index"]: key for key, pair in zip(keys, found["pairs"], strict=True)}
     culprit = found["culprit"]
-    named = culprit and by_index.get(culprit["index"], Place(culprit["name"], culprit["port"], 0, 1))
-    return Compared(printable(path), found["verdict"], named and str(named), pairs)
+    named = culprit and by_index.get(culprit["index"], RowKey(culprit["name"], culprit["port"], 0, 1))
+    return Comparison(printable(path), found["verdict"], named and str(named), pairs)
 
 
-def _places(pairs: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
-    seen: Counter[Place] = Counter()
+def _keys(pairs: Sequence[Mapping[str, Any]]) -> Iterator[RowKey]:
+    before: Counter[RowKey] = Counter()
     for pair in pairs:
-        place = Place(str(pair["name"]), str(pair["port"]), int(pair["step"]), int(pair["call"]))
-        yield place._replace(again=seen[place])
-        seen[place] += 1
+        key = RowKey(str(pair["name"]), str(pair["port"]), int(pair["step"]), int(pair["call"]))
+        yield key._replace(again=before[key])
+        before[key] += 1
 
 
-def _seen(pair: Mapping[str, Any]) -> Seen:
+def _result(pair: Mapping[str, Any]) -> RowResult:
     rel_l2 = None if pair["diff"] is None else float(pair["diff"]["rel_l2"])
     if pair["verdict"] not in _RANK:
         raise ValueError(f"verdict {pair['verdict']!r}")
-    return Seen(pair["verdict"], rel_l2, printable(pair["why"]))
-
-
-CHANGE_SCHEMA = "tensordiff.change/1"
-_MOST = 200
+    return RowResult(pair["verdict"], rel_l2, printable(pair["why"]))
 
 
 def headline(change: Change) -> str:
@@ -198,18 +194,17 @@ def _lines(change: Change) -> Iterator[str]:
     for title, some in (("worse", change.worse), ("better", change.better)):
         if some:
             yield f"{title} ({len(some)})"
-        yield from (f"  {moved.place}: {_seen_text(moved.before)} -> {_seen_text(moved.after)}" for moved in some)
+        yield from (f"  {row.key}: {_result_text(row.before)} -> {_result_text(row.after)}" for row in some)
     if change.new:
         yield f"new ({len(change.new)})"
-        yield from (f"  {place}: {_seen_text(seen)}" for place, seen in change.new)
+        yield from (f"  {key}: {_result_text(result)}" for key, result in change.new)
     if change.gone:
         yield f"gone, and not compared any more ({len(change.gone)})"
-        yield from (f"  {place}" for place in change.gone)
+        yield from (f"  {key}" for key in change.gone)
 
 
-def _seen_text(seen: Seen) -> str:
-    glyph = next(sign for name, sign in GLYPHS.items() if name == seen.verdict)
-    return f"{glyph} {seen.verdict} {number(seen.rel_l2)}"
+def _result_text(result: RowResult) -> str:
+    return f"{glyph_of(result.verdict)} {result.verdict} {number(result.rel_l2)}"
 
 
 def change_markdown(change: Change) -> str:
@@ -223,19 +218,19 @@ def _markdown(change: Change) -> Iterator[str]:
     sides = (("before", change.before), ("now", change.after))
     cells = ((name, code(side.path), side.verdict, str(len(side.pairs))) for name, side in sides)
     yield from table(("", "comparison", "verdict", "pairs"), cells)
-    yield from _moved("Worse", change.worse)
-    yield from _moved("Better", change.better)
-    yield from _listed("New", [f"{code(str(place))}: {_seen_text(seen)}" for place, seen in change.new])
-    yield from _listed("Gone, and not compared any more", [code(str(place)) for place in change.gone])
+    yield from _changes("Worse", change.worse)
+    yield from _changes("Better", change.better)
+    yield from _listed("New", [f"{code(str(key))}: {_result_text(result)}" for key, result in change.new])
+    yield from _listed("Gone, and not compared any more", [code(str(key)) for key in change.gone])
 
 
-def _moved(title: str, some: Sequence[Moved]) -> Iterator[str]:
+def _changes(title: str, some: Sequence[RowChange]) -> Iterator[str]:
     if not some:
         return
     yield ""
     yield f"**{title}** ({len(some)})"
     yield ""
-    lines = ((code(str(moved.place)), _seen_text(moved.before), _seen_text(moved.after)) for moved in some[:_MOST])
+    lines = ((code(str(row.key)), _result_text(row.before), _result_text(row.after)) for row in some[:_MOST])
     yield from table(("layer", "before", "now"), lines)
 
 
@@ -257,12 +252,12 @@ def change_json(change: Change) -> dict[str, Any]:
         "before": {"path": change.before.path, "verdict": change.before.verdict, "culprit": change.before.culprit},
         "after": {"path": change.after.path, "verdict": change.after.verdict, "culprit": change.after.culprit},
         "is_worse": change.is_worse,
-        "worse": [_pair(moved.place, moved.before, moved.after) for moved in change.worse],
-        "better": [_pair(moved.place, moved.before, moved.after) for moved in change.better],
-        "new": [_pair(place, None, seen) for place, seen in change.new],
-        "gone": [_pair(place, None, None) for place in change.gone],
+        "worse": [_pair(row.key, row.before, row.after) for row in change.worse],
+        "better": [_pair(row.key, row.before, row.after) for row in change.better],
+        "new": [_pair(key, None, result) for key, result in change.new],
+        "gone": [_pair(key, None, None) for key in change.gone],
     }
 
 
-def _pair(place: Place, before: Seen | None, after: Seen | None) -> dict[str, Any]:
-    return place._asdict() | {"before": before and before._asdict(), "after": after and after._asdict()}
+def _pair(key: RowKey, before: RowResult | None, after: RowResult | None) -> dict[str, Any]:
+    return key._asdict() | {"before": before and before._asdict(), "after": after and after._asdict()}

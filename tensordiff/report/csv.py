@@ -9,7 +9,7 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component
-from tensordiff.report.model import Story
+from tensordiff.report.model import ReportModel
 
 _DIFF = ("mse", "rms", "rel_l2", "max_abs", "max_rel", "mean_abs", "cosine_distance", "outside", "elements", "apart")
 HEADINGS = (
@@ -20,22 +20,22 @@ HEADINGS = (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_text(story: Story) -> str:
+def render(model: ReportModel) -> str:
     """The rows that are shown."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEADINGS)
-    writer.writerows(_line(row, story) for row in story.rows)
+    writer.writerows(_line(row, model) for row in model.rows)
     return out.getvalue()
 
 
-def _line(row: Row, story: Story) -> list[object]:
+def _line(row: Row, model: ReportModel) -> list[object]:
     pair, entry = row.pair, row.pair.reference
     dtypes = row.dtypes or ("", "")
     shape = "" if row.shape is None else "x".join(map(str, row.shape)) or "scalar"
     return [
         pair.index, safe(pair.name), safe(entry.port), entry.step, entry.call, component(pair.name), row.verdict.name,
-        int(row is story.outcome.culprit), safe(row.verdict.why), shape, *dtypes, *_numbers(row.diff, _DIFF),
+        int(row is model.outcome.culprit), safe(row.verdict.why), shape, *dtypes, *_numbers(row.diff, _DIFF),
         *_numbers(row.injected, ("mse", "rel_l2")), "" if row.golden_ratio is None else repr(row.golden_ratio),
         pair.by, safe("; ".join(row.views)), safe(entry.name), safe(pair.candidate.name),
     ]  # fmt: skip

@@ -1,11 +1,9 @@
-"""What the page's script gets: rows column by column, and the pictures; as JSON that cannot end its own element.
+"""The report as one HTML file that needs nothing else: no network, no other file, no script but its own.
 
-The parts of the page that need no script: close-ups, and what is folded away. Everything from outside is escaped.
-
-The report as one HTML file that needs nothing else: no network, no other file, and it runs no script but its own.
-
-The page's policy names its script and style by their hashes: were a name to slip in as markup, it could still do
-nothing. Rows travel as data and are drawn as they come in sight, so that ten thousand open as ten do.
+The page's content security policy names its script and style by their hashes: were a name to slip in as markup, it
+could still do nothing. Rows travel as JSON, column by column, and ``page/table.js`` draws those in sight, so that ten
+thousand open as ten do. What needs no script, the details and what is folded away, is HTML. Every text from outside is
+escaped.
 """
 
 from __future__ import annotations
@@ -22,155 +20,173 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.json import strict
-from tensordiff.report.labels import GLYPHS, component, counted, label, number, shape_of, sparkline
-from tensordiff.report.model import SideOf, Story, named_in, order_sentences
-from tensordiff.report.row_detail import Close, Heat
+from tensordiff.report.labels import GLYPHS, component, counted, format_shape, label, number, sparkline
+from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences
+from tensordiff.report.row_detail import Heat, RowDetail
 
-# As the script numbers them.
+_SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
+# In the order that data.js numbers them.
 _VERDICTS = ("agrees", "drifts", "diverges", "unknown")
 _COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
-_BARS = 16
+_TABLE_BARS, _DETAIL_BARS = 16, 32
+_MOST_ORPHANS = 1000
+_SCENARIOS = """<label><input type="checkbox" data-scenario="plain" checked> without injection (filled)</label>
+<label><input type="checkbox" data-scenario="injected" checked> with injection (hollow)</label>"""
 
 
-def embedded(value: Any) -> str:
-    """JSON for an element of HTML: no ``<`` is left that a parser could take for a tag."""
-    text = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def render(model: ReportModel) -> str:
+    """The whole page."""
+    style, script = _asset("style.css"), "".join(map(_asset, _SCRIPTS))
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    return "\n".join((
+        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(model.verdict)}: {escape(model.title)}</title>", f"<style>{style}</style>", "</head>",
+        "<body>", "<main>", *_body(model), "</main>",
+        f'<script type="application/json" id="data">{_embedded(page_data(model))}</script>',
+        f"<script>{script}</script>", "</body>", "</html>", "",
+    ))  # fmt: skip
 
 
-def data_of(story: Story) -> dict[str, Any]:
-    """All that the page draws by script."""
-    culprit = next((k for k, row in enumerate(story.rows) if row is story.outcome.culprit), None)
-    return {
-        "rows": _columns(story),
-        "culprit": culprit,
-        "heats": [_heat(close.heat) for close in story.closes if close.heat is not None],
-    }
+def _asset(name: str) -> str:
+    return files("tensordiff.report").joinpath("page", name).read_text("utf-8")
 
 
-def _columns(story: Story) -> dict[str, list[Any]]:
-    rows = story.rows
-    columns: dict[str, list[Any]] = {
-        "index": [row.pair.index for row in rows],
-        "name": [label(row.pair) for row in rows],
-        "verdict": [_VERDICTS.index(row.verdict.name) for row in rows],
-        "why": [printable(row.verdict.why) for row in rows],
-        "shape": [shape_of(row.shape) for row in rows],
-        "component": [_COMPONENTS.index(component(row.pair.name)) for row in rows],
-        "input": [int(row.is_input and not _only_inputs(story)) for row in rows],
-        "mse": [_number(row.diff, "mse") for row in rows],
-        "rel_l2": [_number(row.diff, "rel_l2") for row in rows],
-        "max_abs": [_number(row.diff, "max_abs") for row in rows],
-        "profile": [sparkline(row.diff.profile, _BARS) if row.diff else "" for row in rows],
-        "reference": [printable(row.pair.reference.name) for row in rows],
-        "candidate": [printable(row.pair.candidate.name) for row in rows],
-        "dtype": [_types(row) for row in rows],
-        "by": [row.pair.by for row in rows],
-        "views": [printable("; ".join(row.views)) for row in rows],
-    }
-    return columns | _injected(story) | _golden(story)
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _only_inputs(story: Story) -> bool:
-    return story.outputs is story.rows
+def _body(model: ReportModel) -> Iterator[str]:
+    yield from _head(model)
+    yield from _details(model)
+    yield from _plot(model)
+    yield from _rows_table()
+    yield from _folds(model)
 
 
-def _injected(story: Story) -> dict[str, list[Any]]:
-    if not story.has_injected:
-        return {}
-    return {
-        "injected": [_number(row.injected, "rel_l2") for row in story.rows],
-        "injected_mse": [_number(row.injected, "mse") for row in story.rows],
-    }
+def _head(model: ReportModel) -> Iterator[str]:
+    glyph = f'<span class="verdict {model.verdict}">{GLYPHS[model.verdict]} {model.verdict}</span>'
+    yield f"<header><h1>{glyph} · {escape(model.title)}</h1>"
+    yield f'<p class="lead">{_sentence(model)}</p>'
+    if model.scope or model.stamp:
+        stamp = f" Written {model.stamp}." if model.stamp else ""
+        yield f'<p class="soft">{escape(model.scope + stamp)}</p>'
+    yield '<div class="sides">'
+    yield _side("reference", model.reference)
+    yield _side("candidate", model.candidate)
+    yield f"</div>{_logits(model)}</header>"
 
 
-def _golden(story: Story) -> dict[str, list[Any]]:
-    return {"golden": [short(row.golden_ratio) for row in story.rows]} if story.has_golden else {}
+def _sentence(model: ReportModel) -> str:
+    name = name_in_sentence(model.outcome)
+    before, found, after = model.sentence.partition(name) if name else (model.sentence, "", "")
+    return escape(before) + (f"<code>{escape(found)}</code>" if found else "") + escape(after)
 
 
-def _number(diff: Diff | None, field: str) -> float | None:
-    return None if diff is None else short(getattr(diff, field))
+def _side(name: str, side: DumpSummary) -> str:
+    about = f"{side.format}, {counted(side.entries, 'tensor')}, {side.orphans} not paired"
+    title = f'<span class="soft">{name}</span> <code>{escape(side.path)}</code>'
+    return f'<div>{title}<br><span class="soft">{escape(about)}</span></div>'
 
 
-def short(value: float | None) -> float | None:
-    """Five digits: more are in the JSON and the CSV."""
-    return None if value is None else float(f"{value:.4e}")
+def _logits(model: ReportModel) -> str:
+    if model.logits is None:
+        return ""
+    found = model.logits
+    same = f"top-1 the same {found.top_1:.1%}, top-{found.k} {found.top_k:.1%}"
+    return f'<p class="soft">Logits of {found.tokens} tokens: {same}; worst KL {number(found.kl_div)}</p>'
 
 
-def _types(row: Row) -> str:
-    return "" if row.dtypes is None else " against ".join(dict.fromkeys(row.dtypes))
+def _plot(model: ReportModel) -> Iterator[str]:
+    yield '<section class="card"><h2>Error along the run</h2><div class="tools">'
+    yield '<select id="metric" aria-label="metric"><option value="mse">MSE</option>'
+    yield '<option value="rel_l2">rel_l2</option></select>'
+    yield _SCENARIOS if model.has_injected else ""
+    yield '<span id="legend" class="tools"></span></div>'
+    yield '<div class="plot"><canvas id="plot" role="img" aria-label="error of every output"></canvas>'
+    yield '<div id="tip" class="tip" hidden></div></div>'
+    yield '<p class="soft">Outputs in execution order, log axis. Drag to zoom, double-click for all, '
+    yield "click a point for its row.</p></section>"
 
 
-def _heat(heat: Heat) -> dict[str, Any]:
-    return {"cells": [[short(cell) for cell in line] for line in heat.cells]}
+def _rows_table() -> Iterator[str]:
+    yield '<section class="card"><h2>Every pair</h2><div class="tools">'
+    yield '<input id="filter" type="search" placeholder="filter by layer, reason or name" aria-label="filter">'
+    yield '<span id="verdicts" class="tools"></span>'
+    yield '<label><input id="outputs" type="checkbox"> outputs only</label><span id="shown" class="soft"></span></div>'
+    yield '<div id="scroll" class="scroll" tabindex="0" aria-label="pairs"><table><colgroup id="columns"></colgroup>'
+    yield '<thead><tr id="headings"></tr></thead><tbody id="body"></tbody></table></div>'
+    yield '<div id="detail" class="detail soft">Click a row for its names, types and views.</div>'
+    yield "<noscript><p>The table and the plot need JavaScript, which this file carries.</p></noscript></section>"
 
 
-_FOLD_BARS, _MOST_ORPHANS = 32, 1000
+# --- details, and what is folded away -----------------------------------------------------------------
 
 
-def closes(story: Story) -> Iterator[str]:
-    """A card for each row that is looked at closely."""
+def _details(model: ReportModel) -> Iterator[str]:
+    """A card for each row that is shown in detail."""
     heats = 0
-    for close in story.closes:
-        title = "Culprit" if close.row is story.outcome.culprit else "Selected"
-        yield f'<section class="card"><h2>{title}: <code>{escape(label(close.row.pair))}</code></h2>'
+    for detail in model.details:
+        title = "Culprit" if detail.row is model.outcome.culprit else "Selected"
+        yield f'<section class="card"><h2>{title}: <code>{escape(label(detail.row.pair))}</code></h2>'
         yield '<div class="close"><div>'
-        yield from _about(close)
+        yield from _about(detail)
         yield "</div><div>"
-        if close.heat is not None:
-            yield from _picture(close, heats)
+        if detail.heat is not None:
+            yield from _picture(detail, heats)
             heats += 1
         yield "</div></div></section>"
 
 
-def _about(close: Close) -> Iterator[str]:
-    row = close.row
+def _about(detail: RowDetail) -> Iterator[str]:
+    row = detail.row
     yield f"<p>{_verdict(row)}: {_text(row.verdict.why)}</p>"
-    if close.hint is not None:
-        yield f"<p><strong>Looks like</strong> {_text(close.hint.sentence)}</p>"
-    sides = zip(("reference", "candidate"), (row.pair.reference, row.pair.candidate), close.origins, strict=True)
+    if detail.hint is not None:
+        yield f"<p><strong>Looks like</strong> {_text(detail.hint.sentence)}</p>"
+    sides = zip(("reference", "candidate"), (row.pair.reference, row.pair.candidate), detail.origins, strict=True)
     lines = [(side, f"<code>{_text(entry.name)}</code> {_text(origin)}") for side, entry, origin in sides]
-    if close.repro:
-        lines.append(("repro", f"<code>{escape(close.repro)}</code>"))
+    if detail.repro:
+        lines.append(("repro", f"<code>{escape(detail.repro)}</code>"))
     if row.diff is not None:
-        lines.append(("profile", f'<span class="spark">{sparkline(row.diff.profile, _FOLD_BARS)}</span>'))
-    lines += [("input", f"{_verdict(given)} <code>{escape(label(given.pair))}</code>") for given in close.inputs]
+        lines.append(("profile", f'<span class="spark">{sparkline(row.diff.profile, _DETAIL_BARS)}</span>'))
+    lines += [("input", f"{_verdict(given)} <code>{escape(label(given.pair))}</code>") for given in detail.inputs]
     yield _table((), ((f'<span class="soft">{name}</span>', value) for name, value in lines))
-    if close.worst:
+    if detail.worst:
         yield "<h3>Largest errors</h3>"
         numbers = (
-            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in close.worst
+            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in detail.worst
         )
         yield _table(("|Δ|", "reference", "candidate", "at"), numbers)
 
 
-def _picture(close: Close, at: int) -> Iterator[str]:
-    heat = close.heat
+def _picture(detail: RowDetail, at: int) -> Iterator[str]:
+    heat = detail.heat
     if heat is None:
         return
     yield "<h3>Where the error is</h3>"
     yield f'<canvas class="heat" data-heat="{at}" role="img" aria-label="largest error by place"></canvas>'
     yield f'<div class="scale"><span>0</span><span>{heat.columns} channels (last axis) →</span>'
     yield f"<span>{heat.columns - 1}</span></div>"
-    where = f"{counted(heat.rows, 'row')} (all other axes of {shape_of(close.row.shape)}) from top to bottom"
+    where = f"{counted(heat.rows, 'row')} (all other axes of {format_shape(detail.row.shape)}) from top to bottom"
     yield f'<p class="soft">{where}; the lighter the larger, on a log scale; black is equal, cyan not finite.</p>'
 
 
-def folds(story: Story) -> Iterator[str]:
+def _folds(model: ReportModel) -> Iterator[str]:
     """Components, order, culprits and victims, what is doubtful, orphans, settings."""
     yield '<section class="card"><h2>More</h2>'
-    yield _fold("MSE of outputs by component", [_components(story)], is_open=True)
-    yield _fold("Execution order verification", [f"<p>{escape(line)}</p>" for line in order_sentences(story.order)])
-    if story.culprits:
-        yield _fold("Culprits and victims", _blame(story))
+    yield _fold("MSE of outputs by component", [_components(model)], is_open=True)
+    yield _fold("Execution order verification", [f"<p>{escape(line)}</p>" for line in order_sentences(model.order)])
+    if model.culprits:
+        yield _fold("Culprits and victims", _blame(model))
     doubts = [
         f"<p><strong>{f.level}</strong> {_text(f'{f.where} {f.what}')}; {_text(f.why)}; {_text(f.do)}</p>"
-        for f in story.findings
+        for f in model.findings
     ]
-    doubts += [f"<p><strong>error</strong> not read: {escape(sentence)}</p>" for sentence in story.outcome.unread]
+    doubts += [f"<p><strong>error</strong> not read: {escape(sentence)}</p>" for sentence in model.outcome.unread]
     yield _fold("Is the comparison fair?", doubts or ["<p>Nothing was found against it.</p>"])
-    yield _fold(f"Not paired: {counted(len(story.orphans), 'tensor')}", [_orphans(story)])
-    yield _fold("Settings and versions", [_settings(story)])
+    yield _fold(f"Not paired: {counted(len(model.orphans), 'tensor')}", [_orphans(model)])
+    yield _fold("Settings and versions", [_settings(model)])
     yield "</section>"
 
 
@@ -178,19 +194,19 @@ def _fold(title: str, parts: Iterable[str], *, is_open: bool = False) -> str:
     return f"<details{' open' * is_open}><summary>{escape(title)}</summary>{''.join(parts)}</details>"
 
 
-def _components(story: Story) -> str:
+def _components(model: ReportModel) -> str:
     columns = ("min", "max", "mean", "median")
-    every = [("all", len(story.outputs), story.statistics["mse"])]
-    parts = [(name, about["pairs"], about["mse"]) for name, about in story.statistics["components"].items()]
+    every = [("all", len(model.outputs), model.statistics["mse"])]
+    parts = [(name, about["pairs"], about["mse"]) for name, about in model.statistics["components"].items()]
     lines = (
         (name, str(n), *(number(mse[c]) for c in columns), str(mse["finite"])) for name, n, mse in (*every, *parts)
     )
     return _table(("component", "pairs", *columns, "finite"), lines)
 
 
-def _blame(story: Story) -> Iterator[str]:
-    parts = (("Culprits: wrong by themselves", story.culprits), ("Modules that a culprit lies in", story.holders),
-             ("Victims: wrong because of what came before", story.victims))  # fmt: skip
+def _blame(model: ReportModel) -> Iterator[str]:
+    parts = (("Culprits: wrong by themselves", model.culprits), ("Modules that a culprit lies in", model.enclosing),
+             ("Victims: wrong because of what came before", model.victims))  # fmt: skip
     for title, rows in parts:
         if rows:
             yield f"<h3>{title} ({len(rows)})</h3>"
@@ -198,16 +214,16 @@ def _blame(story: Story) -> Iterator[str]:
             yield _table((), lines)
 
 
-def _orphans(story: Story) -> str:
-    shown = story.orphans[:_MOST_ORPHANS]
-    more = len(story.orphans) - len(shown)
+def _orphans(model: ReportModel) -> str:
+    shown = model.orphans[:_MOST_ORPHANS]
+    more = len(model.orphans) - len(shown)
     lines = [(orphan.side, f"<code>{escape(orphan.name)}</code>", escape(orphan.why)) for orphan in shown]
     return _table((), lines) + (f"<p>and {more} more; the text report has all</p>" if more else "")
 
 
-def _settings(story: Story) -> str:
-    said = _table((), ((escape(name), f"<code>{escape(value)}</code>") for name, value in story.settings))
-    lines = "".join(_fact(*fact, differs=fact.differs) for fact in story.facts)
+def _settings(model: ReportModel) -> str:
+    said = _table((), ((escape(name), f"<code>{escape(value)}</code>") for name, value in model.settings))
+    lines = "".join(_fact(*fact, differs=fact.differs) for fact in model.facts)
     head = "<tr><th></th><th>reference</th><th>candidate</th><th></th></tr>"
     return said + (f"<table>{head}{lines}</table>" if lines else "<p>Neither dump says anything of its run.</p>")
 
@@ -236,93 +252,77 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
-_SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
-_SCENARIOS = """<label><input type="checkbox" data-scenario="plain" checked> without injection (filled)</label>
-<label><input type="checkbox" data-scenario="injected" checked> with injection (hollow)</label>"""
+# --- data for the page's script -----------------------------------------------------------------------
 
 
-def html(story: Story) -> str:
-    """The whole page."""
-    style, script = _asset("style.css"), "".join(map(_asset, _SCRIPTS))
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
-    return "\n".join((
-        "<!doctype html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(story.verdict)}: {escape(story.title)}</title>", f"<style>{style}</style>", "</head>",
-        "<body>", "<main>", *_body(story), "</main>",
-        f'<script type="application/json" id="data">{embedded(data_of(story))}</script>',
-        f"<script>{script}</script>", "</body>", "</html>", "",
-    ))  # fmt: skip
+def _embedded(value: Any) -> str:
+    """JSON for an element of HTML: no ``<`` is left that a parser could take for a tag."""
+    text = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _asset(name: str) -> str:
-    return files("tensordiff.report").joinpath("page", name).read_text("utf-8")
+def page_data(model: ReportModel) -> dict[str, Any]:
+    """All that the page draws by script."""
+    culprit = next((k for k, row in enumerate(model.rows) if row is model.outcome.culprit), None)
+    return {
+        "rows": _columns(model),
+        "culprit": culprit,
+        "heats": [_heat(detail.heat) for detail in model.details if detail.heat is not None],
+    }
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _columns(model: ReportModel) -> dict[str, list[Any]]:
+    rows = model.rows
+    columns: dict[str, list[Any]] = {
+        "index": [row.pair.index for row in rows],
+        "name": [label(row.pair) for row in rows],
+        "verdict": [_VERDICTS.index(row.verdict.name) for row in rows],
+        "why": [printable(row.verdict.why) for row in rows],
+        "shape": [format_shape(row.shape) for row in rows],
+        "component": [_COMPONENTS.index(component(row.pair.name)) for row in rows],
+        "input": [int(row.is_input and not _only_inputs(model)) for row in rows],
+        "mse": [_number(row.diff, "mse") for row in rows],
+        "rel_l2": [_number(row.diff, "rel_l2") for row in rows],
+        "max_abs": [_number(row.diff, "max_abs") for row in rows],
+        "profile": [sparkline(row.diff.profile, _TABLE_BARS) if row.diff else "" for row in rows],
+        "reference": [printable(row.pair.reference.name) for row in rows],
+        "candidate": [printable(row.pair.candidate.name) for row in rows],
+        "dtype": [_types(row) for row in rows],
+        "by": [row.pair.by for row in rows],
+        "views": [printable("; ".join(row.views)) for row in rows],
+    }
+    return columns | _injected(model) | _golden(model)
 
 
-def _body(story: Story) -> Iterator[str]:
-    yield from _head(story)
-    yield from closes(story)
-    yield from _plot(story)
-    yield from _rows_table()
-    yield from folds(story)
+def _only_inputs(model: ReportModel) -> bool:
+    return model.outputs is model.rows
 
 
-def _head(story: Story) -> Iterator[str]:
-    glyph = f'<span class="verdict {story.verdict}">{GLYPHS[story.verdict]} {story.verdict}</span>'
-    yield f"<header><h1>{glyph} · {escape(story.title)}</h1>"
-    yield f'<p class="lead">{_sentence(story)}</p>'
-    if story.scope or story.stamp:
-        stamp = f" Written {story.stamp}." if story.stamp else ""
-        yield f'<p class="soft">{escape(story.scope + stamp)}</p>'
-    yield '<div class="sides">'
-    yield _side("reference", story.reference)
-    yield _side("candidate", story.candidate)
-    yield f"</div>{_logits(story)}</header>"
+def _injected(model: ReportModel) -> dict[str, list[Any]]:
+    if not model.has_injected:
+        return {}
+    return {
+        "injected": [_number(row.injected, "rel_l2") for row in model.rows],
+        "injected_mse": [_number(row.injected, "mse") for row in model.rows],
+    }
 
 
-def _sentence(story: Story) -> str:
-    name = named_in(story.outcome)
-    before, found, after = story.sentence.partition(name) if name else (story.sentence, "", "")
-    return escape(before) + (f"<code>{escape(found)}</code>" if found else "") + escape(after)
+def _golden(model: ReportModel) -> dict[str, list[Any]]:
+    return {"golden": [_rounded(row.golden_ratio) for row in model.rows]} if model.has_golden else {}
 
 
-def _side(name: str, side: SideOf) -> str:
-    about = f"{side.format}, {counted(side.entries, 'tensor')}, {side.orphans} not paired"
-    title = f'<span class="soft">{name}</span> <code>{escape(side.path)}</code>'
-    return f'<div>{title}<br><span class="soft">{escape(about)}</span></div>'
+def _number(diff: Diff | None, field: str) -> float | None:
+    return None if diff is None else _rounded(getattr(diff, field))
 
 
-def _logits(story: Story) -> str:
-    if story.logits is None:
-        return ""
-    found = story.logits
-    same = f"top-1 the same {found.top_1:.1%}, top-{found.k} {found.top_k:.1%}"
-    return f'<p class="soft">Logits of {found.tokens} tokens: {same}; worst KL {number(found.kl_div)}</p>'
+def _rounded(value: float | None) -> float | None:
+    """Five digits: more are in the JSON and the CSV."""
+    return None if value is None else float(f"{value:.4e}")
 
 
-def _plot(story: Story) -> Iterator[str]:
-    yield '<section class="card"><h2>Error along the run</h2><div class="tools">'
-    yield '<select id="metric" aria-label="metric"><option value="mse">MSE</option>'
-    yield '<option value="rel_l2">rel_l2</option></select>'
-    yield _SCENARIOS if story.has_injected else ""
-    yield '<span id="legend" class="tools"></span></div>'
-    yield '<div class="plot"><canvas id="plot" role="img" aria-label="error of every output"></canvas>'
-    yield '<div id="tip" class="tip" hidden></div></div>'
-    yield '<p class="soft">Outputs in execution order, log axis. Drag to zoom, double-click for all, '
-    yield "click a point for its row.</p></section>"
+def _types(row: Row) -> str:
+    return "" if row.dtypes is None else " against ".join(dict.fromkeys(row.dtypes))
 
 
-def _rows_table() -> Iterator[str]:
-    yield '<section class="card"><h2>Every pair</h2><div class="tools">'
-    yield '<input id="filter" type="search" placeholder="filter by layer, reason or name" aria-label="filter">'
-    yield '<span id="verdicts" class="tools"></span>'
-    yield '<label><input id="outputs" type="checkbox"> outputs only</label><span id="shown" class="soft"></span></div>'
-    yield '<div id="scroll" class="scroll" tabindex="0" aria-label="pairs"><table><colgroup id="columns"></colgroup>'
-    yield '<thead><tr id="headings"></tr></thead><tbody id="body"></tbody></table></div>'
-    yield '<div id="detail" class="detail soft">Click a row for its names, types and views.</div>'
-    yield "<noscript><p>The table and the plot need JavaScript, which this file carries.</p></noscript></section>"
+def _heat(heat: Heat) -> dict[str, Any]:
+    return {"cells": [[_rounded(cell) for cell in line] for line in heat.cells]}

@@ -1,6 +1,6 @@
-"""The JSON of ``compare``: the contract's shape, strict JSON, nothing else.
+"""JSON objects of a comparison and of a binary search, as ``--json`` prints them; ``docs/reports.md`` has their keys.
 
-The JSON of ``bisect``: the answer, the suspects, and every place that was judged.
+Strict JSON: numbers that are not finite become strings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tensordiff.align.match import Alignment
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.look.logits import LogitsDiff
 from tensordiff.compare.row import Row
@@ -21,6 +20,7 @@ from tensordiff.report.labels import component
 from tensordiff.search.bisect import ASSUMPTION, Mark
 from tensordiff.search.bisect_outcome import BisectOutcome
 from tensordiff.search.outcome import Outcome
+from tensordiff.session.session import Session
 
 COMPARE_SCHEMA = "tensordiff.compare/1"
 
@@ -42,19 +42,18 @@ def dumps(value: Any) -> str:
 
 
 def compare_json(
-    reference: Dump,
-    candidate: Dump,
-    alignment: Alignment,
+    session: Session,
     outcome: Outcome,
     findings: Iterable[Finding],
     logits: LogitsDiff | None = None,
     hint: Hint | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as one object; the hint is the culprit's."""
+    alignment = session.alignment
     return {
         "schema": COMPARE_SCHEMA,
-        "reference": _dump(reference),
-        "candidate": _dump(candidate),
+        "reference": _dump(session.reference),
+        "candidate": _dump(session.candidate),
         "alignment": {
             "pairs": len(alignment.pairs),
             "coverage": round(alignment.coverage, 4),
@@ -69,7 +68,7 @@ def compare_json(
         "culprit": _hinted(culprit_json(outcome.culprit), hint),
         "culprits": [culprit_json(row) for row in outcome.culprits],
         "verdict": outcome.verdict,
-        "summary": summary(outcome.rows) | {"logits": logits and logits.as_json()},
+        "summary": mse_summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
 
 
@@ -109,7 +108,7 @@ def _hinted(culprit: dict[str, Any] | None, hint: Hint | None) -> dict[str, Any]
     return culprit and culprit | {"hint": hint and hint._asdict()}
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def mse_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Statistics of the MSE over outputs, in all and by component."""
     measured = [(component(row.pair.name), row.diff.mse) for row in rows if row.diff and not row.is_input]
     groups: dict[str, list[float]] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
-from tensordiff.report.model import sentence
+from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.util.atomic_write import write_file
 
@@ -30,13 +30,13 @@ def junit(outcome: Outcome, name: str) -> str:
     failures = sum(row.verdict.name == "diverges" for row in outcome.rows)
     errors = sum(row.verdict.name == "unknown" for row in outcome.rows)
     if outcome.verdict == "unknown" and not errors:
-        cases.append(_whole(sentence(outcome)))
+        cases.append(_whole(summary_sentence(outcome)))
         errors = 1
     numbers = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="0"'
     return "\n".join((
         '<?xml version="1.0" encoding="UTF-8"?>', f'<testsuites name="tensordiff" {numbers}>',
         f'<testsuite name="{_text(name)}" {numbers}>', *cases,
-        f"<system-out>{_text(sentence(outcome))}</system-out>", "</testsuite>", "</testsuites>", "",
+        f"<system-out>{_text(summary_sentence(outcome))}</system-out>", "</testsuite>", "</testsuites>", "",
     ))  # fmt: skip
 
 

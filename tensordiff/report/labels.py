@@ -1,11 +1,7 @@
-"""How a pair, a number, a shape and a verdict are spelled wherever they are shown.
+"""How a pair, a number, a shape, a verdict, a component and an error profile are spelled, on both faces and in reports.
 
 Names come from outside: what leaves here is one printable line. What is markup in a format (``<`` in HTML, ``|`` in
 Markdown, a leading ``=`` in a spreadsheet) is that format's to escape.
-
-Which part of a network a layer belongs to, by the words people use for them.
-
-A profile as one line of text, on one log scale for all, so that rows can be compared by eye.
 """
 
 from __future__ import annotations
@@ -22,9 +18,19 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
 GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
+"""A glyph for each verdict; a colour never stands alone."""
+COLOURS: dict[VerdictName, str] = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
+"""Colours of a terminal; the page's own are in ``page/style.css``."""
+LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
+"""Glyph and colour for each level of a lint finding."""
 _NUMBER = 8
 _NAMELESS = "(no name)"
 _LONGEST = 300  # characters of a name in a line that has more to tell
+
+
+def glyph_of(verdict: str) -> str:
+    """The glyph of a verdict that was read from a file."""
+    return next(glyph for name, glyph in GLYPHS.items() if name == verdict)
 
 
 def label(pair: Pair) -> str:
@@ -36,7 +42,7 @@ def label(pair: Pair) -> str:
     return printable(" ".join((pair.name or _NAMELESS, *port, *(f"[{view}]" for view in pair.views), *call, *step)))
 
 
-def name_of(entry: Entry) -> str:
+def entry_label(entry: Entry) -> str:
     """An entry as it is called in its dump."""
     return printable(entry.name or _NAMELESS)
 
@@ -57,7 +63,7 @@ def number(value: float | None) -> str:
     return text if len(text.lstrip("-")) <= _NUMBER else f"{value:.1e}"
 
 
-def shape_of(shape: Sequence[int] | None) -> str:
+def format_shape(shape: Sequence[int] | None) -> str:
     """A shape as Python spells a list; ``-`` where the two sides have none in common."""
     return "-" if shape is None else str(list(shape))
 

@@ -1,8 +1,7 @@
-"""Text from outside inside Markdown: as code, as prose, in a table. The only place that knows what is markup there.
+"""The report as Markdown for an issue or a pull request: short, with the details folded away.
 
-The report as Markdown, to be pasted into an issue or a pull request: short, with the detail folded away.
-
-Names are code and nothing else: none can open a tag, end a cell, link, or call somebody by an ``@``.
+``code``, ``prose`` and ``table`` are all that knows what is markup in Markdown: a name from outside cannot open a tag,
+end a table cell, make a link, or notify somebody by an ``@``.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from itertools import chain
 
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, counted, label, number, shape_of, sparkline
-from tensordiff.report.model import SideOf, Story, named_in, order_sentences
-from tensordiff.report.row_detail import Close
+from tensordiff.report.labels import GLYPHS, counted, format_shape, label, number, sparkline
+from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences
+from tensordiff.report.row_detail import RowDetail
 from tensordiff.report.text import numbers_of
 
 _PLAIN = re.compile(r"""[\w.,:;/()\[\]{} =+'"^$*?%#@!\\×·▁-█-]*\Z""")
@@ -58,57 +57,57 @@ _FAULTS, _BARS = 10, 32
 Lines = Iterator[str]
 
 
-def markdown(story: Story) -> str:
+def render(model: ReportModel) -> str:
     """The whole report."""
     sections = (
-        _head(story), _compared(story), _faults(story), *(_close(close) for close in story.closes),
-        _components(story), _rows(story), _unpaired(story), _settings(story),
+        _head(model), _compared(model), _faults(model), *(_detail(detail) for detail in model.details),
+        _components(model), _rows(model), _unpaired(model), _settings(model),
     )  # fmt: skip
     return "\n".join(chain.from_iterable(sections)) + "\n"
 
 
-def _head(story: Story) -> Lines:
-    yield f"### {GLYPHS[story.verdict]} {story.verdict}: {prose(story.title)}"
+def _head(model: ReportModel) -> Lines:
+    yield f"### {GLYPHS[model.verdict]} {model.verdict}: {prose(model.title)}"
     yield ""
-    yield sentence_markdown(story)
-    if story.scope or story.stamp:
+    yield sentence_markdown(model)
+    if model.scope or model.stamp:
         yield ""
-        yield " ".join(filter(None, (story.scope, f"Written {prose(story.stamp)}." if story.stamp else "")))
+        yield " ".join(filter(None, (model.scope, f"Written {prose(model.stamp)}." if model.stamp else "")))
 
 
-def sentence_markdown(story: Story) -> str:
+def sentence_markdown(model: ReportModel) -> str:
     """The first sentence, its layer in bold."""
-    name = named_in(story.outcome)
-    before, found, after = story.sentence.partition(name) if name else (story.sentence, "", "")
+    name = name_in_sentence(model.outcome)
+    before, found, after = model.sentence.partition(name) if name else (model.sentence, "", "")
     return prose(before) + (f"**{code(found)}**" if found else "") + prose(after)
 
 
-def _compared(story: Story) -> Lines:
+def _compared(model: ReportModel) -> Lines:
     yield ""
     yield from table(
         ("", "dump", "format", "tensors", "not paired"),
-        (_side("reference", story.reference), _side("candidate", story.candidate)),
+        (_side("reference", model.reference), _side("candidate", model.candidate)),
     )
-    counts = " · ".join(f"{GLYPHS[name]} {count} {name}" for name, count in story.counts.items() if count)
+    counts = " · ".join(f"{GLYPHS[name]} {count} {name}" for name, count in model.counts.items() if count)
     yield ""
-    yield f"{counted(len(story.rows), 'pair')}: {counts or 'none'}. Coverage {story.coverage:.0%}."
-    yield from (prose(line) for line in list(order_sentences(story.order))[:1])
-    if story.logits is not None:
-        found = story.logits
+    yield f"{counted(len(model.rows), 'pair')}: {counts or 'none'}. Coverage {model.coverage:.0%}."
+    yield from (prose(line) for line in list(order_sentences(model.order))[:1])
+    if model.logits is not None:
+        found = model.logits
         yield f"Logits of {found.tokens} tokens: top-1 the same {found.top_1:.1%}, worst KL {number(found.kl_div)}."
-    for finding in story.findings:
+    for finding in model.findings:
         where = f"{code(finding.where)}: " if finding.where else ""
         yield f"**{finding.level}**: {where}{prose(finding.what)}; {prose(finding.do)}."
 
 
-def _side(name: str, side: SideOf) -> tuple[str, ...]:
+def _side(name: str, side: DumpSummary) -> tuple[str, ...]:
     return name, code(side.path), side.format, str(side.entries), str(side.orphans)
 
 
-def _faults(story: Story) -> Lines:
+def _faults(model: ReportModel) -> Lines:
     parts = (
-        ("Culprits, wrong by themselves", story.culprits), ("Modules that a culprit lies in", story.holders),
-        ("Victims of what came before", story.victims),
+        ("Culprits, wrong by themselves", model.culprits), ("Modules that a culprit lies in", model.enclosing),
+        ("Victims of what came before", model.victims),
     )  # fmt: skip
     for title, rows in parts:
         if rows:
@@ -126,52 +125,52 @@ def _fold(title: str, lines: Iterator[str]) -> Lines:
     yield "</details>"
 
 
-def _close(close: Close) -> Lines:
-    return _fold(f"A closer look at {code(label(close.row.pair), html=True)}", _closely(close))
+def _detail(detail: RowDetail) -> Lines:
+    return _fold(f"A closer look at {code(label(detail.row.pair), html=True)}", _detail_lines(detail))
 
 
-def _closely(close: Close) -> Lines:
-    row = close.row
+def _detail_lines(detail: RowDetail) -> Lines:
+    row = detail.row
     yield f"{GLYPHS[row.verdict.name]} {row.verdict.name}: {prose(row.verdict.why)}"
-    if close.hint is not None:
+    if detail.hint is not None:
         yield ""
-        yield f"Looks like: {prose(close.hint.sentence)}"
+        yield f"Looks like: {prose(detail.hint.sentence)}"
     for side, entry, origin in zip(
-        ("reference", "candidate"), (row.pair.reference, row.pair.candidate), close.origins, strict=True
+        ("reference", "candidate"), (row.pair.reference, row.pair.candidate), detail.origins, strict=True
     ):
         yield f"- {side}: {code(entry.name)}{f' ({code(origin)})' if origin else ''}"
-    if close.repro:
-        yield f"- repro: {code(close.repro)}"
-    for given in close.inputs:
+    if detail.repro:
+        yield f"- repro: {code(detail.repro)}"
+    for given in detail.inputs:
         verdict = f"{GLYPHS[given.verdict.name]} {given.verdict.name}"
         yield f"- input {code(label(given.pair))}: {verdict}, {prose(given.verdict.why)}"
     if row.diff is not None:
         yield f"- profile: {code(sparkline(row.diff.profile, _BARS))}"
-    if close.worst:
+    if detail.worst:
         yield ""
         cells = (
-            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in close.worst
+            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in detail.worst
         )
         yield from table(("largest error", "reference", "candidate", "at"), cells)
 
 
-def _components(story: Story) -> Lines:
+def _components(model: ReportModel) -> Lines:
     columns = ("min", "max", "mean", "median")
-    every = [("all", len(story.outputs), story.statistics["mse"])]
-    parts = ((name, about["pairs"], about["mse"]) for name, about in story.statistics["components"].items())
+    every = [("all", len(model.outputs), model.statistics["mse"])]
+    parts = ((name, about["pairs"], about["mse"]) for name, about in model.statistics["components"].items())
     lines = (
         (name, str(n), *(number(mse[c]) for c in columns), str(mse["finite"])) for name, n, mse in (*every, *parts)
     )
     return _fold("MSE of outputs, by component", table(("", "pairs", *columns, "finite"), lines))
 
 
-def _rows(story: Story) -> Lines:
-    extra = ("injected",) * story.has_injected + ("golden×",) * story.has_golden
+def _rows(model: ReportModel) -> Lines:
+    extra = ("injected",) * model.has_injected + ("golden×",) * model.has_golden
     headings = ("", "#", "layer", "shape", "mse", "rel_l2", "max error", *extra, "views", "why")
-    shown = _chosen(story.rows)
-    lines = (_row(row, story) for row in shown)
-    left = f", the worst {len(shown)} of them" if len(shown) < len(story.rows) else ""
-    return _fold(f"{counted(len(story.rows), 'pair')} in execution order{left}", table(headings, lines))
+    shown = _chosen(model.rows)
+    lines = (_row(row, model) for row in shown)
+    left = f", the worst {len(shown)} of them" if len(shown) < len(model.rows) else ""
+    return _fold(f"{counted(len(model.rows), 'pair')} in execution order{left}", table(headings, lines))
 
 
 def _chosen(rows: Sequence[Row]) -> Sequence[Row]:
@@ -183,22 +182,22 @@ def _chosen(rows: Sequence[Row]) -> Sequence[Row]:
     return sorted(kept, key=lambda row: row.pair.index)
 
 
-def _row(row: Row, story: Story) -> tuple[str, ...]:
+def _row(row: Row, model: ReportModel) -> tuple[str, ...]:
     views = ", ".join(code(view) for view in row.views)
-    name = f"{GLYPHS[row.verdict.name]}", str(row.pair.index), code(label(row.pair)), shape_of(row.shape)
-    return (*name, *numbers_of(row, story), views, prose(row.verdict.why))
+    name = f"{GLYPHS[row.verdict.name]}", str(row.pair.index), code(label(row.pair)), format_shape(row.shape)
+    return (*name, *numbers_of(row, model), views, prose(row.verdict.why))
 
 
-def _unpaired(story: Story) -> Lines:
-    if not story.orphans:
+def _unpaired(model: ReportModel) -> Lines:
+    if not model.orphans:
         return iter(())
-    lines = (f"- {orphan.side}: {code(orphan.name)}: {prose(orphan.why)}" for orphan in story.orphans[:MOST_ROWS])
-    return _fold(f"{counted(len(story.orphans), 'tensor')} not paired", lines)
+    lines = (f"- {orphan.side}: {code(orphan.name)}: {prose(orphan.why)}" for orphan in model.orphans[:MOST_ROWS])
+    return _fold(f"{counted(len(model.orphans), 'tensor')} not paired", lines)
 
 
-def _settings(story: Story) -> Lines:
-    both = ((code(fact.name), *_values(fact.reference, fact.candidate), "≠" * fact.differs) for fact in story.facts)
-    said = ((code(name), code(value), "", "") for name, value in story.settings)
+def _settings(model: ReportModel) -> Lines:
+    both = ((code(fact.name), *_values(fact.reference, fact.candidate), "≠" * fact.differs) for fact in model.facts)
+    said = ((code(name), code(value), "", "") for name, value in model.settings)
     return _fold("Settings and versions", table(("", "reference", "candidate", ""), chain(said, both)))
 
 

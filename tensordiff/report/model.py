@@ -1,13 +1,7 @@
-"""What a comparison has to tell someone who was not there: made once, and told by every format alike.
+"""What a report says about a comparison, whatever its format.
 
-A format decides how a thing looks; what is told, which rows, which sentence, in which order, is decided here and
-nowhere else. There is no clock in a story unless somebody asked for a stamp: the same comparison makes the same bytes.
-
-Whether both sides ran in the same order, in sentences.
-
-The first sentence of a report: the culprit and the evidence, or that there is none.
-
-What the dumps say of their runs, side by side, and what was asked of the comparison.
+``build_report`` collects it once; the formats decide only how it looks. Nothing in it depends on the clock unless a
+stamp is given: the same comparison makes the same bytes.
 """
 
 from __future__ import annotations
@@ -27,15 +21,18 @@ from tensordiff.compare.lint import lint_pair, lint_rows
 from tensordiff.compare.look.logits import LogitsDiff
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
-from tensordiff.dump.model import Dump
+from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import printable
-from tensordiff.report.compared import Asked, Compared
-from tensordiff.report.json import summary
-from tensordiff.report.labels import GLYPHS, counted, cut, label, name_of, number, shape_of, short
-from tensordiff.report.row_detail import Close, close_up
+from tensordiff.report.json import mse_summary
+from tensordiff.report.labels import GLYPHS, counted, cut, entry_label, format_shape, label, number, short
+from tensordiff.report.row_detail import RowDetail, row_detail
 from tensordiff.search.outcome import Outcome, culprits
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
 
-_CLOSE_UPS = 20
+_MOST_DETAILS = 20  # rows that are read again and shown in detail
+_MOST_DIFFERENCES = 20  # of the execution order
+_LONGEST_FACT = 200  # characters
 
 
 class Orphan(NamedTuple):
@@ -46,16 +43,17 @@ class Orphan(NamedTuple):
     why: str
 
 
-class Order(NamedTuple):
+class ExecutionOrder(NamedTuple):
     """Whether both sides ran in the same order."""
 
     name: str
+    """``same``, ``differs`` or ``unknown``."""
     taken_from: str
     differences: tuple[OrderDifference, ...]
 
 
-class SideOf(NamedTuple):
-    """One of the two dumps, in few words."""
+class DumpSummary(NamedTuple):
+    """One of the two dumps, in a line."""
 
     path: str
     format: str
@@ -63,25 +61,41 @@ class SideOf(NamedTuple):
     orphans: int
 
 
-@dataclass(frozen=True)
-class Story:
-    """All that a report tells."""
+class Fact(NamedTuple):
+    """One fact about the runs, as each dump records it; empty where a dump does not."""
 
+    name: str
+    reference: str
+    candidate: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether both dumps record it, with different values."""
+        return bool(self.reference and self.candidate) and self.reference != self.candidate
+
+
+@dataclass(frozen=True)
+class ReportModel:
+    """The content of a report."""
+
+    session: Session
     title: str
     sentence: str
+    """The result in one sentence."""
     scope: str
     """Which of the pairs are shown; empty where all are."""
     stamp: str | None
+    """When it was written, as text."""
     outcome: Outcome
-    """Of the whole comparison, whatever is shown of it."""
+    """Of the whole comparison, even where only some rows are shown."""
     rows: tuple[Row, ...]
-    """What is shown, in execution order."""
-    closes: tuple[Close, ...]
-    """A closer look: at the culprit, or at what was selected."""
-    reference: SideOf
-    candidate: SideOf
+    """The rows that are shown, in execution order."""
+    details: tuple[RowDetail, ...]
+    """The culprit in detail, or the rows that were selected."""
+    reference: DumpSummary
+    candidate: DumpSummary
     coverage: float
-    order: Order
+    order: ExecutionOrder
     orphans: tuple[Orphan, ...]
     findings: tuple[Finding, ...]
     logits: LogitsDiff | None
@@ -97,7 +111,7 @@ class Story:
 
     @cached_property
     def outputs(self) -> tuple[Row, ...]:
-        """What layers gave; where only inputs are shown, those."""
+        """The rows of layers' outputs; where only inputs are shown, those."""
         return tuple(row for row in self.rows if not row.is_input) or self.rows
 
     @cached_property
@@ -107,11 +121,11 @@ class Story:
 
     @cached_property
     def culprits(self) -> tuple[Row, ...]:
-        """Every place that is wrong by itself."""
+        """Every layer that is wrong by itself."""
         return tuple(culprits(self.outcome.rows))
 
     @cached_property
-    def holders(self) -> tuple[Row, ...]:
+    def enclosing(self) -> tuple[Row, ...]:
         """Outputs that diverge because a culprit lies inside them."""
         named = {id(row) for row in self.culprits}
         wrong = (row for row in self.outcome.rows if row.verdict.name == "diverges" and not row.is_input)
@@ -129,82 +143,76 @@ class Story:
     @cached_property
     def statistics(self) -> dict[str, Any]:
         """MSE over outputs, in all and by component."""
-        return summary(self.rows)
+        return mse_summary(self.rows)
 
 
-def tell(
-    session: Compared,
+def build_report(
+    session: Session,
     outcome: Outcome,
     rows: Sequence[Row] | None = None,
     title: str | None = None,
     stamp: str | None = None,
-) -> Story:
-    """The story of a comparison, or of some of its rows; reads what is looked at closely again."""
+) -> ReportModel:
+    """Collect what a report of a comparison says, or of some of its rows; reads the pairs that are detailed again."""
     shown = outcome.rows if rows is None else tuple(rows)
-    alignment = session.alignment
-    return Story(
-        printable(title or f"{_called(session.candidate)} against {_called(session.reference)}"),
-        sentence(outcome),
-        scope_sentence(len(shown), len(outcome.rows)) if rows is not None else "",
-        stamp and printable(stamp),
-        outcome,
-        shown,
-        tuple(close_up(session, outcome, row) for row in _closely(outcome, rows)),
-        *_sides(session),
-        alignment.coverage,
-        _order(session),
-        tuple(_orphans(session)),
-        (*lint_pair(session.reference, session.candidate, alignment), *lint_rows(outcome.rows)),
-        session.logits(outcome.rows),
-        settings_of(session.request),
-        facts_of_both(session.reference.facts, session.candidate.facts),
-        session.engine.injected is not None,
-        session.engine.golden is not None,
+    reference, candidate = session.reference, session.candidate
+    return ReportModel(
+        session=session,
+        title=printable(title or f"{_dump_name(candidate)} against {_dump_name(reference)}"),
+        sentence=summary_sentence(outcome),
+        scope=scope_sentence(len(shown), len(outcome.rows)) if rows is not None else "",
+        stamp=stamp and printable(stamp),
+        outcome=outcome,
+        rows=shown,
+        details=tuple(row_detail(session, outcome, row) for row in _detailed(outcome, rows)),
+        reference=_dump_summary(reference, session.alignment.reference_orphans),
+        candidate=_dump_summary(candidate, session.alignment.candidate_orphans),
+        coverage=session.alignment.coverage,
+        order=_order(session),
+        orphans=tuple(_orphans(session)),
+        findings=(*lint_pair(reference, candidate, session.alignment), *lint_rows(outcome.rows)),
+        logits=session.logits(outcome.rows),
+        settings=comparison_settings(session.request),
+        facts=run_facts(reference.facts, candidate.facts),
+        has_injected=session.engine.injected is not None,
+        has_golden=session.engine.golden is not None,
     )
 
 
-def _called(dump: Dump) -> str:
+def _dump_name(dump: Dump) -> str:
     """The last part of its path; of ``.`` that of the folder it means."""
     return dump.path.name or dump.path.resolve().name
 
 
-def _closely(outcome: Outcome, rows: Sequence[Row] | None) -> Sequence[Row]:
+def _detailed(outcome: Outcome, rows: Sequence[Row] | None) -> Sequence[Row]:
     if rows is not None:
-        return rows[:_CLOSE_UPS]
+        return rows[:_MOST_DETAILS]
     return () if outcome.culprit is None else (outcome.culprit,)
 
 
-def _sides(session: Compared) -> tuple[SideOf, SideOf]:
-    orphans = session.alignment.reference_orphans, session.alignment.candidate_orphans
-    reference, candidate = (
-        SideOf(printable(dump.path), dump.format, len(dump), len(alone))
-        for dump, alone in zip((session.reference, session.candidate), orphans, strict=True)
-    )
-    return reference, candidate
+def _dump_summary(dump: Dump, orphans: Sequence[Entry]) -> DumpSummary:
+    return DumpSummary(printable(dump.path), dump.format, len(dump), len(orphans))
 
 
-def _order(session: Compared) -> Order:
+def _order(session: Session) -> ExecutionOrder:
     alignment = session.alignment
     found = [(pair.reference, pair.candidate, pair.by) for pair in alignment.pairs]
     parts = order_differences(session.reference, session.candidate, found) if alignment.order == "differs" else []
-    return Order(alignment.order, alignment.order_from, tuple(parts))
+    return ExecutionOrder(alignment.order, alignment.order_from, tuple(parts))
 
 
-def _orphans(session: Compared) -> Iterator[Orphan]:
+def _orphans(session: Session) -> Iterator[Orphan]:
     sides: tuple[tuple[Side, Any], ...] = (
         ("reference", session.alignment.reference_orphans),
         ("candidate", session.alignment.candidate_orphans),
     )
     for side, entries in sides:
         for entry in entries:
-            yield Orphan(side, name_of(entry), session.why_orphan(entry, side))
+            yield Orphan(side, entry_label(entry), session.why_orphan(entry, side))
 
 
-_SHOWN = 20
-
-
-def order_sentences(order: Order) -> Iterator[str]:
-    """What is known of the order, and where the two part ways."""
+def order_sentences(order: ExecutionOrder) -> Iterator[str]:
+    """What is known of the execution order, and where it differs."""
     if order.name == "same":
         yield "Both sides ran the paired layers in the same order."
         return
@@ -214,14 +222,14 @@ def order_sentences(order: Order) -> Iterator[str]:
         yield f"Not known: a dump carries no order. The order shown is {taken}."
         return
     yield f"The order differs at {len(order.differences)} positions; shown is that of the {order.taken_from}."
-    for part in order.differences[:_SHOWN]:
+    for part in order.differences[:_MOST_DIFFERENCES]:
         yield f"  position {part.position}: {printable(part.reference)} against {printable(part.candidate)}"
-    if len(order.differences) > _SHOWN:
-        yield f"  and {len(order.differences) - _SHOWN} more"
+    if len(order.differences) > _MOST_DIFFERENCES:
+        yield f"  and {len(order.differences) - _MOST_DIFFERENCES} more"
 
 
-def sentence(outcome: Outcome) -> str:
-    """What a comparison came to."""
+def summary_sentence(outcome: Outcome) -> str:
+    """The result of a comparison in one sentence: the culprit and the evidence, or that there is none."""
     if outcome.culprit is not None:
         return _of_culprit(outcome.culprit)
     if outcome.verdict == "unknown":
@@ -234,8 +242,8 @@ def sentence(outcome: Outcome) -> str:
     return f"Nothing diverges, and {drifting} of {counted(len(outcome.rows), 'pair')} drift: {largest}."
 
 
-def named_in(outcome: Outcome) -> str:
-    """The name that the sentence has in it; empty where there is none."""
+def name_in_sentence(outcome: Outcome) -> str:
+    """The layer that ``summary_sentence`` names, for formats that mark it; empty where it names none."""
     if outcome.culprit is not None:
         return short(label(outcome.culprit.pair))
     unknown = next((row for row in outcome.rows if row.verdict.name == "unknown"), None)
@@ -257,13 +265,13 @@ def _of_culprit(row: Row) -> str:
 def _evidence(row: Row) -> str:
     if row.diff is None:
         return ""
-    at = shape_of(row.diff.max_abs_index or ())
+    at = format_shape(row.diff.max_abs_index or ())
     golden = (
         ""
         if row.golden_ratio is None
         else f"; {row.golden_ratio:.3g} times the reference's own error against the golden"
     )
-    return f"; largest |Δ| {row.diff.max_abs:.3g} at {at} of {shape_of(row.shape)}{golden}"
+    return f"; largest |Δ| {row.diff.max_abs:.3g} at {at} of {format_shape(row.shape)}{golden}"
 
 
 def _of_unknown(outcome: Outcome) -> str:
@@ -283,24 +291,8 @@ def _rank(value: float) -> tuple[bool, float]:
     return math.isnan(value), value
 
 
-_LONGEST = 200
-
-
-class Fact(NamedTuple):
-    """One thing both runs may say of themselves; empty where one does not."""
-
-    name: str
-    reference: str
-    candidate: str
-
-    @property
-    def differs(self) -> bool:
-        """Whether both say it, and not the same."""
-        return bool(self.reference and self.candidate) and self.reference != self.candidate
-
-
-def facts_of_both(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
-    """Everything either dump says, by name, in the reference's order."""
+def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
+    """Everything that either dump records about its run, in the reference's order."""
     ours, theirs = dict(_flat(reference)), dict(_flat(candidate))
     names = dict.fromkeys((*ours, *theirs))
     return tuple(Fact(printable(name), ours.get(name, ""), theirs.get(name, "")) for name in names)
@@ -311,20 +303,20 @@ def _flat(facts: Mapping[str, object], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         elif value is not None:
-            yield f"{before}{name}", cut(printable(_text(value)), _LONGEST)
+            yield f"{before}{name}", cut(printable(_text(value)), _LONGEST_FACT)
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def settings_of(asked: Asked) -> tuple[tuple[str, str], ...]:
-    """How the comparison was made: what the user said, and by which tensordiff."""
-    limits = asked.limits
+def comparison_settings(request: Request) -> tuple[tuple[str, str], ...]:
+    """How the comparison was made: the options that were given, and the version of tensordiff."""
+    limits = request.limits
     said = (
-        ("rules", asked.rules), ("tolerances", asked.tolerances), ("injected", asked.injected),
-        ("golden", asked.golden), ("atol", limits.tolerance and limits.tolerance.atol),
+        ("rules", request.rules), ("tolerances", request.tolerances), ("injected", request.injected),
+        ("golden", request.golden), ("atol", limits.tolerance and limits.tolerance.atol),
         ("rtol", limits.tolerance and limits.tolerance.rtol), ("threshold", limits.threshold),
-        ("step", asked.step), ("only", asked.only), ("tensordiff", __version__),
+        ("step", request.step), ("only", request.only), ("tensordiff", __version__),
     )  # fmt: skip
     return tuple((name, printable(value)) for name, value in said if value is not None)

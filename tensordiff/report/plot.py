@@ -1,11 +1,8 @@
-"""Which points of a plot are named: those that stand out of their run, and not so many that none can be read.
+"""The report as a picture: MSE of every output along the run, on a log axis, coloured by component.
 
-Names beside the points of a plot, so placed that none lies on another; one that finds no room is left out.
-
-The report as a picture: MSE of every output along the run, on a log axis, by component; each scenario a panel.
-
-Drawn by matplotlib's Agg with its own defaults, so that neither a display nor a person's matplotlibrc changes it, and
-the same comparison makes the same bytes. Names are drawn as they are: ``$`` is no formula here.
+A comparison with an injected run has two panels. The culprit and the outliers are labelled, as far as their labels find
+room. Drawn by matplotlib's Agg with its own defaults, so that neither a display nor a person's matplotlibrc changes it,
+and the same comparison makes the same bytes. Names are drawn as they are: ``$`` is no formula here.
 """
 
 from __future__ import annotations
@@ -19,29 +16,159 @@ from typing import Any, NamedTuple
 
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, cut, label
-from tensordiff.report.model import Story
+from tensordiff.report.model import ReportModel
 
-_MOST = 12
-_DECADES = 2.0
-"""How far above the middle of all a point must stand, at the least."""
-_SPREADS = 4.0
+# Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
+STYLES = {
+    "attention": ("#0072b2", "o"), "mlp": ("#d55e00", "s"), "norm": ("#009e73", "^"), "embedding": ("#cc79a7", "D"),
+    "head": ("#e69f00", "v"), "block": ("#56b4e9", "P"), "other": ("#777777", "X"),
+}  # fmt: skip
+_CULPRIT = "#b00020"
+_LONGEST_LABEL, _LONGEST_TITLE = 44, 165  # characters
+_CROWDED = 2000  # points, from which on they are drawn small
+_MOST_OUTLIERS = 12
+_DECADES, _SPREADS = 2.0, 4.0
+"""An outlier stands this far above the median: in decades, and in median deviations."""
+_LABEL_OFFSETS = ((7, 3, "left"), (-7, 3, "right"), (7, -9, "left"), (-7, -9, "right"))
+_LABEL_LIFTS = (0, 11, 22, 33)
+_SPELLED = str.maketrans({"Δ": "d", "×": "x", "…": "..."})
 
 
 class Point(NamedTuple):
     """One output."""
 
-    place: int
+    position: int
     """In execution order."""
     mse: float
     label: str
     component: str
 
 
+class Scenario(NamedTuple):
+    """One panel."""
+
+    title: str
+    points: tuple[Point, ...]
+
+
+class PointLabel(NamedTuple):
+    """What to write, and beside which point."""
+
+    text: str
+    at: tuple[float, float]
+    is_culprit: bool
+
+
+def render(model: ReportModel) -> bytes:
+    """A PNG."""
+    import matplotlib.style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = scenarios(model)
+    with matplotlib.style.context("default"):
+        figure = Figure(figsize=(12, 1.4 + 4.6 * len(panels)), dpi=110, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+        _title(figure, model)
+        for axis, panel in zip(axes, panels, strict=True):
+            _panel(axis, panel, model)
+        axes[-1].set_xlabel("layer index, in execution order")
+        figure.draw_without_rendering()
+        for axis, panel in zip(axes, panels, strict=True):
+            ends = _ends(panel.points)
+            taken = [(point.position, _height(point.mse, ends)) for point in panel.points]
+            place_labels(axis, _labels(panel, model), taken)
+        out = io.BytesIO()
+        figure.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()
+
+
+def _title(figure: Any, model: ReportModel) -> None:
+    lines = textwrap.wrap(plain(model.sentence), _LONGEST_TITLE)[:2]
+    text = "\n".join((f"{plain(model.title)}   {model.verdict}", *lines))
+    figure.suptitle(text, fontsize=9.5, x=0.01, ha="left", parse_math=False)
+
+
+def _panel(axis: Any, panel: Scenario, model: ReportModel) -> None:
+    ends, size = _ends(panel.points), 26 if len(panel.points) <= _CROWDED else 7
+    for name, (colour, marker) in STYLES.items():
+        some = [point for point in panel.points if point.component == name]
+        if some:
+            xs, ys = [point.position for point in some], [_height(point.mse, ends) for point in some]
+            axis.scatter(
+                xs, ys, s=size, c=colour, marker=marker, label=f"{name} ({len(some)})", linewidths=0, alpha=0.9
+            )
+    _axis(axis, panel, ends)
+    culprit = model.outcome.culprit
+    if culprit is not None:
+        axis.axvline(culprit.pair.index, color=_CULPRIT, linewidth=1, linestyle="--", alpha=0.6, zorder=0)
+    if panel.points:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.005, 1), fontsize=8, frameon=False)
+
+
+def scenarios(model: ReportModel) -> list[Scenario]:
+    """What is drawn: the run as it was, and with the reference's inputs injected."""
+    found = [("without injection" if model.has_injected else "", [(row, row.diff) for row in model.outputs])]
+    if model.has_injected:
+        found.append(("with the reference's inputs injected", [(row, row.injected) for row in model.outputs]))
+    return [
+        Scenario(title, tuple(Point(r.pair.index, d.mse, label(r.pair), component(r.pair.name)) for r, d in some if d))
+        for title, some in found
+    ]
+
+
+# --- the axis ---------------------------------------------------------------------------------------
+
+
+class _AxisEnds(NamedTuple):
+    """Where the log axis ends, and where zero and what is not finite stand beyond it."""
+
+    zero: float
+    odd: float
+
+
+def _ends(points: Sequence[Point]) -> _AxisEnds:
+    finite = [point.mse for point in points if 0 < point.mse < math.inf]
+    low, high = (min(finite), max(finite)) if finite else (1e-12, 1.0)
+    return _AxisEnds(10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** (math.ceil(math.log10(high)) + 1))
+
+
+def _height(mse: float, ends: _AxisEnds) -> float:
+    if mse == 0:
+        return ends.zero
+    return mse if math.isfinite(mse) else ends.odd
+
+
+def _axis(axis: Any, panel: Scenario, ends: _AxisEnds) -> None:
+    axis.set_yscale("log")
+    axis.set_ylim(ends.zero / 3, ends.odd * 3)
+    axis.set_ylabel("MSE")
+    axis.grid(visible=True, which="major", axis="y", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.set_title(panel.title, fontsize=9, loc="left")
+    for value, text in _beyond(panel.points, ends):
+        axis.axhline(value, color="#999999", linewidth=0.8, linestyle=":")
+        axis.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=7, ha="right", va="bottom")
+    if not panel.points:
+        axis.text(0.5, 0.5, "nothing was measured", transform=axis.transAxes, ha="center")
+
+
+def _beyond(points: Sequence[Point], ends: _AxisEnds) -> Iterator[tuple[float, str]]:
+    if any(point.mse == 0 for point in points):
+        yield ends.zero, "exactly 0"
+    if any(not math.isfinite(point.mse) for point in points):
+        yield ends.odd, "NaN or infinite"
+
+
+# --- outliers ---------------------------------------------------------------------------------------
+
+
 def outliers(points: Sequence[Point]) -> list[Point]:
     """The points that stand clear above the others, worst first."""
     edge = _edge([math.log10(point.mse) for point in points if 0 < point.mse < math.inf])
     high = [point for point in points if not point.mse < math.inf or (point.mse > 0 and math.log10(point.mse) > edge)]
-    return sorted(high, key=_rank)[:_MOST]
+    return sorted(high, key=_rank)[:_MOST_OUTLIERS]
 
 
 def _edge(logs: Sequence[float]) -> float:
@@ -53,28 +180,33 @@ def _edge(logs: Sequence[float]) -> float:
 
 
 def _rank(point: Point) -> tuple[bool, float, int]:
-    return not math.isnan(point.mse), -point.mse if not math.isnan(point.mse) else 0.0, point.place
+    return not math.isnan(point.mse), -point.mse if not math.isnan(point.mse) else 0.0, point.position
 
 
-_SIDES = ((7, 3, "left"), (-7, 3, "right"), (7, -9, "left"), (-7, -9, "right"))
-_LIFTS = (0, 11, 22, 33)
+# --- labels -----------------------------------------------------------------------------------------
 
 
-class Name(NamedTuple):
-    """What to write, and beside which point."""
+def _labels(panel: Scenario, model: ReportModel) -> list[PointLabel]:
+    """The culprit first, then what stands out."""
+    culprit, ends = model.outcome.culprit, _ends(panel.points)
+    first = [point for point in panel.points if culprit is not None and point.position == culprit.pair.index]
+    rest = [point for point in outliers(panel.points) if point not in first]
+    return [
+        PointLabel(plain(cut(point.label, _LONGEST_LABEL)), (point.position, _height(point.mse, ends)), point in first)
+        for point in (*first, *rest)
+    ]
 
-    text: str
-    at: tuple[float, float]
-    is_culprit: bool
 
+def place_labels(axis: Any, labels: Sequence[PointLabel], points: Sequence[tuple[float, float]]) -> None:
+    """Write labels so that none lies on another or on a point; one that finds no room is left out.
 
-def place(axis: Any, names: Sequence[Name], points: Sequence[tuple[float, float]]) -> None:
-    """Write names, the first first. The figure must be laid out already."""
+    The first get the best places. The figure must be laid out already.
+    """
     taken = [_box_of(point) for point in axis.transData.transform(points)] if points else []
     frame = axis.get_window_extent()
-    for name in names:
-        text = _written(axis, name)
-        for offset, side in _places():
+    for item in labels:
+        text = _annotation(axis, item)
+        for offset, side in _label_offsets():
             text.set(position=offset, ha=side)
             box = text.get_window_extent()
             if _is_within(box.extents, frame.extents) and not any(_overlap(box.extents, other) for other in taken):
@@ -84,16 +216,16 @@ def place(axis: Any, names: Sequence[Name], points: Sequence[tuple[float, float]
             text.remove()
 
 
-def _written(axis: Any, name: Name) -> Any:
-    style = {"color": "#b00020", "fontweight": "bold"} if name.is_culprit else {"color": "#333333"}
+def _annotation(axis: Any, item: PointLabel) -> Any:
+    style = {"color": _CULPRIT, "fontweight": "bold"} if item.is_culprit else {"color": "#333333"}
     return axis.annotate(
-        name.text, name.at, textcoords="offset points", xytext=(0, 0), fontsize=7, parse_math=False, **style
+        item.text, item.at, textcoords="offset points", xytext=(0, 0), fontsize=7, parse_math=False, **style
     )
 
 
-def _places() -> Iterator[tuple[tuple[int, int], str]]:
-    for lift in _LIFTS:
-        for across, up, side in _SIDES:
+def _label_offsets() -> Iterator[tuple[tuple[int, int], str]]:
+    for lift in _LABEL_LIFTS:
+        for across, up, side in _LABEL_OFFSETS:
             yield (across, up + (lift if up > 0 else -lift)), side
 
 
@@ -109,133 +241,6 @@ def _is_within(one: Sequence[float], frame: Sequence[float]) -> bool:
     return frame[0] < one[0] and frame[1] < one[1] and one[2] < frame[2] and one[3] < frame[3]
 
 
-# Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
-STYLES = {
-    "attention": ("#0072b2", "o"), "mlp": ("#d55e00", "s"), "norm": ("#009e73", "^"), "embedding": ("#cc79a7", "D"),
-    "head": ("#e69f00", "v"), "block": ("#56b4e9", "P"), "other": ("#777777", "X"),
-}  # fmt: skip
-_LABEL, _WIDE, _CROWDED = 44, 165, 2000
-
-
-class Scenario(NamedTuple):
-    """One panel."""
-
-    title: str
-    points: tuple[Point, ...]
-
-
-def scenarios(story: Story) -> list[Scenario]:
-    """What is drawn: the run as it was, and with the reference's inputs injected."""
-    found = [("without injection" if story.has_injected else "", [(row, row.diff) for row in story.outputs])]
-    if story.has_injected:
-        found.append(("with the reference's inputs injected", [(row, row.injected) for row in story.outputs]))
-    return [
-        Scenario(title, tuple(Point(r.pair.index, d.mse, label(r.pair), component(r.pair.name)) for r, d in some if d))
-        for title, some in found
-    ]
-
-
-def plot(story: Story) -> bytes:
-    """A PNG."""
-    import matplotlib.style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = scenarios(story)
-    with matplotlib.style.context("default"):
-        figure = Figure(figsize=(12, 1.4 + 4.6 * len(panels)), dpi=110, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        _title(figure, story)
-        for axis, panel in zip(axes, panels, strict=True):
-            _panel(axis, panel, story)
-        axes[-1].set_xlabel("layer index, in execution order")
-        figure.draw_without_rendering()
-        for axis, panel in zip(axes, panels, strict=True):
-            ends = _ends(panel.points)
-            place(axis, _names(panel, story), [(point.place, _height(point.mse, ends)) for point in panel.points])
-        out = io.BytesIO()
-        figure.savefig(out, format="png", metadata={"Software": None})
-    return out.getvalue()
-
-
-def _title(figure: Any, story: Story) -> None:
-    lines = textwrap.wrap(plain(story.sentence), _WIDE)[:2]
-    text = "\n".join((f"{plain(story.title)}   {story.verdict}", *lines))
-    figure.suptitle(text, fontsize=9.5, x=0.01, ha="left", parse_math=False)
-
-
-def _panel(axis: Any, panel: Scenario, story: Story) -> None:
-    ends, size = _ends(panel.points), 26 if len(panel.points) <= _CROWDED else 7
-    for name, (colour, marker) in STYLES.items():
-        some = [point for point in panel.points if point.component == name]
-        if some:
-            xs, ys = [point.place for point in some], [_height(point.mse, ends) for point in some]
-            axis.scatter(
-                xs, ys, s=size, c=colour, marker=marker, label=f"{name} ({len(some)})", linewidths=0, alpha=0.9
-            )
-    _axis(axis, panel, ends)
-    culprit = story.outcome.culprit
-    if culprit is not None:
-        axis.axvline(culprit.pair.index, color="#b00020", linewidth=1, linestyle="--", alpha=0.6, zorder=0)
-    if panel.points:
-        axis.legend(loc="upper left", bbox_to_anchor=(1.005, 1), fontsize=8, frameon=False)
-
-
-class _Ends(NamedTuple):
-    """Where the log axis ends, and where zero and what is not finite stand beyond it."""
-
-    zero: float
-    odd: float
-
-
-def _ends(points: Sequence[Point]) -> _Ends:
-    finite = [point.mse for point in points if 0 < point.mse < math.inf]
-    low, high = (min(finite), max(finite)) if finite else (1e-12, 1.0)
-    return _Ends(10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** (math.ceil(math.log10(high)) + 1))
-
-
-def _height(mse: float, ends: _Ends) -> float:
-    if mse == 0:
-        return ends.zero
-    return mse if math.isfinite(mse) else ends.odd
-
-
-def _axis(axis: Any, panel: Scenario, ends: _Ends) -> None:
-    axis.set_yscale("log")
-    axis.set_ylim(ends.zero / 3, ends.odd * 3)
-    axis.set_ylabel("MSE")
-    axis.grid(visible=True, which="major", axis="y", color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.set_title(panel.title, fontsize=9, loc="left")
-    for value, text in _beyond(panel.points, ends):
-        axis.axhline(value, color="#999999", linewidth=0.8, linestyle=":")
-        axis.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=7, ha="right", va="bottom")
-    if not panel.points:
-        axis.text(0.5, 0.5, "nothing was measured", transform=axis.transAxes, ha="center")
-
-
-def _beyond(points: Sequence[Point], ends: _Ends) -> Iterator[tuple[float, str]]:
-    if any(point.mse == 0 for point in points):
-        yield ends.zero, "exactly 0"
-    if any(not math.isfinite(point.mse) for point in points):
-        yield ends.odd, "NaN or infinite"
-
-
-def _names(panel: Scenario, story: Story) -> list[Name]:
-    """The culprit first, then what stands out."""
-    culprit, ends = story.outcome.culprit, _ends(panel.points)
-    first = [point for point in panel.points if culprit is not None and point.place == culprit.pair.index]
-    rest = [point for point in outliers(panel.points) if point not in first]
-    return [
-        Name(plain(cut(point.label, _LABEL)), (point.place, _height(point.mse, ends)), point in first)
-        for point in (*first, *rest)
-    ]
-
-
-_SPELLED = str.maketrans({"Δ": "d", "×": "x", "…": "..."})
-
-
 def plain(text: str) -> str:
-    """What the font surely has; the rest is spelled out."""
+    """Text in characters that the font surely has; the rest is spelled out."""
     return printable(text).translate(_SPELLED).encode("ascii", "backslashreplace").decode()

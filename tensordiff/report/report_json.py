@@ -5,52 +5,55 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tensordiff.report.compared import Compared
-from tensordiff.report.json import compare_json, strict
-from tensordiff.report.model import Story
-from tensordiff.report.row_detail import Close
+from tensordiff.report.json import compare_json, dumps, strict
+from tensordiff.report.model import ReportModel
+from tensordiff.report.row_detail import RowDetail
 
 
-def report_json(session: Compared, story: Story) -> dict[str, Any]:
+def render(model: ReportModel) -> str:
+    """The file's text."""
+    return dumps(report_json(model)) + "\n"
+
+
+def report_json(model: ReportModel) -> dict[str, Any]:
     """One object; ``pairs`` are those that are shown, ``culprit`` and ``verdict`` of the whole."""
-    culprit = next((close for close in story.closes if close.row is story.outcome.culprit), None)
+    culprit = next((detail for detail in model.details if detail.row is model.outcome.culprit), None)
     hint = culprit.hint if culprit else None
-    dumped = session.reference, session.candidate
-    whole = compare_json(*dumped, session.alignment, story.outcome, story.findings, story.logits, hint)
-    shown = {row.pair.index for row in story.rows}
+    whole = compare_json(model.session, model.outcome, model.findings, model.logits, hint)
+    shown = {row.pair.index for row in model.rows}
     whole["pairs"] = [pair for pair in whole["pairs"] if pair["index"] in shown]
     if culprit is not None:
         whole["culprit"]["worst"] = [asdict(item) for item in culprit.worst]
-    return whole | {"report": _report(story)}
+    return whole | {"report": _report(model)}
 
 
-def _report(story: Story) -> dict[str, Any]:
-    stamp = {"stamp": story.stamp} if story.stamp else {}
+def _report(model: ReportModel) -> dict[str, Any]:
+    stamp = {"stamp": model.stamp} if model.stamp else {}
     return stamp | {
-        "title": story.title,
-        "sentence": story.sentence,
-        "shown": len(story.rows),
-        "order_differences": [part._asdict() for part in story.order.differences],
-        "orphans": [orphan._asdict() for orphan in story.orphans],
-        "victims": [row.pair.index for row in story.victims],
-        "close": [close_json(close) for close in story.closes],
-        "settings": dict(story.settings),
-        "facts": [fact._asdict() for fact in story.facts],
+        "title": model.title,
+        "sentence": model.sentence,
+        "shown": len(model.rows),
+        "order_differences": [part._asdict() for part in model.order.differences],
+        "orphans": [orphan._asdict() for orphan in model.orphans],
+        "victims": [row.pair.index for row in model.victims],
+        "close": [detail_json(detail) for detail in model.details],
+        "settings": dict(model.settings),
+        "facts": [fact._asdict() for fact in model.facts],
     }
 
 
-def close_json(close: Close) -> dict[str, Any]:
-    """One row, closely."""
-    row = close.row
+def detail_json(detail: RowDetail) -> dict[str, Any]:
+    """One row in detail."""
+    row = detail.row
     found: dict[str, Any] = strict(
         {
             "index": row.pair.index,
-            "hint": close.hint and close.hint._asdict(),
-            "worst": [asdict(item) for item in close.worst],
+            "hint": detail.hint and detail.hint._asdict(),
+            "worst": [asdict(item) for item in detail.worst],
             "profile": list(row.diff.profile) if row.diff else [],
-            "inputs": [{"index": given.pair.index, "verdict": given.verdict.name} for given in close.inputs],
-            "repro": close.repro or None,
-            "origin": dict(zip(("reference", "candidate"), close.origins, strict=True)),
+            "inputs": [{"index": given.pair.index, "verdict": given.verdict.name} for given in detail.inputs],
+            "repro": detail.repro or None,
+            "origin": dict(zip(("reference", "candidate"), detail.origins, strict=True)),
         }
     )
     return found

@@ -1,9 +1,4 @@
-"""The error of one pair as a small picture: the largest |error| in each cell of a grid laid over the tensor.
-
-The tensor is seen as rows (all axes but the last, flattened: tokens, mostly) by columns (the last axis: channels).
-
-A closer look at one row: worst elements, picture, kind of error, what its layer was given, and its source.
-"""
+"""One row in detail: its largest errors, a heat map, the kind of error, what its layer was given, where its code is."""
 
 from __future__ import annotations
 
@@ -23,24 +18,62 @@ from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry, Origin
 from tensordiff.errors import printable
-from tensordiff.report.compared import Compared
 from tensordiff.search.outcome import Outcome
+from tensordiff.session.session import Session
 
 ROWS, COLUMNS = 48, 96
+"""The largest grid of a heat map."""
+WORST = 10
+"""Largest errors that are listed."""
+_REPLAYED = ("hf", "py")
+"""Kinds of source of which one layer can be run alone."""
 
 
 class Heat(NamedTuple):
-    """A grid over a tensor."""
+    """The largest |error| in each cell of a grid over a tensor.
+
+    A tensor is rows (all axes but the last, flattened: tokens, mostly) by columns (the last axis: channels).
+    """
 
     rows: int
-    """How many rows of the tensor there are."""
+    """Of the tensor."""
     columns: int
     cells: tuple[tuple[float, ...], ...]
-    """The largest |error| of each cell; NaN where one side is NaN and the other is not the same."""
+    """Row by row; NaN where one side is NaN and the other is not the same."""
+
+
+@dataclass(frozen=True)
+class RowDetail:
+    """What a report says of one row beyond its line in the table."""
+
+    row: Row
+    hint: Hint | None
+    worst: tuple[Element, ...]
+    heat: Heat | None
+    inputs: tuple[Row, ...]
+    """The inputs of the same call of the layer, as far as they were dumped."""
+    origins: tuple[str, str]
+    """Module class and source line, of each side; empty where a dump does not say."""
+    repro: str
+    """A command that reproduces the error with this layer alone; empty where no source can be run again."""
+
+
+def row_detail(session: Session, outcome: Outcome, row: Row) -> RowDetail:
+    """Collect the details of a row; reads its pair again."""
+    sides = values_of(row.pair) if row.diff is not None else None
+    return RowDetail(
+        row=row,
+        hint=session.hint(row) if _is_wrong(row) else None,
+        worst=tuple(session.worst(row, WORST)),
+        heat=heat(*sides) if sides else None,
+        inputs=tuple(_inputs(outcome.rows, row)),
+        origins=(_origin(row.pair.reference), _origin(row.pair.candidate)),
+        repro=_repro(session, row),
+    )
 
 
 def heat(ref: Array, cand: Array, most: tuple[int, int] = (ROWS, COLUMNS)) -> Heat | None:
-    """The picture of a pair of one shape; None of an empty one."""
+    """The heat map of two arrays of one shape; None for empty ones."""
     if not ref.size:
         return None
     ref, cand = (_flat(side) for side in as_reals(ref, cand))
@@ -59,41 +92,6 @@ def _cuts(length: int, most: int) -> tuple[int, ...]:
     return tuple(length * k // count for k in range(count + 1))
 
 
-WORST = 10
-_REPLAYED = ("hf", "py")
-"""Kinds of source of which one layer can be run alone."""
-
-
-@dataclass(frozen=True)
-class Close:
-    """One row, closely."""
-
-    row: Row
-    hint: Hint | None
-    worst: tuple[Element, ...]
-    heat: Heat | None
-    inputs: tuple[Row, ...]
-    """What the same layer was given, as far as it was dumped."""
-    origins: tuple[str, str]
-    """The module and its place in the source on both sides; empty where a dump does not say."""
-    repro: str
-    """The command that makes a repro of this layer alone; empty where no source is known to run it again."""
-
-
-def close_up(session: Compared, outcome: Outcome, row: Row) -> Close:
-    """Look at one row; reads the pair again."""
-    sides = values_of(row.pair) if row.diff is not None else None
-    return Close(
-        row,
-        session.hint(row) if _is_wrong(row) else None,
-        tuple(session.worst(row, WORST)),
-        heat(*sides) if sides else None,
-        tuple(_inputs(outcome.rows, row)),
-        (_origin(row.pair.reference), _origin(row.pair.candidate)),
-        _repro(session, row),
-    )
-
-
 def _is_wrong(row: Row) -> bool:
     return row.verdict.name in ("drifts", "diverges")
 
@@ -101,16 +99,11 @@ def _is_wrong(row: Row) -> bool:
 def _inputs(rows: Sequence[Row], row: Row) -> list[Row]:
     if row.is_input:
         return []
-    place = _place(row)
-    return [other for other in rows if other.is_input and _place(other) == place]
+    call = row.pair.reference.call_key
+    return [other for other in rows if other.is_input and other.pair.reference.call_key == call]
 
 
-def _place(row: Row) -> tuple[str, int, int]:
-    entry = row.pair.reference
-    return entry.layer, entry.step, entry.call
-
-
-def _repro(session: Compared, row: Row) -> str:
+def _repro(session: Session, row: Row) -> str:
     """The candidate's layer on the reference's inputs, where both call it the same; else on its own."""
     made = provenance_of(session.candidate)
     if made is None or made.source.kind not in _REPLAYED:

@@ -1,6 +1,7 @@
-"""One scenario of a verification as a folder: which modules ran, the plot, and the report as text, HTML and JSON.
+"""The folder that ``verify`` writes: reports of each scenario, and ``summary.md`` with both side by side.
 
-A verification on one page: both scenarios side by side, culprits and victims, what it means, what to try next.
+A scenario has the modules that ran, the plot, and the report as text, HTML and JSON. The summary names culprits and
+victims, says what that means, and what to try next.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from typing import NamedTuple
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
-from tensordiff.report.compared import Compared
-from tensordiff.report.formats import write_story
+from tensordiff.report.formats import write_model
 from tensordiff.report.labels import GLYPHS, counted, label, number
 from tensordiff.report.markdown import code, prose, sentence_markdown, table
-from tensordiff.report.model import Story
-from tensordiff.report.row_detail import Close
+from tensordiff.report.model import ReportModel
+from tensordiff.report.row_detail import RowDetail
 from tensordiff.util.atomic_write import write_file
 
 WITHOUT, WITH = "without_injection", "with_injection"
@@ -28,12 +28,12 @@ REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
 REPORTS = ("mse_plot.png", "layer_verification_report.txt", "report.html", "report.json")
 
 
-def write_scenario(session: Compared, story: Story, folder: Path) -> None:
+def write_scenario(model: ReportModel, folder: Path) -> None:
     """Write everything but the layers themselves."""
-    for side, dump in (("reference", session.reference), ("candidate", session.candidate)):
+    for side, dump in (("reference", model.session.reference), ("candidate", model.session.candidate)):
         write_file(folder / f"module_names_{side}.txt", module_names(dump), make_folders=True)
     for name in REPORTS:
-        write_story(session, story, folder / name)
+        write_model(model, folder / name)
 
 
 def module_names(dump: Dump) -> str:
@@ -46,48 +46,48 @@ _MOST = 30
 Lines = Iterator[str]
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """What a verification found."""
 
-    whole: Story
+    whole: ReportModel
     """Both scenarios weighed together; the first one alone where there is no other."""
-    without: Story
-    injected: Story | None
+    without: ReportModel
+    injected: ReportModel | None
     left_out: str
     """Why there is no scenario with injection; empty where there is one."""
     has_layers: bool = True
     """Whether the dumps are still there."""
 
 
-def verify_summary(found: Verified) -> str:
+def verify_summary(found: Verification) -> str:
     """``summary.md``."""
     sections = (_head(found), _scenarios(found), _blame(found), _meaning(found), _next(found))
     return "\n".join(chain.from_iterable(sections)) + "\n"
 
 
-def _head(found: Verified) -> Lines:
+def _head(found: Verification) -> Lines:
     whole = found.whole
     yield f"# {GLYPHS[whole.verdict]} {whole.verdict}: {prose(whole.title)}"
     yield ""
     yield sentence_markdown(whole)
 
 
-def _scenarios(found: Verified) -> Lines:
-    stories = [found.without, *([found.injected] if found.injected else [])]
-    names = [WITHOUT, WITH][: len(stories)]
-    asked: tuple[tuple[str, Callable[[Story], str]], ...] = (
-        ("verdict", lambda story: f"{GLYPHS[story.verdict]} {story.verdict}"),
-        ("pairs", lambda story: str(len(story.rows))),
-        ("agree, drift, diverge, unknown", lambda story: ", ".join(str(count) for count in story.counts.values())),
-        ("first culprit", lambda story: code(label(story.culprits[0].pair)) if story.culprits else "none"),
-        ("largest MSE", lambda story: number(story.statistics["mse"]["max"])),
-        ("median MSE", lambda story: number(story.statistics["mse"]["median"])),
-        ("not paired", lambda story: str(len(story.orphans))),
+def _scenarios(found: Verification) -> Lines:
+    models = [found.without, *([found.injected] if found.injected else [])]
+    names = [WITHOUT, WITH][: len(models)]
+    asked: tuple[tuple[str, Callable[[ReportModel], str]], ...] = (
+        ("verdict", lambda model: f"{GLYPHS[model.verdict]} {model.verdict}"),
+        ("pairs", lambda model: str(len(model.rows))),
+        ("agree, drift, diverge, unknown", lambda model: ", ".join(str(count) for count in model.counts.values())),
+        ("first culprit", lambda model: code(label(model.culprits[0].pair)) if model.culprits else "none"),
+        ("largest MSE", lambda model: number(model.statistics["mse"]["max"])),
+        ("median MSE", lambda model: number(model.statistics["mse"]["median"])),
+        ("not paired", lambda model: str(len(model.orphans))),
     )
     yield ""
     yield from table(
         ("", *(name.replace("_", " ") for name in names)),
-        ((title, *(told(story) for story in stories)) for title, told in asked),
+        ((title, *(told(model) for model in models)) for title, told in asked),
     )
     yield ""
     links = (f"[{name}/report.html]({name}/report.html), [plot]({name}/mse_plot.png)" for name in names)
@@ -97,14 +97,14 @@ def _scenarios(found: Verified) -> Lines:
         yield f"**The scenario with injection was left out**: {prose(found.left_out)}."
 
 
-def _blame(found: Verified) -> Lines:
+def _blame(found: Verification) -> Lines:
     whole = found.whole
     yield from _listed("Culprits: wrong by themselves", whole.culprits, whole)
-    yield from _listed("Modules that a culprit lies in", whole.holders, whole)
+    yield from _listed("Modules that a culprit lies in", whole.enclosing, whole)
     yield from _listed("Victims: wrong because of what came before", whole.victims, whole)
 
 
-def _listed(title: str, rows: tuple[Row, ...], story: Story) -> Lines:
+def _listed(title: str, rows: tuple[Row, ...], model: ReportModel) -> Lines:
     if not rows:
         return
     yield ""
@@ -113,7 +113,7 @@ def _listed(title: str, rows: tuple[Row, ...], story: Story) -> Lines:
     yield from table(("layer", "rel_l2", "with injection", "why"), (_row(row) for row in rows[:_MOST]))
     if len(rows) > _MOST:
         yield ""
-        yield f"and {len(rows) - _MOST} more of {counted(len(story.rows), 'pair')}"
+        yield f"and {len(rows) - _MOST} more of {counted(len(model.rows), 'pair')}"
 
 
 def _row(row: Row) -> tuple[str, ...]:
@@ -121,14 +121,14 @@ def _row(row: Row) -> tuple[str, ...]:
     return code(label(row.pair)), diff, injected, prose(row.verdict.why)
 
 
-def _meaning(found: Verified) -> Lines:
+def _meaning(found: Verification) -> Lines:
     yield ""
     yield "## What it means"
     yield ""
     yield from (f"- {sentence}" for sentence in _means(found))
 
 
-def _means(found: Verified) -> Lines:
+def _means(found: Verification) -> Lines:
     whole = found.whole
     if whole.verdict == "unknown":
         yield "Nobody can tell whether the two agree: look at what could not be compared before any number is believed."
@@ -141,33 +141,33 @@ def _means(found: Verified) -> Lines:
         yield from _weighed(whole)
     if found.injected is not None and found.without.culprits and not found.injected.culprits:
         yield "With right inputs every layer is right: the error is carried along, or arises between these layers."
-    close = next(iter(whole.closes), None)
-    if close is not None and close.hint is not None:
-        yield f"The culprit looks like: {prose(close.hint.sentence)}."
+    detail = next(iter(whole.details), None)
+    if detail is not None and detail.hint is not None:
+        yield f"The culprit looks like: {prose(detail.hint.sentence)}."
 
 
-def _weighed(whole: Story) -> Lines:
+def _weighed(whole: ReportModel) -> Lines:
     yield f"Wrong even with the reference's inputs: {counted(len(whole.culprits), 'layer')}. The fault lies there."
     if whole.victims:
         yield f"Right again with right inputs: {counted(len(whole.victims), 'layer')}. Mend what runs before."
     yield "Weights, caches, masks and positions that were not injected count as part of a layer here."
 
 
-def _next(found: Verified) -> Lines:
+def _next(found: Verification) -> Lines:
     yield ""
     yield "## What to try next"
     yield ""
     yield from (f"- {sentence}" for sentence in _tries(found))
 
 
-def _tries(found: Verified) -> Lines:
+def _tries(found: Verification) -> Lines:
     whole = found.whole
     both = " ".join(shlex.quote(side.path) for side in (whole.reference, whole.candidate))
     if not found.has_layers:
         yield f"The layers were not kept: verify again with {code('--save-layers')} for what follows."
     if whole.culprits:
         yield f"Look at the culprit's elements: {code(f'tensordiff report {both} --select {_named(whole)}')}"
-        yield from _about(next(iter(whole.closes), None))
+        yield from _about(next(iter(whole.details), None))
     if whole.culprits and found.injected is None:
         yield f"Capture the candidate with {code('--inject REF')}, and give that dump with {code('--injected')}."
     if whole.orphans:
@@ -180,15 +180,15 @@ def _tries(found: Verified) -> Lines:
         yield f"Keep it so: {code(f'tensordiff tolerances {both} -o tolerances.toml')}, then give that file in CI."
 
 
-def _named(whole: Story) -> str:
+def _named(whole: ReportModel) -> str:
     return shlex.quote(f"^{re.escape(label(whole.culprits[0].pair))}$")
 
 
-def _about(close: Close | None) -> Lines:
-    if close is None:
+def _about(detail: RowDetail | None) -> Lines:
+    if detail is None:
         return
-    for side, origin in zip(("reference", "candidate"), close.origins, strict=True):
+    for side, origin in zip(("reference", "candidate"), detail.origins, strict=True):
         if origin:
             yield f"Read the {side}'s code: {code(origin)}"
-    if close.repro:
-        yield f"Make a repro of the layer alone: {code(close.repro)}"
+    if detail.repro:
+        yield f"Make a repro of the layer alone: {code(detail.repro)}"

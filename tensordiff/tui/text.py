@@ -6,6 +6,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tensordiff.errors import printable
+from tensordiff.report.labels import COLOURS
+
+VERDICT_STYLES = {**COLOURS, "diverges": f"bold {COLOURS['diverges']}"}
 
 
 def fit(text: str, width: int) -> str:

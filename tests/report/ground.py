@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.report.formats import format_for
-from tensordiff.report.model import Story, tell
+from tensordiff.report.formats import render_for
+from tensordiff.report.model import ReportModel, build_report
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -40,12 +40,12 @@ def samples(*, injected: bool = True) -> tuple[Session, Outcome]:
     return session, session.outcome(session.rows())
 
 
-def written(session: Session, story: Story, suffix: str) -> bytes:
+def written(model: ReportModel, suffix: str) -> bytes:
     """A report in one format."""
-    found = format_for(f"r{suffix}")(session, story)
+    found = render_for(f"r{suffix}")(model)
     return found if isinstance(found, bytes) else found.encode()
 
 
 def report(session: Session, outcome: Outcome, suffix: str) -> str:
     """A report of everything, as text."""
-    return written(session, tell(session, outcome), suffix).decode()
+    return written(build_report(session, outcome), suffix).decode()

@@ -47,14 +47,14 @@ def test_nothing_changed(between: Any) -> None:
 
 def test_a_verdict_that_got_worse(between: Any) -> None:
     found = between({"a": A, "b": A}, {"a": A, "b": -A})
-    assert [str(moved.place) for moved in found.worse] == ["b"]
+    assert [str(row.key) for row in found.worse] == ["b"]
     assert found.exit_status == 1
     assert headline(found) == "Worse: 1 pair got worse and 0 better; the culprit is now b; there was none."
 
 
 def test_a_verdict_that_got_better(between: Any) -> None:
     found = between({"a": A, "b": -A}, {"a": A, "b": A})
-    assert [str(moved.place) for moved in found.better] == ["b"]
+    assert [str(row.key) for row in found.better] == ["b"]
     assert found.exit_status == 0
     assert headline(found) == "Better: 1 pair got better and none worse; the culprit b is gone."
 

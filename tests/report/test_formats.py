@@ -19,8 +19,8 @@ from tensordiff.compare.measure import dispatch as measure
 from tensordiff.compare.row import Row
 from tensordiff.errors import WriteError
 from tensordiff.report import write_report
-from tensordiff.report.html import data_of
-from tensordiff.report.model import tell
+from tensordiff.report.html import page_data
+from tensordiff.report.model import build_report
 from tests import processes
 from tests.making import SAMPLES, numbers
 from tests.report.ground import FORMATS, HOSTILE, compared, report, samples, written
@@ -49,7 +49,7 @@ def _afresh(suffix: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """As a process writes it that has measured nothing before."""
     monkeypatch.setattr(measure, "_selector", measure._PassSelector())
     session, outcome = samples()
-    return written(session, tell(session, outcome), suffix)
+    return written(build_report(session, outcome), suffix)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -69,7 +69,7 @@ def _afresh(suffix: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
 )
 def test_odd_comparisons(suffix: str, reference: dict[str, np.ndarray], candidate: dict[str, np.ndarray]) -> None:
     session, outcome = compared(reference, candidate)
-    assert written(session, tell(session, outcome), suffix)
+    assert written(build_report(session, outcome), suffix)
 
 
 def test_text_has_all_that_verify_layers_prints() -> None:
@@ -163,8 +163,8 @@ def test_json_is_the_contract_s_with_the_report_beside() -> None:
 
 def test_json_of_a_selection_has_only_its_pairs() -> None:
     session, outcome = samples()
-    story = tell(session, outcome, [row for row in outcome.rows if row.pair.name == "norm"])
-    found = json.loads(written(session, story, ".json"))
+    model = build_report(session, outcome, [row for row in outcome.rows if row.pair.name == "norm"])
+    found = json.loads(written(model, ".json"))
     assert [pair["name"] for pair in found["pairs"]] == ["norm", "norm"]
     assert found["culprit"]["name"] == "layers.1.mlp.act_fn"
 
@@ -226,9 +226,9 @@ def test_html_carries_rows_as_data() -> None:
 
 def test_png_is_a_picture_of_both_scenarios() -> None:
     session, outcome = samples()
-    with_injection = written(session, tell(session, outcome), ".png")
+    with_injection = written(build_report(session, outcome), ".png")
     session, outcome = samples(injected=False)
-    without = written(session, tell(session, outcome), ".png")
+    without = written(build_report(session, outcome), ".png")
     assert with_injection.startswith(b"\x89PNG")
     heights = [int.from_bytes(picture[20:24]) for picture in (with_injection, without)]
     assert heights[0] > 1.5 * heights[1]
@@ -236,7 +236,7 @@ def test_png_is_a_picture_of_both_scenarios() -> None:
 
 def test_png_draws_any_name(name: str) -> None:
     session, outcome = compared(hostile(name), {"first": A, name: -A})
-    assert written(session, tell(session, outcome), ".png").startswith(b"\x89PNG")
+    assert written(build_report(session, outcome), ".png").startswith(b"\x89PNG")
 
 
 def test_a_stamp_is_told_only_where_asked(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ from pathlib import Path
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.report import write_report
-from tensordiff.report.html import data_of
+from tensordiff.report.html import page_data
 session = Session.open(Request(Path({str(SAMPLES / "reference")!r}), Path({str(SAMPLES / "candidate")!r})))
 outcome = session.outcome(session.rows())
 for suffix in {FORMATS!r}:
@@ -293,9 +293,9 @@ def _passes(count: int) -> int:
     tensors = {f"layer{k}-{port}": A for k in range(count) for port in ("input_0", "output")}
     session, outcome = compared(tensors, tensors)
     rows = Counted(outcome.rows)
-    data_of(replace(tell(session, outcome), rows=rows))
+    page_data(replace(build_report(session, outcome), rows=rows))
     return rows.passes
 
 
-def test_the_data_of_the_page_grow_with_the_rows_and_not_with_their_square() -> None:
+def test_the_page_data_the_page_grow_with_the_rows_and_not_with_their_square() -> None:
     assert _passes(2) == _passes(40)

@@ -25,11 +25,11 @@ from tensordiff.cli.options import DUMP, comparison, json_option
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
 from tensordiff.cli.summary import why_unknown
-from tensordiff.cli.table import COLOURS, Table
+from tensordiff.cli.table import Table
 from tensordiff.compare.row import Row
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
 from tensordiff.report.json import bisect_json, dumps
-from tensordiff.report.labels import GLYPHS, label, number, sparkline
+from tensordiff.report.labels import COLOURS, GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search

@@ -94,9 +94,8 @@ def _as_json(session: Session, findings: Sequence[Finding], talk: Talk) -> Outco
         outcome = session.outcome(progress.over(session.rows()))
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
-    dumped = session.reference, session.candidate
     found = [*findings, *lint_rows(outcome.rows)]
-    whole = compare_json(*dumped, session.alignment, outcome, found, logits, hint)
+    whole = compare_json(session, outcome, found, logits, hint)
     if outcome.culprit is not None and talk.worst:
         whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, talk.worst)]
     echo(dumps(whole))

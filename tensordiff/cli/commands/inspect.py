@@ -15,13 +15,12 @@ import click
 from tensordiff.cli.options import DUMP, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
-from tensordiff.cli.table import LEVELS
 from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.json import dumps
-from tensordiff.report.labels import number
+from tensordiff.report.labels import LEVELS, number
 from tensordiff.util.sizes import format_bytes
 from tensordiff.util.text_width import columns, fit, pad, wrap
 

@@ -15,12 +15,12 @@ from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.cli.options import DUMP, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
-from tensordiff.cli.table import LEVELS
 from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.errors import printable
 from tensordiff.report.json import dumps
+from tensordiff.report.labels import LEVELS
 
 
 @click.command("lint")

@@ -22,11 +22,11 @@ from tensordiff.cli.summary import why_unknown
 from tensordiff.compare.row import Row
 from tensordiff.errors import AlignError, WriteError, printable
 from tensordiff.report.change import Change, change, change_json, change_markdown, change_text, read_comparison
-from tensordiff.report.formats import format_for, write_story
+from tensordiff.report.formats import render_for, write_model
 from tensordiff.report.json import dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.labels import label
-from tensordiff.report.model import tell
+from tensordiff.report.model import build_report
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -75,22 +75,22 @@ class Wish(NamedTuple):
 def report(request: Request, wish: Wish) -> int:
     """Compare and write; the exit status. Raises, all being written, where it could not be told."""
     for path in wish.outputs:
-        format_for(path)  # a suffix nobody knows is said before the work, not after it
+        render_for(path)  # a suffix nobody knows is said before the work, not after it
     session = opened(request)
     outcome = measured(session)
     rows = None if wish.select is None else _selected(outcome, wish.select)
     stamp = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}" if wish.stamp else None
-    story = tell(session, outcome, rows, wish.title, stamp)
+    model = build_report(session, outcome, rows, wish.title, stamp)
     for path in wish.outputs:
-        write_story(session, story, path)
-    write_junit(wish.junit, outcome, story.title)
+        write_model(model, path)
+    write_junit(wish.junit, outcome, model.title)
     if wish.as_json:
-        echo(str(format_for("report.json")(session, story)).rstrip("\n"))
+        echo(str(render_for("report.json")(model)).rstrip("\n"))
     elif wish.outputs:
-        echo(story.sentence)
+        echo(model.sentence)
         say(f"written: {', '.join(printable(path) for path in wish.outputs)}")
     else:
-        echo(str(format_for("report.txt")(session, story)).rstrip("\n"))
+        echo(str(render_for("report.txt")(model)).rstrip("\n"))
     if outcome.verdict == "unknown":
         raise why_unknown(session, outcome)
     return outcome.exit_status

@@ -33,13 +33,13 @@ from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.json import culprit_json, dumps
 from tensordiff.report.junit import write_junit
-from tensordiff.report.model import Story, tell
+from tensordiff.report.model import ReportModel, build_report
 from tensordiff.report.verify_folder import (
     CANDIDATE_LAYERS,
     REFERENCE_LAYERS,
     WITH,
     WITHOUT,
-    Verified,
+    Verification,
     verify_summary,
     write_scenario,
 )
@@ -138,7 +138,7 @@ def verify(request: Request, sides: Sides, wish: Wish) -> int:
     return outcome.exit_status
 
 
-def verified(request: Request, sides: Sides, wish: Wish, title: str | None = None) -> tuple[Verified, Session]:
+def verified(request: Request, sides: Sides, wish: Wish, title: str | None = None) -> tuple[Verification, Session]:
     """Do it all, and write it all; what was found, and the session that it was found in."""
     title = title or f"{_called(request.candidate)} against {_called(request.reference)}"
     with _layers(request, sides, wish) as taken:
@@ -150,10 +150,10 @@ def verified(request: Request, sides: Sides, wish: Wish, title: str | None = Non
             other = opened(replace(request, candidate=taken.injected))
             injected = _scenario(other, wish.output / WITH, title)
             session = opened(replace(request, injected=taken.injected))
-            whole = tell(session, measured(session), title=without.title)
+            whole = build_report(session, measured(session), title=without.title)
         else:
             whole = without
-        found = Verified(whole, without, injected, taken.left_out, has_layers=wish.save_layers or not taken.made)
+        found = Verification(whole, without, injected, taken.left_out, has_layers=wish.save_layers or not taken.made)
         write_file(wish.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(wish.junit, whole.outcome, whole.title)
         if wish.save_layers:
@@ -166,14 +166,14 @@ def _called(side: Path) -> str:
     return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
 
 
-def _scenario(session: Session, folder: Path, title: str) -> Story:
-    story = tell(session, measured(session), title=title)
-    write_scenario(session, story, folder)
-    return story
+def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
+    model = build_report(session, measured(session), title=title)
+    write_scenario(model, folder)
+    return model
 
 
-def _as_json(found: Verified, wish: Wish) -> dict[str, object]:
-    stories = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
+def _as_json(found: Verification, wish: Wish) -> dict[str, object]:
+    models = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
     return {
         "schema": SCHEMA,
         "output": str(wish.output),
@@ -183,8 +183,8 @@ def _as_json(found: Verified, wish: Wish) -> dict[str, object]:
         "victims": [row.pair.name for row in found.whole.victims],
         "left_out": found.left_out or None,
         "scenarios": {
-            name: {"verdict": story.verdict, "pairs": len(story.rows), "counts": story.counts, **story.statistics}
-            for name, story in stories.items()
+            name: {"verdict": model.verdict, "pairs": len(model.rows), "counts": model.counts, **model.statistics}
+            for name, model in models.items()
         },
     }
 

@@ -34,7 +34,7 @@ from tensordiff.cli.streams import echo, say
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
 from tensordiff.report.json import dumps
-from tensordiff.report.labels import GLYPHS, label, number
+from tensordiff.report.labels import glyph_of, label, number
 from tensordiff.report.markdown import code, prose, table
 from tensordiff.session.request import Request
 from tensordiff.util.atomic_write import write_file
@@ -210,16 +210,13 @@ def _settings(path: Path, usual: Settings, table: Any) -> Settings:
 # --- telling --------------------------------------------------------------------------------------
 
 
-def _glyph(result: Result) -> str:
-    return next(glyph for name, glyph in GLYPHS.items() if name == result.verdict)
-
-
 def _table(results: list[Result]) -> Iterator[str]:
     wide = max(len(result.name) for result in results)
     for result in results:
         culprit = f"{result.culprit} {result.rel_l2}" if result.culprit else ""
         said = result.sentence if result.verdict == "unknown" else culprit
-        yield f"{_glyph(result)} {result.name:{wide}}  {result.verdict:8} {result.pairs:>6} pairs  {said}".rstrip()
+        glyph = glyph_of(result.verdict)
+        yield f"{glyph} {result.name:{wide}}  {result.verdict:8} {result.pairs:>6} pairs  {said}".rstrip()
 
 
 def _summary(results: list[Result]) -> Iterator[str]:
@@ -227,7 +224,7 @@ def _summary(results: list[Result]) -> Iterator[str]:
     yield f"# {good} of {len(results)} models hold"
     yield ""
     lines = (
-        (_glyph(result), f"[{result.name}]({result.name}/summary.md)", result.verdict, str(result.pairs),
+        (glyph_of(result.verdict), f"[{result.name}]({result.name}/summary.md)", result.verdict, str(result.pairs),
          code(result.culprit) if result.culprit else "", result.rel_l2, prose(result.sentence))
         for result in results
     )  # fmt: skip

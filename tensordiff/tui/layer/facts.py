@@ -14,7 +14,7 @@ from textual.geometry import Size
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, number, shape_of
+from tensordiff.report.labels import GLYPHS, format_shape, number
 from tensordiff.tui.layer.pane import Line, Pane, Piece, wrapped
 from tensordiff.tui.layer.subject import Subject
 from tensordiff.tui.text import fit
@@ -84,7 +84,7 @@ class FactsPane(Pane[Facts]):
             own = facts.shapes[k] if facts.shapes else ""
             yield _two_ends((f"{side:<{_LABEL}}", "muted"), printable(entry.name), own, width)
         if row.shape is not None and row.views:
-            seen = f"{shape_of(row.shape)}, by {', '.join(row.views)}"
+            seen = f"{format_shape(row.shape)}, by {', '.join(row.views)}"
             yield [(f"{'seen as':<{_LABEL}}", "muted"), (fit(printable(seen), max(8, width - _LABEL)), "")]
         why = f"{self.role}: {row.verdict.why}" if self.role else row.verdict.why
         yield from self._said("because", printable(why), width)

@@ -26,6 +26,7 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.errors import AlignError, printable
 from tensordiff.report.labels import GLYPHS
 from tensordiff.session.session import Session
+from tensordiff.tui.text import VERDICT_STYLES
 
 _MEASURED = 64
 """Layers of a map that are read before it is accepted."""
@@ -158,9 +159,6 @@ def shown_spec(entry: Entry) -> str:
     return f"{list(spec.shape)} {name_of(spec.dtype)}"
 
 
-_STYLES = {"agrees": "green", "drifts": "yellow", "diverges": "bold red", "unknown": "magenta"}
-
-
 def shown(session: Session, trial: Trial, is_done: bool) -> Text:
     """A trial as lines; what is not measured yet is told by dots."""
     text = Text().append(_first(trial.rows[0]) if trial.rows else "" if is_done else "…\n")
@@ -176,7 +174,7 @@ def shown(session: Session, trial: Trial, is_done: bool) -> Text:
 
 def _first(row: Row) -> Text:
     """The layer that was named."""
-    glyph, style = GLYPHS[row.verdict.name], _STYLES[row.verdict.name]
+    glyph, style = GLYPHS[row.verdict.name], VERDICT_STYLES[row.verdict.name]
     if row.diff is None:
         return Text(f"{glyph} {printable(row.verdict.why)}\n", style)
     views = f" after {', '.join(row.views)}" if row.views else ""
@@ -196,7 +194,8 @@ def _all(trial: Trial, is_done: bool) -> Text:
     if worst is not None:
         far = f"rel L2 {worst.diff.rel_l2:.1e}" if worst.diff is not None else "not comparable"
         text.append(
-            f"; of {measured} measured the worst is {GLYPHS[worst.verdict.name]} {far}", _STYLES[worst.verdict.name]
+            f"; of {measured} measured the worst is {GLYPHS[worst.verdict.name]} {far}",
+            VERDICT_STYLES[worst.verdict.name],
         )
         text.append(printable(f" at {worst.pair.name}"), "dim")
     return text.append("\n" if is_done or measured == total else " …\n")

@@ -17,9 +17,8 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
 from tensordiff.tui.table.frames import SummaryFrame
 from tensordiff.tui.table.model import VERDICTS, Listing
-from tensordiff.tui.text import bar, plain
+from tensordiff.tui.text import VERDICT_STYLES, bar, plain
 
-_STYLES = {"agrees": "green", "drifts": "yellow", "diverges": "bold red", "unknown": "magenta"}
 _BAR = 20
 _FACTS = ("framework", "dtype", "device")
 
@@ -82,14 +81,14 @@ def _verdict(facts: Facts) -> Text:
         done, total = facts.listing.measured, len(facts.listing)
         return Text(f"measured {done} of {total} ").append(bar(done, max(1, total), _BAR))
     where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else ""
-    return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", _STYLES[outcome.verdict])
+    return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", VERDICT_STYLES[outcome.verdict])
 
 
 def _counts(listing: Listing) -> Iterable[Text]:
     counts = np.bincount(listing.verdicts, minlength=len(VERDICTS))
     for name, glyph in GLYPHS.items():
         if count := int(counts[VERDICTS.index(name)]):
-            yield Text(f"{glyph} {count} {name}", _STYLES[name])
+            yield Text(f"{glyph} {count} {name}", VERDICT_STYLES[name])
 
 
 def _findings(findings: Sequence[Finding]) -> Text:
