@@ -10,7 +10,7 @@ from threading import Timer
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tensordiff.util.text_width import fit, pad
+from tensordiff.util.text_width import cut_middle, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1
@@ -105,8 +105,8 @@ class Bar(Line):
 
 def _told(what: str, done: int, total: int) -> str:
     if not total:
-        return fit(what, _WIDE)
-    return f"{_bar(done, total)} {done}/{total} {pad(fit(what, _WIDE), _WIDE)}"
+        return cut_middle(what, _WIDE)
+    return f"{_bar(done, total)} {done}/{total} {pad(cut_middle(what, _WIDE), _WIDE)}"
 
 
 def _bar(done: int, total: int) -> str:

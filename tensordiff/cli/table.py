@@ -17,7 +17,7 @@ from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.labels import COLOURS, GLYPHS, LEVELS, label, number, short, sparkline
 from tensordiff.session.session import Session
-from tensordiff.util.text_width import columns, fit, pad
+from tensordiff.util.text_width import columns, cut_middle, pad
 
 
 class Column(NamedTuple):
@@ -71,7 +71,7 @@ class Table:
     def _dump(self, side: str, dump: Dump) -> None:
         about = f"  ({dump.format}, {len(dump)} entries)"
         room = None if self.page.wide is None else self.page.wide - 11 - len(about)
-        echo(f"{side:9}  {fit(printable(dump.path), room)}{about}")
+        echo(f"{side:9}  {cut_middle(printable(dump.path), room)}{about}")
 
     def _headings(self) -> list[str]:
         extra = ["in→out×"] * self.has_amplification + ["injected"] * self.has_injected + ["golden×"] * self.has_golden
@@ -87,7 +87,7 @@ class Table:
         line = self._line(
             glyph,
             str(row.pair.index),
-            fit(name, self.name_width) if terse else short(name),
+            cut_middle(name, self.name_width) if terse else short(name),
             self._numbers(row),
             bars if terse else bars + why,
         )

@@ -16,6 +16,7 @@ from tensordiff.align.match import Pair
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
+from tensordiff.util.text_width import cut_middle
 
 GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
 """A glyph for each verdict; a colour never stands alone."""
@@ -25,7 +26,7 @@ LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "c
 """Glyph and colour for each level of a lint finding."""
 _NUMBER = 8
 _NAMELESS = "(no name)"
-_LONGEST = 300  # characters of a name in a line that has more to tell
+_LONGEST = 300
 
 
 def glyph_of(verdict: str) -> str:
@@ -47,12 +48,9 @@ def entry_label(entry: Entry) -> str:
     return printable(entry.name or _NAMELESS)
 
 
-def short(text: str, width: int = _LONGEST) -> str:
-    """Cut in the middle: a layer's number and its last part tell it from others."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 3
-    return f"{text[:head]}…{text[head + 1 - width :]}"
+def short(text: str) -> str:
+    """A name in a line that has more to tell: what is longer than 300 characters loses its middle."""
+    return cut_middle(text, _LONGEST, len)
 
 
 def number(value: float | None) -> str:
@@ -71,11 +69,6 @@ def format_shape(shape: Sequence[int] | None) -> str:
 def counted(count: int, noun: str) -> str:
     """How many of something, in the right number."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def cut(text: str, width: int) -> str:
-    """At most so many characters; what is left out is marked."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 _COMPONENTS = (

@@ -24,11 +24,12 @@ from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import printable
 from tensordiff.report.json import mse_summary
-from tensordiff.report.labels import GLYPHS, counted, cut, entry_label, format_shape, label, number, short
+from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short
 from tensordiff.report.row_detail import RowDetail, row_detail
 from tensordiff.search.outcome import Outcome, culprits
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.util.text_width import cut_end
 
 _MOST_DETAILS = 20  # rows that are read again and shown in detail
 _MOST_DIFFERENCES = 20  # of the execution order
@@ -303,7 +304,7 @@ def _flat(facts: Mapping[str, object], before: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         elif value is not None:
-            yield f"{before}{name}", cut(printable(_text(value)), _LONGEST_FACT)
+            yield f"{before}{name}", cut_end(printable(_text(value)), _LONGEST_FACT, len)
 
 
 def _text(value: object) -> str:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tensordiff.errors import printable
-from tensordiff.report.labels import component, cut, label
+from tensordiff.report.labels import component, label
 from tensordiff.report.model import ReportModel
+from tensordiff.util.text_width import cut_end
 
 # Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
 STYLES = {
@@ -192,9 +193,13 @@ def _labels(panel: Scenario, model: ReportModel) -> list[PointLabel]:
     first = [point for point in panel.points if culprit is not None and point.position == culprit.pair.index]
     rest = [point for point in outliers(panel.points) if point not in first]
     return [
-        PointLabel(plain(cut(point.label, _LONGEST_LABEL)), (point.position, _height(point.mse, ends)), point in first)
+        PointLabel(_label_text(point), (point.position, _height(point.mse, ends)), point in first)
         for point in (*first, *rest)
     ]
+
+
+def _label_text(point: Point) -> str:
+    return plain(cut_end(point.label, _LONGEST_LABEL, len))
 
 
 def place_labels(axis: Any, labels: Sequence[PointLabel], points: Sequence[tuple[float, float]]) -> None:

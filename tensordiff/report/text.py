@@ -43,7 +43,7 @@ def _section(title: str) -> Lines:
 
 
 def _compared(model: ReportModel) -> Lines:
-    yield from _section("Session")
+    yield from _section("Compared")
     yield _side("reference", model.reference)
     yield _side("candidate", model.candidate)
     yield f"verdict    {GLYPHS[model.verdict]} {model.verdict}"

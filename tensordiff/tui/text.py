@@ -7,27 +7,17 @@ from rich.text import Text
 
 from tensordiff.errors import printable
 from tensordiff.report.labels import COLOURS
+from tensordiff.util.text_width import cut_middle
 
 VERDICT_STYLES = {**COLOURS, "diverges": f"bold {COLOURS['diverges']}"}
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly so many cells: padded, or cut in the middle, since a layer's number and last part tell it from others."""
+    """Exactly so many cells: padded, or cut in the middle."""
     if width <= 0:
         return ""
-    size = cell_len(text)
-    if size <= width:
-        return text + " " * (width - size)
-    head = (width - 1) // 3
-    return f"{set_cell_size(text[: 4 * head], head)}…{_tail(text, width - 1 - head)}"
-
-
-def _tail(text: str, width: int) -> str:
-    """The end of a text in exactly so many cells."""
-    some = text[-4 * width :] if width else ""
-    while cell_len(some) > width:
-        some = some[1:]
-    return " " * (width - cell_len(some)) + some
+    shown = cut_middle(text, width, cell_len)
+    return shown + " " * (width - cell_len(shown))
 
 
 def right(text: str, width: int) -> str:

@@ -1,18 +1,24 @@
-"""Text by the columns it takes: a wide character takes two, an accent that stands on another none."""
+"""Text cut, padded and wrapped to a width.
+
+A width is counted in columns of a terminal: a wide character takes two, a combining accent none. The cutting functions
+take another ``measure`` where a width means something else: ``len`` for files, Rich's ``cell_len`` in the app.
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
+
+Measure = Callable[[str], int]
 
 
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
+    return len(text) if text.isascii() else sum(map(_character_columns, text))
 
 
-def _columns(character: str) -> int:
+def _character_columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -23,19 +29,24 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
 
 
-def fit(text: str, width: int | None) -> str:
-    """Cut in the middle: a layer's number and its last part tell it from others. None is as wide as it takes."""
-    if width is None or columns(text) <= width:
+def cut_middle(text: str, width: int | None, measure: Measure = columns) -> str:
+    """Cut out the middle: a layer's number and its last part tell it from others. None is as wide as it takes."""
+    if width is None or measure(text) <= width:
         return text
-    head = _head(text, (width - 1) // 3)
-    tail = _head(text[::-1], width - 1 - columns(head))[::-1]
+    head = _head(text, (width - 1) // 3, measure)
+    tail = _head(text[::-1], width - 1 - measure(head), measure)[::-1]
     return f"{head}…{tail}"
 
 
-def _head(text: str, width: int) -> str:
+def cut_end(text: str, width: int, measure: Measure = columns) -> str:
+    """Cut off the end."""
+    return text if measure(text) <= width else f"{_head(text, width - 1, measure)}…"
+
+
+def _head(text: str, width: int, measure: Measure = columns) -> str:
     """As much of the beginning as fits. A few accents a character are kept, a heap of them is not."""
     some = text[: 4 * width]
-    return some[: sum(total <= width for total in accumulate(map(_columns, some)))]
+    return some[: sum(total <= width for total in accumulate(map(measure, some)))]
 
 
 def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> Iterator[str]:

@@ -21,7 +21,7 @@ from tensordiff.report.change import (
     read_comparison,
 )
 from tests.making import nudged, numbers
-from tests.report.ground import HOSTILE, compared
+from tests.report.comparisons import HOSTILE, compared
 
 A = numbers(4, 16)
 Tensors = dict[str, Array]

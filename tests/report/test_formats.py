@@ -23,7 +23,7 @@ from tensordiff.report.html import page_data
 from tensordiff.report.model import build_report
 from tests import processes
 from tests.making import SAMPLES, numbers
-from tests.report.ground import FORMATS, HOSTILE, compared, report, samples, written
+from tests.report.comparisons import FORMATS, HOSTILE, compared, report, samples, written
 
 A = numbers(2, 6)
 

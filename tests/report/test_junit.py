@@ -8,7 +8,7 @@ import pytest
 
 from tensordiff.report.junit import junit
 from tests.making import numbers
-from tests.report.ground import HOSTILE, compared, samples
+from tests.report.comparisons import HOSTILE, compared, samples
 
 A = numbers(2, 6)
 

@@ -22,7 +22,7 @@ from tensordiff.errors import DumpError, TensordiffError, printable
 from tensordiff.report.json import dumps
 from tensordiff.report.labels import LEVELS, number
 from tensordiff.util.sizes import format_bytes
-from tensordiff.util.text_width import columns, fit, pad, wrap
+from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 
 
 @click.command("inspect")
@@ -124,7 +124,7 @@ class _Layout(NamedTuple):
     def lines(self, record: dict[str, Any]) -> Iterator[str]:
         """An entry on one line; on a terminal, its statistics or what is wrong with it on the next."""
         name = printable(record["name"])
-        name = name if self.page.wide is None else fit(name, self.name_width)
+        name = name if self.page.wide is None else cut_middle(name, self.name_width)
         step = f"{record['step']:>3} " if self.has_steps else ""
         more = f"? {printable(record['problem'])}" if record["problem"] else _stats_cells(record.get("stats"))
         line = f"{step}{pad(name, self.name_width)} {_about(record)}".rstrip()

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from textual.message import Message
 
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, cut, label, number
+from tensordiff.report.labels import GLYPHS, label, number
 from tensordiff.search.neighbours import RowNeighbours
 from tensordiff.tui.layer.pane import Line, ListPane
 from tensordiff.tui.layer.subject import Subject
 from tensordiff.tui.text import fit
+from tensordiff.util.text_width import cut_end
 
 
 class Neighbours(NamedTuple):
@@ -93,7 +95,7 @@ def _line(row: Row, width: int) -> Line:
     room = max(12, min(60, width - 32))
     start = f"  {GLYPHS[name]} {name:<9}{error:>9}  {row.pair.index:>6}  {fit(label(row.pair), room)}"
     rest = max(0, width - room - 32)
-    why = f"  {cut(printable(row.verdict.why), rest - 2)}" if rest > 20 else ""
+    why = f"  {cut_end(printable(row.verdict.why), rest - 2, cell_len)}" if rest > 20 else ""
     return [(start, name if name != "agrees" else ""), (why, "muted")]
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len
+
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.dump.dtypes import Array
-from tensordiff.report.labels import cut, number
+from tensordiff.report.labels import number
 from tensordiff.tui.layer.pane import Line, ListPane
 from tensordiff.tui.layer.subject import Subject
+from tensordiff.util.text_width import cut_end
 
 SHOWN = 100
 _PART = 1 << 20
@@ -47,7 +50,7 @@ class WorstPane(ListPane[Worst]):
             return [[("no element differs", "title")]]
         title = f"the {count} worst of {answer.total:,} elements"
         place, value = self._widths(answer)
-        names = cut(f"[{', '.join(answer.names)}]", place)
+        names = cut_end(f"[{', '.join(answer.names)}]", place, cell_len)
         columns = f"{'#':>4}  {names:<{place}} {'reference':>{value}} {'candidate':>{value}}"
         return [
             [(title, "title"), ("  enter: see it among its neighbours", "muted")],

@@ -6,7 +6,7 @@ import numpy as np
 
 from tensordiff.tui.comparison.measurement import finished
 from tests.making import numbers
-from tests.report.ground import compared
+from tests.report.comparisons import compared
 
 
 def test_what_the_values_make_doubtful_is_told_at_the_end() -> None:

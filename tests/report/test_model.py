@@ -8,7 +8,7 @@ import pytest
 from tensordiff.report.labels import label
 from tensordiff.report.model import build_report, run_facts
 from tests.making import nudged, numbers
-from tests.report.ground import compared, samples
+from tests.report.comparisons import compared, samples
 
 A = numbers(3, 8)
 

@@ -12,7 +12,7 @@ import pytest
 from tensordiff.report import write_report
 from tests import processes
 from tests.making import numbers
-from tests.report.ground import HOSTILE, compared, samples
+from tests.report.comparisons import HOSTILE, compared, samples
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

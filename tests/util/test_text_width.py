@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.report.labels import number
-from tensordiff.util.text_width import columns, fit, pad, wrap
+from tensordiff.util.text_width import columns, cut_end, cut_middle, pad, wrap
 
 TEXT = st.text(st.sampled_from("ab .語é\u0301—"), max_size=60)
 
@@ -18,18 +19,31 @@ def test_columns(text: str, wide: int) -> None:
 
 
 def test_a_name_is_cut_in_the_middle() -> None:
-    assert fit("model.layers.17.mlp.down_proj", 20) == "model.…mlp.down_proj"
-    assert fit("short", 20) == "short"
-    assert fit("語語語語", 5) == "…語語"
+    assert cut_middle("model.layers.17.mlp.down_proj", 20) == "model.…mlp.down_proj"
+    assert cut_middle("short", 20) == "short"
+    assert cut_middle("語語語語", 5) == "…語語"
 
 
 @given(TEXT, st.integers(2, 30))
 def test_what_is_fitted_fits(text: str, width: int) -> None:
-    assert columns(fit(text, width)) <= width
+    assert columns(cut_middle(text, width)) <= width
+
+
+@given(TEXT, st.integers(2, 30))
+def test_what_is_cut_fits_and_keeps_its_beginning(text: str, width: int) -> None:
+    shown = cut_end(text, width)
+    assert columns(shown) <= width
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
+
+
+@pytest.mark.parametrize(("cut", "text"), [(cut_middle, "語…語語語"), (cut_end, "語語語語…")])
+def test_a_width_may_be_counted_in_characters(cut: Callable[..., str], text: str) -> None:
+    assert cut("語" * 6, 5, len) == text
+    assert cut("語" * 5, 5, len) == "語" * 5
 
 
 def test_nothing_is_cut_where_there_is_no_width() -> None:
-    assert fit("a" * 500, None) == "a" * 500
+    assert cut_middle("a" * 500, None) == "a" * 500
 
 
 @given(TEXT)
@@ -61,18 +75,3 @@ def test_a_very_long_word_takes_few_steps() -> None:
 
 def test_without_a_width_there_is_one_line() -> None:
     assert list(wrap("one  two " * 100, None, "* ", "  ")) == ["* " + "one  two " * 100]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (1.234e-7, "1.23e-07"),
-        (1e-300, "1.0e-300"),
-        (-1e300, "-1.0e+300"),
-        (float("nan"), "nan"),
-        (float("-inf"), "-inf"),
-    ],
-)
-def test_numbers(value: float, text: str) -> None:
-    assert number(value) == text
