@@ -1,144 +1,89 @@
-"""Finding out what lies at a path, by looking and never by asking.
+"""Opening a dump whose format is not known.
 
-A reader is one module with one function: it is shown what was ``DumpPath`` at the path and either
-answers with a ``Dump`` or says ``None``, not mine. ``READERS`` lists them, most particular first; a
-new format is one module and one line here. A folder of folders ``0``, ``1``, … is one dump a step.
+``open_dump`` shows the path to each reader in turn (``readers.READERS``, most particular first); the
+first that knows it opens it. A folder of folders ``0``, ``1``, … is the steps of one run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 
-from tensordiff.dump.files import list_files, map_file
+from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.names import natural_key
+from tensordiff.dump.readers import SUFFIXES, readers
 from tensordiff.errors import NotADump, printable
 
-
-@dataclass(frozen=True)
-class DumpPath:
-    """What lies at a path: one look, shared by all readers."""
-
-    path: Path
-
-    @cached_property
-    def is_folder(self) -> bool:
-        """Whether the path is a folder."""
-        return self.path.is_dir()
-
-    @cached_property
-    def _listing(self) -> tuple[list[str], list[Problem]]:
-        return list_files(self.path) if self.is_folder else ([], [])
-
-    @property
-    def files(self) -> list[str]:
-        """Names of a folder's files in natural order; none where the path is a file."""
-        return self._listing[0]
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """What a folder holds that was left out."""
-        return tuple(self._listing[1])
-
-    def named(self, *suffixes: str) -> list[str]:
-        """The folder's files with one of these suffixes, in natural order."""
-        return [name for name in self.files if name.lower().endswith(suffixes)]
-
-    @cached_property
-    def head(self) -> bytes:
-        """The first bytes of a file, by which formats are told apart."""
-        return b"" if self.is_folder else map_file(self.path)[:64]
-
-
-Reader = Callable[[DumpPath], Dump | None]
-
-
-def readers() -> tuple[Reader, ...]:
-    """Every format, most particular first."""
-    from tensordiff.dump.readers import max as max_files
-    from tensordiff.dump.readers import native, verify_layers
-    from tensordiff.dump.readers import npy as numpy_files
-    from tensordiff.dump.readers import safetensors as safetensors_files
-    from tensordiff.dump.readers.torch import reader as torch_files
-
-    return (
-        native.look,
-        verify_layers.look,
-        safetensors_files.look,
-        torch_files.look,
-        max_files.look,
-        numpy_files.look,
-    )
+_KNOWN = ", ".join(SUFFIXES)
 
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
-    """Open whatever dump lies at a path. Touches headers at most."""
+    """Open the dump at a path, whatever its format. Reads headers at most."""
     try:
         return _open(DumpPath(Path(path)), path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and who may read it") from error
+        raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
 
 
-def _open(found: DumpPath, path: str | os.PathLike[str]) -> Dump:
-    if not found.path.exists():
+def _open(at: DumpPath, path: str | os.PathLike[str]) -> Dump:
+    if not at.path.exists():
         raise NotADump(f"{printable(path)}: no such file or folder; check the path")
-    dump = _ask_readers(found)
-    if dump is None and (dump := _steps(found)) is None:
-        raise NotADump(f"{printable(path)}: {_why_not(found)}")
+    if (dump := _ask_readers(at)) is None and (dump := _open_steps(at)) is None:
+        raise NotADump(f"{printable(path)}: {_why_not(at)}")
     return dump
 
 
-def _ask_readers(found: DumpPath) -> Dump | None:
-    return next((dump for reader in readers() if (dump := reader(found)) is not None), None)
+def _ask_readers(at: DumpPath) -> Dump | None:
+    return next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
 
 
-def _steps(found: DumpPath) -> Dump | None:
-    """Folders named by number, each a dump of one format, are the steps of one run."""
-    if not found.is_folder:
+def _open_steps(at: DumpPath) -> Dump | None:
+    """Folders named by number, each a dump, as the steps of one run."""
+    if not at.is_folder:
         return None
-    steps, twins = _step_folders(found)
-    dumps = {step: _ask_readers(DumpPath(found.path / name)) for step, name in steps.items()}
-    parts = {step: dump for step, dump in dumps.items() if dump is not None}
-    if not parts:
+    folders, duplicates = _step_folders(at)
+    opened = {step: _ask_readers(DumpPath(at.path / name)) for step, name in folders.items()}
+    dumps = {step: dump for step, dump in opened.items() if dump is not None}
+    if not dumps:
         return None
-    first = next(iter(parts.values()))
-    nothing = "holds no tensors we know, though the other steps do; capture it again, or remove it"
-    unknown = tuple(Problem(name, nothing, is_unread=True) for step, name in steps.items() if step not in parts)
+    first = next(iter(dumps.values()))
+    why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
+    unknown = tuple(Problem(name, why, is_unread=True) for step, name in folders.items() if step not in dumps)
     return replace(
         first,
-        path=found.path,
-        entries=tuple(e._replace(step=step) for step, dump in parts.items() for e in dump.entries),
-        ordered=all(dump.ordered for dump in parts.values()),
-        interrupted=any(dump.interrupted for dump in parts.values()),
-        problems=found.problems
-        + twins
+        path=at.path,
+        entries=tuple(e._replace(step=step) for step, dump in dumps.items() for e in dump.entries),
+        ordered=all(dump.ordered for dump in dumps.values()),
+        interrupted=any(dump.interrupted for dump in dumps.values()),
+        problems=at.problems
+        + duplicates
         + unknown
-        + tuple(p._replace(file=f"{steps[step]}/{p.file}") for step, dump in parts.items() for p in dump.problems),
+        + tuple(p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems),
     )
 
 
-def _step_folders(found: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
-    """Step numbers and their folders, and folders left out because another is that step; links out count as none."""
-    out = {problem.file for problem in found.problems}
-    names = [p.name for p in found.path.iterdir() if p.name.isdecimal() and p.is_dir() and p.name not in out]
-    steps: dict[int, str] = {}
+def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
+    """The folder of each step, and the folders left out because another has that number too."""
+    bad_links = {problem.file for problem in at.problems}
+    names = [p.name for p in at.path.iterdir() if p.name.isdecimal() and p.is_dir() and p.name not in bad_links]
+    folders: dict[int, str] = {}
     for name in sorted(names, key=lambda name: (natural_key(name), name)):
-        steps.setdefault(int(name), name)
-    twins = sorted(set(names) - set(steps.values()))
+        folders.setdefault(int(name), name)
+    duplicates = sorted(set(names) - set(folders.values()))
     why = "is left out: {} is step {} too"
-    return steps, tuple(Problem(name, why.format(steps[int(name)], int(name)), is_unread=True) for name in twins)
+    return folders, tuple(
+        Problem(name, why.format(folders[int(name)], int(name)), is_unread=True) for name in duplicates
+    )
 
 
-def _why_not(found: DumpPath) -> str:
-    if not found.is_folder:
-        return "is not a tensor file we know (.safetensors, .pt, .max, .npy, .npz)"
-    inside = sorted(p.name for p in found.path.iterdir() if p.is_dir())[:3]
-    if not found.files and not inside:
+def _why_not(at: DumpPath) -> str:
+    if not at.is_folder:
+        return f"is not a tensor file we know ({_KNOWN})"
+    inside = sorted(p.name for p in at.path.iterdir() if p.is_dir())[:3]
+    if not at.files and not inside:
         return "is an empty folder; was the dump written somewhere else?"
-    hint = f"; did you mean {printable(found.path / inside[0])}?" if inside else ""
-    return f"holds no tensors we know (.safetensors, .pt, .max, .npy, .npz){hint}"
+    hint = f"; did you mean {printable(at.path / inside[0])}?" if inside else ""
+    return f"holds no tensors we know ({_KNOWN}){hint}"

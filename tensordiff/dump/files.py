@@ -1,13 +1,8 @@
-"""The only code that opens a dump's files.
+"""Reading the bytes of a dump's files: the only code that opens them, or parses their JSON.
 
-Files are mapped, never read whole, unless they are so small that reading is quicker. Everything a
-header claims about offsets is checked here, once, before numpy sees it. A dump may come from a
-stranger: a folder's members must lie in that folder.
-
-The only code that parses JSON from a dump.
-
-Stricter than ``json.loads``: a name given twice is an error, because which of the two counts would
-be a guess. Every way a stranger's JSON can fail comes out as one ``BadFile``.
+Files are mapped, never read whole, unless they are so small that reading is quicker. Whatever a
+header claims about offsets and shapes is checked here, once, before numpy sees it. JSON is read more
+strictly than ``json.loads`` does: a key given twice is an error, since either could be meant.
 """
 
 from __future__ import annotations
@@ -25,16 +20,15 @@ from typing import Any
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Problem, Spec
-from tensordiff.dump.names import natural_key
-from tensordiff.errors import BadFile, NotADump, printable
+from tensordiff.dump.model import Spec
+from tensordiff.errors import BadFile
 
 Buffer = mmap.mmap | bytes
 
 MAX_RANK = 64  # numpy's own limit
 _MAX_BYTES = (1 << 63) - 1  # numpy's own limit
 _READ_BELOW = 1 << 16  # under this, one read() costs less than mapping and unmapping
-_AT_ONCE = 1 << 14  # so much is read without asking for the size: a folder may hold many thousands of such files
+_FIRST_READ = 1 << 14  # read before asking for the size: for most files of a large folder this is all of it
 
 
 def map_file(path: str | os.PathLike[str]) -> Buffer:
@@ -43,22 +37,23 @@ def map_file(path: str | os.PathLike[str]) -> Buffer:
         # O_NONBLOCK: opening a fifo must not wait for a writer that never comes.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
-        raise BadFile(path, f"cannot be opened ({_reason(error)})") from error
+        raise BadFile(path, f"cannot be opened ({reason(error)})") from error
     try:
-        begin = os.read(handle, _AT_ONCE)
-        if len(begin) < _AT_ONCE:
-            return begin
+        head = os.read(handle, _FIRST_READ)
+        if len(head) < _FIRST_READ:
+            return head
         size = os.fstat(handle).st_size
         if size < _READ_BELOW:
-            return begin + os.read(handle, size - len(begin))
+            return head + os.read(handle, size - len(head))
         return mmap.mmap(handle, size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise BadFile(path, f"cannot be read ({_reason(error)})") from error
+        raise BadFile(path, f"cannot be read ({reason(error)})") from error
     finally:
         os.close(handle)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What the system says went wrong, as part of a sentence."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
@@ -70,18 +65,18 @@ class MappedFile:
 
     @property
     def buffer(self) -> Buffer:
-        """The whole file. Few stay mapped: each keeps a file open, and a dump may have more than may be."""
-        return _keep_mapped(self)
+        """The whole file. Only the last 64 stay mapped: each keeps a file open, and a process may open only so many."""
+        return _recently_mapped(self)
 
 
 @lru_cache(maxsize=64)
-def _keep_mapped(file: MappedFile) -> Buffer:
+def _recently_mapped(file: MappedFile) -> Buffer:
     return map_file(file.path)
 
 
 @dataclass(frozen=True, slots=True)
 class FileTensor:
-    """A tensor lying at an offset of a file, contiguous or strided (strides count elements)."""
+    """A tensor at an offset of a file, contiguous or strided (strides count elements)."""
 
     file: MappedFile
     offset: int
@@ -100,12 +95,12 @@ def view_buffer(
     spec: Spec,
     strides: tuple[int, ...] | None = None,
 ) -> Array:
-    """See part of a buffer as a tensor, after checking that it lies inside."""
+    """Part of a buffer as a tensor, after checking that it lies inside."""
     shape, dtype = spec
     room = len(buffer) - math.prod(shape) * dtype.itemsize
     if strides is None and 0 <= offset <= room and min(shape, default=1) > 0 and len(shape) <= MAX_RANK:
         return np.ndarray(shape, dtype, buffer, offset)  # the common case: what fits is never too large for numpy
-    if len(shape) > MAX_RANK or offset < 0 or _spread(shape) * dtype.itemsize > _MAX_BYTES:
+    if len(shape) > MAX_RANK or offset < 0 or _numpy_size(shape) * dtype.itemsize > _MAX_BYTES:
         raise BadFile(path, f"claims an impossible shape {list(shape)!s:.200} at offset {offset}")
     reach = math.prod(shape) if strides is None else _reach(shape, strides)
     if offset + reach * dtype.itemsize > len(buffer):
@@ -121,13 +116,13 @@ def view_buffer(
     return np.ndarray(shape, dtype, buffer, offset, steps)
 
 
-def _spread(shape: tuple[int, ...]) -> int:
-    """What numpy counts a shape as: it refuses sizes past its limit even of a tensor without elements."""
+def _numpy_size(shape: tuple[int, ...]) -> int:
+    """The size numpy checks against its limit, where an empty dimension counts as 1."""
     return math.prod(max(n, 1) for n in shape) if min(shape, default=0) >= 0 else _MAX_BYTES + 1
 
 
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements past its start a strided tensor reaches. Negative strides never leave torch."""
+    """How many elements past its start a strided tensor reaches. torch writes no negative strides."""
     if 0 in shape:
         return 0
     if any(s < 0 for s in strides) or len(strides) != len(shape):
@@ -135,62 +130,19 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
-def list_files(folder: Path) -> tuple[list[str], list[Problem]]:
-    """Names of the regular files in a folder in natural order, and what was left out."""
-    names: list[str] = []
-    problems: list[Problem] = []
-    try:
-        with os.scandir(folder) as found:
-            for item in found:
-                if item.is_symlink() and (why := _bad_link(folder, item.name)):
-                    problems.append(Problem(item.name, why, is_unread=_holds_tensors(item.name)))
-                elif item.is_file():
-                    names.append(item.name)
-    except OSError as error:
-        raise NotADump(f"{printable(folder)}: cannot be listed ({_reason(error)})") from error
-    names.sort(key=natural_key)
-    return names, problems
-
-
-def _holds_tensors(name: str) -> bool:
-    """Whether a name is one of a tensor file or of a step's folder."""
-    return name.isdecimal() or name.lower().endswith((".safetensors", ".pt", ".pth", ".max", ".npy", ".npz"))
-
-
-def _bad_link(folder: Path, name: str) -> str | None:
-    """Why a symbolic link is not followed, if it is not."""
-    try:
-        target = (folder / name).resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        return f"is a link that leads nowhere ({_reason(error)})"
-    home = folder.resolve()
-    # The Hugging Face cache keeps snapshots/<revision>/ as links into blobs/ beside it.
-    if target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs"):
-        return None
-    return "is a link to outside the dump; open its target itself if you trust it"
-
-
-def member(folder: Path, name: str) -> Path:
-    """Path of a file that a dump's own index names; it must lie in the folder."""
-    path = folder / name
-    if os.sep in name or "\0" in name or name in ("", ".", "..") or (path.is_symlink() and _bad_link(folder, name)):
-        raise BadFile(folder, f"its index names {name!r}, which is not a file of this folder")
-    return path
-
-
 def parse_json(text: bytes, path: str | os.PathLike[str], what: str) -> Any:
     """Parse JSON text; ``what`` names it in a sentence: ``its header``."""
     try:
-        return json.loads(text.decode(), object_pairs_hook=_without_twins)
+        return json.loads(text.decode(), object_pairs_hook=_unique_keys)
     except RecursionError as error:
         raise BadFile(path, f"{what} is nested too deeply to be real") from error
     except ValueError as error:
         raise BadFile(path, f"{what} is not valid JSON ({error!s:.200}); dump it again") from error
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
-        twin, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"{twin!r:.80} stands in it twice")
+        key, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{key!r:.80} stands in it twice")
     return unique

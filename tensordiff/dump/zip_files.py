@@ -1,23 +1,21 @@
-"""Finding the members of a zip file that lie in it uncompressed, without copying them.
+"""Zip files as ``torch.save`` and ``numpy.savez`` write them.
 
-``torch.save`` and ``numpy.savez`` write zips whose members are stored as they are, so a member is a
-span of the file. ``zipfile`` would build an object per member and copy what it reads; here the table
-of contents is read once and a member costs one look at its header. A compressed or encrypted member
-cannot be mapped, and what it unpacks to is for its sender to choose: ``span`` refuses it.
+Their members are usually stored uncompressed, so a member is a range of the file and can be mapped.
+``zipfile`` would build an object per member and copy what it reads; here the table of contents is read
+once and a member costs one look at its header.
 
-Unpacking what a zip holds compressed, within a bound that is known and believed beforehand.
-
-What unpacks to more or less than it claims, or to other bytes than were packed, is damaged. Memory
-is taken once, for what is claimed, after checking that so few bytes can make so many.
+A compressed member is unpacked into memory that is allocated once, for the size it claims, after checking
+that so few bytes can unpack to so many. One that unpacks to more, less or other bytes is damaged.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct, error
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +40,11 @@ _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF  # "look in the 64-bit record"
 _LONGEST_COMMENT = 0xFFFF
 _MAX_MEMBERS = 1 << 20
 _MAX_TABLE_BYTES = 1 << 28
-_AGAIN = "it is truncated or damaged; dump it again"
+_DAMAGED = "it is truncated or damaged; dump it again"
 
 
 class Span(NamedTuple):
-    """Where some bytes of a file lie."""
+    """A range of bytes of a file."""
 
     start: int
     size: int
@@ -64,7 +62,7 @@ class Member(NamedTuple):
 
 
 class ZipMap(NamedTuple):
-    """A zip's table of contents, and where in it each member's row starts. Rows are read when asked for."""
+    """A zip's table of contents, and where in it each member's row starts. Rows are parsed when asked for."""
 
     path: str | os.PathLike[str]
     buffer: Buffer
@@ -75,40 +73,40 @@ class ZipMap(NamedTuple):
         """What the table says of a member."""
         row = self.rows.get(name)
         if row is None:
-            raise BadFile(self.path, f"has no member {_show(name)}; {_AGAIN}")
+            raise BadFile(self.path, f"has no member {_show(name)}; {_DAMAGED}")
         try:
             return _read_row(self.table, row)
-        except _Lie as lie:
-            raise BadFile(self.path, f"its member {_show(name)} cannot be found ({lie}); {_AGAIN}") from lie
+        except _BadZip as error:
+            raise BadFile(self.path, f"its member {_show(name)} cannot be found ({error}); {_DAMAGED}") from error
 
     def span(self, name: bytes) -> Span:
         """Where a member's bytes lie, checked to be inside the file."""
         if (row := self.rows.get(name)) is not None:  # the common case first, for files that come by the thousand
             flags, method, _, packed, size, _, _, _, header = _CENTRAL.unpack_from(self.table, row)
             if not flags & _ENCRYPTED and method == _STORED and packed == size < _FULL32 > header:
-                return self._inside(name, header, size)
+                return self._locate(name, header, size)
         member = self.member(name)
         if not member.as_is:
             raise BadFile(
                 self.path,
                 f"its member {_show(name)} is compressed or encrypted; write it with torch.save as it is",
             )
-        return self._inside(name, member.header, member.size)
+        return self._locate(name, member.header, member.size)
 
     def packed_span(self, name: bytes) -> Span:
         """Where a compressed member's bytes lie, checked to be inside the file."""
         member = self.member(name)
-        return self._inside(name, member.header, member.packed)
+        return self._locate(name, member.header, member.packed)
 
-    def _inside(self, name: bytes, header: int, size: int) -> Span:
-        """What follows a member's own header, which must name the same member."""
+    def _locate(self, name: bytes, header: int, size: int) -> Span:
+        """The bytes after a member's own header, which must name the same member."""
         named, end = header + _LOCAL.size, len(self.buffer)
         if named <= end:
             magic, name_size, extra_size = _LOCAL.unpack_from(self.buffer, header)
             start = named + name_size + extra_size
             if magic == MEMBER_MAGIC and start + size <= end and self.buffer[named : named + name_size] == name:
                 return Span(start, size)
-        raise BadFile(self.path, f"its member {_show(name)} is not where the zip's table says; {_AGAIN}")
+        raise BadFile(self.path, f"its member {_show(name)} is not where the zip's table says; {_DAMAGED}")
 
 
 def map_zip(buffer: Buffer, path: str | os.PathLike[str]) -> ZipMap:
@@ -117,12 +115,12 @@ def map_zip(buffer: Buffer, path: str | os.PathLike[str]) -> ZipMap:
         start, size, count = _find_table(buffer)
         table = buffer[start : start + size]
         return ZipMap(path, buffer, table, _find_rows(table, count))
-    except (error, _Lie) as lie:
-        raise BadFile(path, f"cannot be read as a zip file ({lie}); {_AGAIN}") from lie
+    except (struct.error, _BadZip) as error:
+        raise BadFile(path, f"cannot be read as a zip file ({error}); {_DAMAGED}") from error
 
 
-class _Lie(Exception):
-    """A zip's table of contents cannot be true."""
+class _BadZip(Exception):
+    """A zip's table of contents is damaged or contradicts itself."""
 
 
 def _find_table(buffer: Buffer) -> tuple[int, int, int]:
@@ -138,7 +136,7 @@ def _find_table(buffer: Buffer) -> tuple[int, int, int]:
 
 def _check_table(buffer: Buffer, start: int, size: int, count: int) -> tuple[int, int, int]:
     if count > _MAX_MEMBERS or size > _MAX_TABLE_BYTES or start + size > len(buffer):
-        raise _Lie(f"claims a table of {count} members at byte {start}")
+        raise _BadZip(f"claims a table of {count} members at byte {start}")
     return start, size, count
 
 
@@ -150,15 +148,15 @@ def _find_end(buffer: Buffer) -> int:
         if buffer[at : at + 4] == b"PK\x05\x06" and _END.unpack_from(buffer, at)[4] == last - at:
             return at
         at = buffer.rfind(b"PK\x05\x06", first, at + 3)
-    raise _Lie("no table of contents at its end")
+    raise _BadZip("no table of contents at its end")
 
 
 def _find_table64(buffer: Buffer, at: int) -> tuple[int, int, int]:
     if at + _END64.size > len(buffer):
-        raise _Lie("its 64-bit end record lies outside")
+        raise _BadZip("its 64-bit end record lies outside")
     magic, count, size, start = _END64.unpack_from(buffer, at)
     if magic != b"PK\x06\x06":
-        raise _Lie("its 64-bit end record is missing")
+        raise _BadZip("its 64-bit end record is missing")
     return _check_table(buffer, start, size, count)
 
 
@@ -168,12 +166,12 @@ def _find_rows(table: bytes, count: int) -> dict[bytes, int]:
     for _ in range(count):
         magic, name_size, extra_size, comment_size = read_sizes(table, at)
         if magic != b"PK\x01\x02":
-            raise _Lie("its table of contents is garbled")
+            raise _BadZip("its table of contents is garbled")
         name_end = at + fixed + name_size
         rows[table[at + fixed : name_end]] = at
         at = name_end + extra_size + comment_size
     if at > len(table) or len(rows) != count:
-        raise _Lie("its table of contents is cut, or names a member twice")
+        raise _BadZip("its table of contents is cut, or names a member twice")
     return rows
 
 
@@ -191,7 +189,7 @@ def _widen(extra: bytes, *values: int) -> list[int]:
     """Replace the values that did not fit in 32 bits by the 64-bit ones, which stand in the same order."""
     wide = [value for (value,) in _WIDE.iter_unpack(_wide_field(extra))]
     if len(wide) < values.count(_FULL32):
-        raise _Lie("a 64-bit size is missing")
+        raise _BadZip("a 64-bit size is missing")
     supply = iter(wide)
     return [next(supply) if value == _FULL32 else value for value in values]
 
@@ -215,11 +213,11 @@ def _show(name: bytes) -> str:
 
 
 _CHUNK = 1 << 14
-_MOST_FROM_ONE = 1032  # deflate makes no more than this many bytes of one
+_MAX_RATIO = 1032  # deflate unpacks one byte to at most this many
 
 
 class DeflatedMember(NamedTuple):
-    """A compressed span of a file. ``whose`` begins a sentence about it: ``its member x``."""
+    """A compressed member. ``whose`` begins an error sentence: ``its member x``."""
 
     path: Path
     whose: str
@@ -229,23 +227,23 @@ class DeflatedMember(NamedTuple):
     crc: int
 
     def front(self, at_most: int) -> bytes:
-        """The first bytes, as many as are wanted and one chunk yields."""
+        """The first bytes, at most as many as one chunk unpacks to."""
         return next(self._pieces(at_most), b"")
 
     def read(self) -> Array:
         """All bytes."""
-        room, done, crc = self._room(), 0, 0
+        out, done, crc = self._allocate(), 0, 0
         for piece in self._pieces(self.size + 1):
             if done + len(piece) > self.size:
                 raise self._damaged(f"it unpacks to more than the {self.size} bytes it claims")
-            room[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
             done, crc = done + len(piece), zlib.crc32(piece, crc)
         if (done, crc) != (self.size, self.crc):
             raise self._damaged("what it unpacks to is not what was packed")
-        return room
+        return out
 
-    def _room(self) -> Array:
-        if self.size > self.span.size * _MOST_FROM_ONE:
+    def _allocate(self) -> Array:
+        if self.size > self.span.size * _MAX_RATIO:
             raise self._damaged(f"{self.span.size} bytes cannot unpack to the {self.size} it claims")
         try:
             return np.empty(self.size, np.uint8)
@@ -253,7 +251,7 @@ class DeflatedMember(NamedTuple):
             raise BadFile(self.path, f"{self.whose} unpacks to {self.size} bytes, more than there is memory") from error
 
     def _pieces(self, at_most: int) -> Iterator[bytes]:
-        """What each chunk unpacks to; no piece is longer than asked."""
+        """What each chunk unpacks to, cut to ``at_most`` bytes."""
         engine = zlib.decompressobj(-zlib.MAX_WBITS)
         start, size = self.span
         for at in range(start, start + size, _CHUNK):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.dump.detect import DumpPath, readers
 from tensordiff.errors import BadFile, NotADump
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
@@ -141,31 +140,6 @@ def test_a_step_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     truncate(save(tmp_path / "0" / "a.safetensors", {"a": A}))
     with pytest.raises(BadFile, match=r"a\.safetensors"):
         open_dump(tmp_path)
-
-
-# --- the look -----------------------------------------------------------------------------------
-
-
-def test_one_look_serves_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_npy(tmp_path, {"a": A})
-    looks: list[object] = []
-    real = os.scandir
-
-    def noted(path: Path) -> object:
-        looks.append(path)
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", noted)
-    found = DumpPath(tmp_path)
-    for reader in readers():
-        reader(found)
-    assert looks == [tmp_path]
-
-
-def test_suffixes_count_in_any_case(tmp_path: Path) -> None:
-    for name in ("b.NPY", "a10.npy", "a9.npy", "c.txt"):
-        (tmp_path / name).touch()
-    assert DumpPath(tmp_path).named(".npy") == ["a9.npy", "a10.npy", "b.NPY"]
 
 
 def test_ten_thousand_names_are_listed_and_no_file_opened(tmp_path: Path, opens: list[str]) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import FileTensor, MappedFile, list_files, map_file, member, view_buffer
+from tensordiff.dump.files import FileTensor, MappedFile, map_file, view_buffer
 from tensordiff.dump.model import Spec
-from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import allocating_under
+from tensordiff.errors import BadFile
+from tests.dump.file_damage import allocating_under
 
 F32 = DTYPES["float32"]
 
@@ -145,62 +145,3 @@ def test_no_claim_leads_outside(shape: tuple[int, ...], offset: int, strides: tu
         start = np.frombuffer(DATA, np.uint8).ctypes.data
         assert start <= low < high <= start + len(DATA)
     array.copy()
-
-
-# --- folders ------------------------------------------------------------------------------------
-
-
-def test_files_in_natural_order_without_folders(tmp_path: Path) -> None:
-    for name in ("a10", "a9", "b"):
-        (tmp_path / name).touch()
-    (tmp_path / "c").mkdir()
-    assert list_files(tmp_path) == (["a9", "a10", "b"], [])
-
-
-def test_links_within_a_folder_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    (tmp_path / "b").symlink_to("a")
-    assert list_files(tmp_path) == (["a", "b"], [])
-
-
-def test_the_hugging_face_cache_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "blobs" / "0f3a").touch()
-    snapshot = tmp_path / "snapshots" / "main"
-    snapshot.mkdir(parents=True)
-    (snapshot / "model.safetensors").symlink_to("../../blobs/0f3a")
-    assert list_files(snapshot) == (["model.safetensors"], [])
-
-
-@pytest.mark.parametrize(
-    ("target", "why"), [("../secret", "outside the dump"), ("gone", "leads nowhere"), ("x", "leads nowhere")]
-)
-def test_links_to_elsewhere_are_listed_and_not_followed(tmp_path: Path, target: str, why: str) -> None:
-    (tmp_path / "secret").touch()
-    (tmp_path / "dump").mkdir()
-    (tmp_path / "dump" / "x").symlink_to(target)
-    names, [problem] = list_files(tmp_path / "dump")
-    assert (names, problem.file) == ([], "x")
-    assert why in problem.sentence
-
-
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(NotADump, match="cannot be listed"):
-        list_files(tmp_path / "gone")
-
-
-def test_a_member_lies_in_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "dump").mkdir()
-    (tmp_path / "dump" / "x").touch()
-    assert member(tmp_path / "dump", "x") == tmp_path / "dump" / "x"
-    assert member(tmp_path / "dump", "not there yet") == tmp_path / "dump" / "not there yet"
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\0b", "link"])
-def test_what_is_no_member(tmp_path: Path, name: str) -> None:
-    (tmp_path / "x").touch()
-    (tmp_path / "dump").mkdir()
-    (tmp_path / "dump" / "link").symlink_to("../x")
-    with pytest.raises(BadFile, match="not a file of this folder") as caught:
-        member(tmp_path / "dump", name)
-    assert str(caught.value).isprintable()

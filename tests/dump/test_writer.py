@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.manifest import record, shard_key
 from tensordiff.dump.model import Dump, EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.readers.native import look
+from tensordiff.dump.readers.native import try_open
 from tensordiff.dump.shards import raw
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import WriteError
@@ -33,7 +33,7 @@ UNKNOWN_TO_SAFETENSORS = {"complex128", "float4_e2m1fn", "float6_e2m3fn", "float
 
 
 def opened(folder: Path) -> Dump:
-    dump = look(DumpPath(folder))
+    dump = try_open(DumpPath(folder))
     assert dump is not None
     return dump
 
@@ -325,8 +325,8 @@ FULL = """
 import json, sys, numpy as np
 from pathlib import Path
 from safetensors.numpy import load_file
-from tensordiff.dump.detect import Found
-from tensordiff.dump.readers.native import look
+from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.readers.native import try_open
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import WriteError
 folder, said = Path(sys.argv[1]), []
@@ -336,7 +336,7 @@ with DumpWriter(folder, header_bytes=4096) as writer:
             writer.add(f"layer.{index}-output", np.full(10_000, index, np.float32))
         except WriteError as error:
             said.append(str(error))
-dump = look(Found(folder))
+dump = try_open(DumpPath(folder))
 right = sum(bool((entry.read() == index).all()) for index, entry in enumerate(dump.entries))
 assert len(load_file(folder / "tensors-00000.safetensors")) == len(dump)
 files = sorted(path.name for path in folder.iterdir())

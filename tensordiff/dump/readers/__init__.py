@@ -1,1 +1,38 @@
-"""readers."""
+"""The formats that tensordiff reads: one module or folder each, and one line each in ``READERS``.
+
+A reader is a function ``try_open``. It is shown a ``DumpPath`` and answers with a ``Dump``, or with
+``None`` where the path holds another format. The first reader that answers has it. docs/formats.md
+says how to add one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensordiff.dump.folders import DumpPath
+    from tensordiff.dump.model import Dump
+
+Reader = Callable[["DumpPath"], "Dump | None"]
+
+READERS: dict[str, tuple[str, ...]] = {
+    "native": (),
+    "verify_layers": (),
+    "safetensors": (".safetensors",),
+    "torch": (".pt", ".pth"),
+    "max": (".max",),
+    "npy": (".npy", ".npz"),
+}
+"""The module of each reader, most particular first, and the suffixes that only its files have."""
+
+SUFFIXES = tuple(suffix for suffixes in READERS.values() for suffix in suffixes)
+"""The names of files that are surely tensor files."""
+
+
+@cache
+def readers() -> tuple[Reader, ...]:
+    """Every reader, most particular first. Imported when the first dump is opened."""
+    return tuple(import_module(f"{__name__}.{name}").try_open for name in READERS)

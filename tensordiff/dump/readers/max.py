@@ -1,12 +1,12 @@
-"""Reading ``.max``: one file, or a folder of them, as MAX writes when told to print tensors as checkpoints.
+"""``.max`` files, as MAX writes them when told to print tensors as ``BINARY_MAX_CHECKPOINT``: one, or a folder.
 
-One file holds one tensor, named by the file; the name inside is the same one. The folder says
-nothing of execution order, not even by its times, so the dump is not ``ordered``. Opening lists the
-folder and no more: a file's header is read when its entry is first asked.
+One file holds one tensor, named as the file is. A folder says nothing of execution order, not even by
+its times, so the dump is not ``ordered``. Opening only lists the folder; a file's header is read when
+its entry is first asked.
 
-Little endian: 8 bytes of magic, u32 major and minor version, u64 size of what follows up to the
-data; then u32 length and bytes of the name, u8 dtype, u8 rank, u32 for each dimension, u64 offset of
-the data, which run to the end of the file. Every length is told twice, and both must agree.
+A file is little-endian: 8 bytes of magic, u32 major and minor version, u64 size of what follows up to
+the data; then u32 length and bytes of the name, u8 dtype, u8 rank, u32 for each dimension, u64 offset
+of the data, which run to the end of the file. Every length is given twice, and both must agree.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
+from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Spec, entry
 from tensordiff.errors import BadFile
 
@@ -50,32 +50,31 @@ class MaxFile:
         return _header(map_file(self.path), self.path)[0]
 
     def read(self) -> Array:
-        """Map the values. The mapping lives as long as the array: a dump of thousands holds no file open."""
+        """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
         buffer = map_file(self.path)
         spec, offset = _header(buffer, self.path)
         return view_buffer(buffer, self.path, offset, spec)
 
 
-def look(found: DumpPath) -> Dump | None:
+def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.max`` file or a folder that holds some."""
-    if not found.is_folder:
-        return _dump(found, [found.path.name]) if _is_ours(found) else None
-    names = found.named(SUFFIX)
-    return _dump(found, names) if names else None
+    if not at.is_folder:
+        return _dump(at, [at.path.name]) if _is_ours(at) else None
+    names = at.with_suffix(SUFFIX)
+    return _dump(at, names) if names else None
 
 
-def _is_ours(found: DumpPath) -> bool:
-    if found.head.startswith(MAGIC):
+def _is_ours(at: DumpPath) -> bool:
+    if at.head.startswith(MAGIC):
         return True
-    if found.path.name.lower().endswith(SUFFIX):
-        raise BadFile(found.path, "does not begin as a .max file does; MAX writes those as BINARY_MAX_CHECKPOINT")
+    if at.path.name.lower().endswith(SUFFIX):
+        raise BadFile(at.path, "does not begin as a .max file does; MAX writes those as BINARY_MAX_CHECKPOINT")
     return False
 
 
-def _dump(found: DumpPath, names: list[str]) -> Dump:
-    folder = found.path if found.is_folder else found.path.parent
-    entries = tuple(entry(stem(name), MaxFile(folder / name)) for name in names)
-    return Dump(found.path, "max", entries, ordered=False, problems=found.problems)
+def _dump(at: DumpPath, names: list[str]) -> Dump:
+    entries = tuple(entry(stem(name), MaxFile(at.folder / name)) for name in names)
+    return Dump(at.path, "max", entries, ordered=False, problems=at.problems)
 
 
 def stem(name: str) -> str:

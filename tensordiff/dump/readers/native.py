@@ -1,9 +1,9 @@
-"""tensordiff's own dumps.
+"""tensordiff's own dumps: a manifest and shards, as ``DumpWriter`` leaves them.
 
-The manifest is the authority: shards are not opened before a tensor is read. A folder that has only
-the journal is a capture that was stopped; it is read as far as it goes and flagged. Nothing either
-of them says is believed before it is checked: each record by itself in ``manifest``, against the
-others and the files here.
+The manifest says what every tensor is and where its bytes lie, so no shard is opened before a tensor
+is read. A folder with only the journal is a capture that was stopped: it is read as far as it goes and
+flagged as interrupted. Nothing is believed unchecked: ``manifest`` checks each record by itself, this
+module checks it against the other records and the files.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump import manifest
-from tensordiff.dump.detect import DumpPath
-from tensordiff.dump.files import MappedFile, map_file, member, parse_json
+from tensordiff.dump.files import MappedFile, map_file, parse_json
+from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
 from tensordiff.errors import BadFile
@@ -25,7 +25,7 @@ _MAX_BYTES = 1 << 28  # some half a million entries; what is longer is no manife
 _MARK = manifest.SCHEMA.rpartition("/")[0].encode()
 
 
-class _Read(NamedTuple):
+class _Contents(NamedTuple):
     """What a manifest or a journal says."""
 
     facts: dict[str, object]
@@ -33,24 +33,24 @@ class _Read(NamedTuple):
     problems: list[Problem]
 
 
-def look(found: DumpPath) -> Dump | None:
-    """Open a dump that ``DumpWriter`` wrote, finished or not."""
-    name = next((name for name in (MANIFEST, JOURNAL) if name in found.files), None)
+def try_open(at: DumpPath) -> Dump | None:
+    """Open a dump that ``DumpWriter`` wrote, whether the capture ended or was stopped."""
+    name = next((name for name in (MANIFEST, JOURNAL) if name in at.files), None)
     if name is None:
         return None
-    path = found.path / name
+    path = at.path / name
     text = _text(path)
-    # Others too call their files so: it is ours if it says so, or lies beside shards.
-    if _MARK not in text[:200] and not any(map(manifest.is_shard_name, found.files)):
+    # Other programs use these file names too: it is ours if it says so, or lies beside shards.
+    if _MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
         return None
     with gc_paused():
         read = _read_manifest(path, text) if name == MANIFEST else _read_journal(path, text)
     return Dump(
-        path=found.path,
+        path=at.path,
         format="tensordiff",
         entries=tuple(read.entries),
         ordered=True,
-        problems=(*found.problems, *read.problems),
+        problems=(*at.problems, *read.problems),
         interrupted=name == JOURNAL,
         facts={key: value for key, value in read.facts.items() if value is not None},
     )
@@ -63,9 +63,9 @@ def _text(path: Path) -> bytes:
     return bytes(data)
 
 
-def _read_manifest(path: Path, text: bytes) -> _Read:
+def _read_manifest(path: Path, text: bytes) -> _Contents:
     try:
-        facts = _of_our_schema(path, parse_json(text, path, "the manifest"))
+        facts = _without_schema(path, parse_json(text, path, "the manifest"))
     except BadFile as error:
         raise BadFile(path, f"{error.problem}, or open the .safetensors files beside it one by one") from error
     records = facts.pop("entries", None)
@@ -75,45 +75,45 @@ def _read_manifest(path: Path, text: bytes) -> _Read:
     try:
         entries = [shards.entry(record)[0] for record in records]
     except RecordError as error:
-        raise _lie(path, f"entry {len(shards)}", records[len(shards)], error) from error
-    return _Read(facts, entries, list(shards.problems()))
+        raise _bad_record(path, f"entry {len(shards)}", records[len(shards)], error) from error
+    return _Contents(facts, entries, list(shards.problems()))
 
 
-def _lie(path: Path, where: str, record: object, error: RecordError) -> BadFile:
+def _bad_record(path: Path, where: str, record: object, error: RecordError) -> BadFile:
     name = record.get("name") if isinstance(record, dict) else None
     called = f" ({name:.120})" if isinstance(name, str) else ""
     return BadFile(path, f"{where}{called} {error}; capture it again")
 
 
-def _of_our_schema(path: Path, found: object) -> dict[str, object]:
-    """What stands beside the schema, if the schema is ours."""
-    if not isinstance(found, dict) or "schema" not in found:
+def _without_schema(path: Path, content: object) -> dict[str, object]:
+    """The fields beside the schema, which must be ours."""
+    if not isinstance(content, dict) or "schema" not in content:
         raise BadFile(path, "does not say what schema it follows; capture it again")
-    schema = found.pop("schema")
+    schema = content.pop("schema")
     if schema != manifest.SCHEMA:
         said = f"{schema!r:.80}"
         raise BadFile(path, f"follows the schema {said}, and we read {manifest.SCHEMA!r}; try a newer tensordiff")
-    return found
+    return content
 
 
-def _read_journal(path: Path, text: bytes) -> _Read:
-    """All complete lines, up to the first that is damaged."""
+def _read_journal(path: Path, text: bytes) -> _Contents:
+    """Read all complete lines up to the first that is damaged."""
     first, *lines = text.split(b"\n")[:-1] or [b""]
-    read, shards = _Read({}, [], []), _Shards(path.parent)
-    _take(path, read, shards, "line 1", _of_our_schema(path, parse_json(first, path, "line 1")))
+    read, shards = _Contents({}, [], []), _Shards(path.parent)
+    _add_line(path, read, shards, "line 1", _without_schema(path, parse_json(first, path, "line 1")))
     for number, line in enumerate(lines, 2):
         where = f"line {number}"
         try:
-            _take(path, read, shards, where, parse_json(line, path, where))
+            _add_line(path, read, shards, where, parse_json(line, path, where))
         except BadFile as error:
             why = f"{error.problem}; it and what follows were left out"
             read.problems.append(Problem(JOURNAL, why, is_unread=True))
             break
-    lost = (problem._replace(is_unread=True) for problem in shards.problems())  # of a manifest they stay entries
+    lost = (problem._replace(is_unread=True) for problem in shards.problems())  # with a manifest they stay entries
     return read._replace(problems=[*read.problems, *lost])
 
 
-def _take(path: Path, read: _Read, shards: _Shards, where: str, line: object) -> None:
+def _add_line(path: Path, read: _Contents, shards: _Shards, where: str, line: object) -> None:
     facts = line.get("facts") if isinstance(line, dict) else None
     if isinstance(facts, dict):
         read.facts.update(facts)
@@ -121,7 +121,7 @@ def _take(path: Path, read: _Read, shards: _Shards, where: str, line: object) ->
     try:
         entry, is_there = shards.entry(line)
     except RecordError as error:
-        raise _lie(path, where, line, error) from error
+        raise _bad_record(path, where, line, error) from error
     if is_there:
         read.entries.append(entry)
 
@@ -130,13 +130,13 @@ def _take(path: Path, read: _Read, shards: _Shards, where: str, line: object) ->
 class _Shard:
     file: MappedFile
     size: int
-    """What the file holds; nothing, where it is missing."""
+    """Bytes the file holds; 0 where it is missing."""
     end: int = 0
-    """How far the records reach into it."""
+    """Where the last tensor ends, by the records read so far."""
 
 
 class _Shards:
-    """The files that the records of a manifest or a journal speak of, and how far they reach."""
+    """The shards that the records of a manifest or a journal refer to."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -148,7 +148,7 @@ class _Shards:
         return len(self._seen)
 
     def entry(self, record: object) -> tuple[Entry, bool]:
-        """Read a record, and say whether its bytes are there; no two may be alike, nor share bytes."""
+        """Read a record, and whether its bytes are there. Two of one key, or that share bytes, are refused."""
         entry, name, begin, end = manifest.parse_record(record, self._file)
         shard = self._shards[name]
         if begin < shard.end:
@@ -163,12 +163,12 @@ class _Shards:
         if name not in self._shards:
             if not manifest.is_shard_name(name):
                 raise RecordError(f"lies in {name!r:.80}, which is no shard of this dump")
-            path = member(self._folder, name)
+            path = member_path(self._folder, name)
             self._shards[name] = _Shard(MappedFile(path), path.stat().st_size if path.is_file() else 0)
         return self._shards[name].file
 
     def problems(self) -> Iterator[Problem]:
-        """Which files hold less than the records say."""
+        """The shards that hold fewer bytes than the records say."""
         for name, shard in self._shards.items():
             if (lost := shard.end - shard.size) > 0:
                 yield Problem(name, f"is missing or cut off: {lost:,} bytes are not there; copy it again")

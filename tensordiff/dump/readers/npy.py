@@ -1,20 +1,15 @@
-"""What the front of a ``.npy`` array says of the rest, parsed without numpy's own reader.
+"""``.npy`` and ``.npz`` files: one, or a folder of them.
 
-Six bytes of magic, a version, the length of a text and the text: a Python dict with ``descr``,
-``fortran_order`` and ``shape``. The text is bounded before it is parsed and only literals are
-accepted. Arrays of Python objects would need a pickle to be run, and structured, text and date
-arrays are not tensors: all are refused with a sentence.
+A ``.npy`` holds one array, named as the file is; its header is read when its entry is first asked, by
+our own bounded parser, which accepts only literals. Arrays of Python objects would need a pickle to be
+run, and structured, text and date arrays are not tensors: all are refused with a sentence.
 
-Reading ``.npy`` and ``.npz``: a file, or a folder of them.
+An ``.npz`` is a zip of such arrays. Those stored uncompressed, as ``numpy.savez`` leaves them, are
+mapped in place. Compressed ones are unpacked when read, and no more memory is taken than both the zip
+and the array's header claim.
 
-A ``.npy`` holds one array, named by its file; its header is read when its entry is first asked. An
-``.npz`` is a zip of such arrays. Those stored as they are, as ``numpy.savez`` leaves them, are seen
-in place; those compressed are unpacked when read, and what one unpacks to is bounded by what both
-the zip and the array's header claim before a byte is allocated for it.
-
-Neither kind is ``ordered``. An ``.npz`` keeps the order of the arguments that ``savez`` was given,
-which is execution order only if the caller kept it, and nothing in the file says so. Its entries
-stand in that order all the same.
+Neither kind is ``ordered``. An ``.npz`` keeps the order of the arguments of ``savez``, which is
+execution order only if the caller kept it, and nothing in the file says so.
 """
 
 from __future__ import annotations
@@ -30,11 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
+from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Problem, Spec, entry
-from tensordiff.dump.multi_file import FilePart, join_parts, open_parts
 from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
 
@@ -46,7 +40,7 @@ _MAX_BYTES = (1 << 63) - 1
 
 
 class NpyHeader(NamedTuple):
-    """An array before its values. ``stored`` is the dtype in the file, which may be big-endian."""
+    """What a header says of an array. ``stored`` is the dtype in the file, which may be big-endian."""
 
     spec: Spec
     stored: DType
@@ -58,16 +52,16 @@ class NpyHeader(NamedTuple):
         """How long header and values are together."""
         return self.data_start + self.spec.nbytes
 
-    def shape_values(self, raw: Array) -> Array:
-        """See the bytes behind the header as the array; a copy only where their order must be turned."""
+    def as_array(self, raw: Array) -> Array:
+        """The bytes behind the header as an array; a copy only where they are big-endian."""
         array = raw.view(self.stored).reshape(self.spec.shape, order="F" if self.is_fortran else "C")
         array = array.astype(self.spec.dtype, copy=False)
         array.flags.writeable = False
         return array
 
 
-def parse_front(front: bytes, path: str | os.PathLike[str], whose: str) -> NpyHeader:
-    """Read a header from an array's first bytes; ``whose`` begins a sentence about it: ``its member x``."""
+def parse_header(front: bytes, path: str | os.PathLike[str], whose: str) -> NpyHeader:
+    """Read a header from an array's first bytes; ``whose`` begins an error sentence: ``its member x``."""
     length_bytes = _LENGTH_BYTES.get(front[6]) if front[:6] == MAGIC and len(front) > 6 else None
     if length_bytes is None:
         raise BadFile(path, f"{whose} does not begin as a .npy array does; was it written by something else?")
@@ -84,11 +78,11 @@ def parse_front(front: bytes, path: str | os.PathLike[str], whose: str) -> NpyHe
 def _fields(text: bytes, path: str | os.PathLike[str], whose: str) -> tuple[object, bool, tuple[int, ...]]:
     try:
         # latin-1 serves all versions: what lies outside ASCII can only be field names, and those we refuse.
-        found = ast.literal_eval(text.decode("latin-1").strip())
+        fields = ast.literal_eval(text.decode("latin-1").strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise BadFile(path, f"{whose} has a header that is not a Python literal; dump it again") from error
-    match found:
-        case {"descr": descr, "fortran_order": bool(is_fortran), "shape": tuple(shape)} if len(found) == 3:
+    match fields:
+        case {"descr": descr, "fortran_order": bool(is_fortran), "shape": tuple(shape)} if len(fields) == 3:
             return descr, is_fortran, shape
     raise BadFile(path, f"{whose} has a header without descr, fortran_order and shape; dump it again")
 
@@ -101,10 +95,10 @@ def _dtype(descr: object, path: str | os.PathLike[str], whose: str) -> DType:
             raise BadFile(path, f"{whose} has dtype {descr}, which is not known; dump it again") from error
         if stored.newbyteorder("=").name in DTYPES:
             return stored
-    raise BadFile(path, f"{whose} {_why_not(descr)}")
+    raise BadFile(path, f"{whose} {_unsupported(descr)}")
 
 
-def _why_not(descr: object) -> str:
+def _unsupported(descr: object) -> str:
     if not isinstance(descr, str):
         return "is a structured array, not a tensor; save its fields one by one"
     if descr.endswith("O"):
@@ -136,13 +130,13 @@ class NpyFile:
         return self._header(map_file(self.path)).spec
 
     def read(self) -> Array:
-        """Map the values. The mapping lives as long as the array: a dump of thousands holds no file open."""
+        """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
         buffer = map_file(self.path)
         header = self._header(buffer)
         return _view(buffer, self.path, 0, header)
 
     def _header(self, buffer: Buffer) -> NpyHeader:
-        header = parse_front(buffer[:MAX_FRONT_BYTES], self.path, "it")
+        header = parse_header(buffer[:MAX_FRONT_BYTES], self.path, "it")
         _check_length(header, len(buffer), self.path, "it")
         return header
 
@@ -164,7 +158,7 @@ class NpzMember:
         header = self._header
         if self._member.as_is:
             return _view(self.zipped.buffer, self._path, self.zipped.span(self.name).start, header)
-        return header.shape_values(self._deflated.read()[header.data_start :])
+        return header.as_array(self._deflated.read()[header.data_start :])
 
     @cached_property
     def _header(self) -> NpyHeader:
@@ -173,7 +167,7 @@ class NpzMember:
             front = self.zipped.buffer[start : start + min(size, MAX_FRONT_BYTES)]
         else:
             front = self._deflated.front(MAX_FRONT_BYTES)
-        header = parse_front(front, self._path, self._whose)
+        header = parse_header(front, self._path, self._whose)
         _check_length(header, self._member.size, self._path, self._whose)
         return header
 
@@ -198,28 +192,27 @@ class NpzMember:
         return f"its member {_text(self.name)!r:.120}"
 
 
-def look(found: DumpPath) -> Dump | None:
+def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.npy`` or ``.npz`` file, or a folder that holds some."""
-    if found.is_folder:
-        if names := found.named(".npy"):
-            return _dump_npy(found, names)
-        names = found.named(".npz")
-        return open_parts(found, "npz", names, _open_npz) if names else None
-    if found.path.name.lower().endswith(".npz"):
-        return join_parts(found, "npz", [_open_npz(found.path)], [])
-    return _dump_npy(found, [found.path.name]) if _is_npy(found) else None
+    if at.is_folder:
+        if names := at.with_suffix(".npy"):
+            return _dump_npy(at, names)
+        names = at.with_suffix(".npz")
+        return open_parts(at, "npz", names, _open_npz) if names else None
+    if at.path.name.lower().endswith(".npz"):
+        return join_parts(at, "npz", [_open_npz(at.path)], [])
+    return _dump_npy(at, [at.path.name]) if _is_npy(at) else None
 
 
-def _is_npy(found: DumpPath) -> bool:
-    if found.path.name.lower().endswith(".npy") and not found.head.startswith(MAGIC):
-        raise BadFile(found.path, "does not begin as a .npy file does; was it written by something else?")
-    return found.head.startswith(MAGIC)
+def _is_npy(at: DumpPath) -> bool:
+    if at.path.name.lower().endswith(".npy") and not at.head.startswith(MAGIC):
+        raise BadFile(at.path, "does not begin as a .npy file does; was it written by something else?")
+    return at.head.startswith(MAGIC)
 
 
-def _dump_npy(found: DumpPath, names: list[str]) -> Dump:
-    folder = found.path if found.is_folder else found.path.parent
-    entries = tuple(entry(_stem(name), NpyFile(folder / name)) for name in names)
-    return Dump(found.path, "numpy", entries, ordered=False, problems=found.problems)
+def _dump_npy(at: DumpPath, names: list[str]) -> Dump:
+    entries = tuple(entry(_stem(name), NpyFile(at.folder / name)) for name in names)
+    return Dump(at.path, "numpy", entries, ordered=False, problems=at.problems)
 
 
 def _open_npz(path: Path) -> FilePart:
@@ -250,4 +243,4 @@ def _check_length(header: NpyHeader, length: int, path: Path, whose: str) -> Non
 
 def _view(buffer: Buffer, path: Path, start: int, header: NpyHeader) -> Array:
     raw = Spec((header.spec.nbytes,), DTYPES["uint8"])
-    return header.shape_values(view_buffer(buffer, path, start + header.data_start, raw))
+    return header.as_array(view_buffer(buffer, path, start + header.data_start, raw))

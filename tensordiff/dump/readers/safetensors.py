@@ -1,22 +1,16 @@
-"""The quick way through a ``.safetensors`` header that is as it should be.
+"""``.safetensors`` files: one, or a folder of them. Only headers are read on opening.
 
-A header may have a hundred thousand rows, and taking each apart in Python would be most of what opening takes. Here
-all are checked as they are parsed. What is not perfect in every row gets no sentence here: ``safetensors_header``
-then goes the plain way, which says what is wrong.
+A file is an 8-byte length, a JSON header of that length, and the tensors' bytes. A header is believed
+whole or not at all: one tensor outside the file, over another, or of another size than its shape
+refuses the file. Gaps between tensors are allowed, since some writers align. A dtype we do not know
+refuses its own tensor and no other.
 
-What the front of a ``.safetensors`` file says of the rest, believed only after it was checked.
+A header may have a hundred thousand rows, so a valid one is parsed and checked by msgspec in one go.
+Any other header is then parsed row by row, which is slower and says what is wrong.
 
-A file is an 8-byte length, a JSON header of that length, and the tensors' bytes. A header is
-believed whole or not at all: one tensor outside the file, over another, or of another size than its
-shape refuses the file. Gaps between tensors are let be: some writers align. What the bytes of a
-tensor mean is decided in ``safetensors_files``.
-
-Reading ``.safetensors``: one file, or a folder of them. Only headers are touched on opening.
-
-The common library sorts tensors by dtype and name as it writes, so the order of a file says nothing
-of execution: entries stand in file order and the dump is not ``ordered``, unless the ``__metadata__``
-of every file has ``order``, a JSON list of all its names as they were executed. What a header claims
-is checked in ``safetensors_header``. A dtype we do not know refuses its own tensor and no other.
+The common library sorts tensors by dtype and name as it writes, so the order in a file says nothing of
+execution: the dump is not ``ordered``, unless the ``__metadata__`` of every file has ``order``, a JSON
+list of all its names as they were executed.
 """
 
 from __future__ import annotations
@@ -29,19 +23,18 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, MappedFile, map_file, parse_json, view_buffer
+from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
-from tensordiff.dump.multi_file import FilePart, join_parts, open_parts
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
-    """What a header says of one tensor. The metadata parses as one too, without a place."""
+class RawRow(msgspec.Struct, frozen=True, gc=False):
+    """One row of a header as it is parsed. The metadata parses as one too, without offsets."""
 
     dtype: str = ""
     shape: tuple[Count, ...] = ()
@@ -52,23 +45,23 @@ class _Metadata(msgspec.Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
-_claims = msgspec.json.Decoder(dict[str, Claim])
-_metadata = msgspec.json.Decoder(_Metadata)
+_rows_decoder = msgspec.json.Decoder(dict[str, RawRow])
+_metadata_decoder = msgspec.json.Decoder(_Metadata)
 _FIELDS = (b'"dtype"', b'"shape"', b'"data_offsets"')
 _METADATA = "__metadata__"
 
 
-def parse_claims(text: bytes) -> tuple[dict[str, Claim], dict[str, str]] | None:
-    """All claims by name, and the metadata; None where the header is anything but plain."""
+def parse_valid_header(text: bytes) -> tuple[dict[str, RawRow], dict[str, str]] | None:
+    """All rows by name, and the metadata; None where the header is not perfectly regular."""
     try:
-        claims, metadata = _claims.decode(text), _metadata.decode(text).metadata
+        raw_rows, metadata = _rows_decoder.decode(text), _metadata_decoder.decode(text).metadata
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    claims.pop(_METADATA, None)
-    # A name or a field given twice would be lost in parsing. Without escapes, as often as the word stands there, so
-    # often it is a field.
-    is_plain = b"\\" not in text and all(text.count(field) == len(claims) for field in _FIELDS)
-    return (claims, metadata) if is_plain and text.count(b'"__metadata__"') <= 1 else None
+    raw_rows.pop(_METADATA, None)
+    # A key given twice would be lost in parsing. Without escapes each word stands in the text once for every time it
+    # is a field, so the counts tell.
+    is_regular = b"\\" not in text and all(text.count(field) == len(raw_rows) for field in _FIELDS)
+    return (raw_rows, metadata) if is_regular and text.count(b'"__metadata__"') <= 1 else None
 
 
 MAX_HEADER_BYTES = 100_000_000  # the library's own limit
@@ -95,7 +88,7 @@ class Row(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The rows in the order their bytes lie, and the strings that whoever wrote the file put beside them."""
+    """The rows in the order of their bytes, and the writer's own strings beside them."""
 
     rows: list[Row]
     metadata: dict[str, str]
@@ -103,38 +96,38 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read and check a file's header; touches nothing after it."""
+    """Read and check a file's header; reads nothing after it."""
     buffer = map_file(path)
     length = int.from_bytes(buffer[:8], "little")
     if not 2 <= length <= min(MAX_HEADER_BYTES, len(buffer) - 8):
         raise BadFile(
             path,
-            f"is truncated or not a safetensors file: it claims a header of {length} bytes "
+            f"is truncated or not a safetensors file: it raw_rows a header of {length} bytes "
             f"and is itself {len(buffer)} bytes long; dump it again",
         )
     text = buffer[8 : 8 + length]
-    rows, metadata = _quick_rows(text) or _checked_rows(path, text)
-    rows.sort(key=_by_place)
-    _check_places(path, rows, len(buffer) - 8 - length)
+    rows, metadata = _valid_rows(text) or _checked_rows(path, text)
+    rows.sort(key=_by_offset)
+    _check_offsets(path, rows, len(buffer) - 8 - length)
     return Header(rows, metadata, 8 + length)
 
 
-def _by_place(row: Row) -> tuple[int, int]:
+def _by_offset(row: Row) -> tuple[int, int]:
     return row[:2]
 
 
-def _quick_rows(text: bytes) -> tuple[list[Row], dict[str, str]] | None:
-    """Rows and metadata of a header in which nothing is wrong; None of any other."""
-    if (parsed := parse_claims(text)) is None:
+def _valid_rows(text: bytes) -> tuple[list[Row], dict[str, str]] | None:
+    """Rows and metadata of a header in which nothing is wrong; None for any other."""
+    if (parsed := parse_valid_header(text)) is None:
         return None
-    claims, metadata = parsed
+    raw_rows, metadata = parsed
     rows = []
-    for name, claim in claims.items():
-        code, shape, place = claim.dtype, claim.shape, claim.data_offsets
+    for name, row in raw_rows.items():
+        code, shape, offsets = row.dtype, row.shape, row.data_offsets
         bits = _BITS.get(code)
-        if place is None or bits is None or len(shape) > MAX_RANK:
+        if offsets is None or bits is None or len(shape) > MAX_RANK:
             return None
-        begin, end = place
+        begin, end = offsets
         if math.prod(shape) * bits != (end - begin) * 8:
             return None
         rows.append(Row(begin, end, name, code, shape))
@@ -142,12 +135,12 @@ def _quick_rows(text: bytes) -> tuple[list[Row], dict[str, str]] | None:
 
 
 def _checked_rows(path: Path, text: bytes) -> tuple[list[Row], dict[str, str]]:
-    """The same of any header, with a sentence for what is wrong."""
+    """Rows and metadata of any header; raises a sentence about what is wrong."""
     fields = parse_json(text, path, "its header")
     if not isinstance(fields, dict):
         raise BadFile(path, "its header is not a JSON object; dump it again")
     metadata = _checked_metadata(path, fields.pop("__metadata__", {}))
-    return [_row(path, name, claim) for name, claim in fields.items()], metadata
+    return [_row(path, name, row) for name, row in fields.items()], metadata
 
 
 def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:
@@ -156,18 +149,18 @@ def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:
     raise BadFile(path, "its __metadata__ is not an object of strings; dump it again")
 
 
-def _row(path: Path, name: str, claim: Any) -> Row:
+def _row(path: Path, name: str, row: Any) -> Row:
     # Plain tests, not patterns, which cost three times as much: a header may have many thousands of rows.
     try:
-        code, shape, (begin, end) = claim["dtype"], claim["shape"], claim["data_offsets"]
+        code, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise _lie(path, name, "no dtype, shape and data_offsets as they should be") from None
+        raise _bad_row(path, name, "no dtype, shape and data_offsets as they should be") from None
     if not (type(begin) is int and type(end) is int and 0 <= begin <= end):
-        raise _lie(path, name, "impossible data_offsets")
+        raise _bad_row(path, name, "impossible data_offsets")
     if type(code) is not str or not _is_shape(shape):
-        raise _lie(path, name, "an impossible dtype or shape")
+        raise _bad_row(path, name, "an impossible dtype or shape")
     if code in _BITS and math.prod(shape) * _BITS[code] != (end - begin) * 8:
-        raise _lie(path, name, f"dtype {code} and shape {shape!r:.120}, but {end - begin!r:.40} bytes")
+        raise _bad_row(path, name, f"dtype {code} and shape {shape!r:.120}, but {end - begin!r:.40} bytes")
     return Row(begin, end, name, code, tuple(shape))
 
 
@@ -177,11 +170,11 @@ def _is_shape(shape: Any) -> bool:
     return is_counts and min(shape, default=0) >= 0
 
 
-def _lie(path: Path, name: str, claim: str) -> BadFile:
-    return BadFile(path, f"its header lies: it gives tensor {name!r:.120} {claim}; dump it again")
+def _bad_row(path: Path, name: str, fault: str) -> BadFile:
+    return BadFile(path, f"its header lies: it gives tensor {name!r:.120} {fault}; dump it again")
 
 
-def _check_places(path: Path, rows: list[Row], data_bytes: int) -> None:
+def _check_offsets(path: Path, rows: list[Row], data_bytes: int) -> None:
     if rows and (row := max(rows, key=lambda row: row.end)).end > data_bytes:
         raise BadFile(
             path,
@@ -202,7 +195,7 @@ _IN_PLACE = {code: dtype for code, dtype in CODES.items() if code != "F4"}
 
 
 class _Tensor(NamedTuple):
-    """A tensor as its header's row places it. One small tuple each: a file may hold many thousands."""
+    """A tensor at the offsets of its row. A small tuple, because a file may hold many thousands."""
 
     file: MappedFile
     data_start: int
@@ -221,7 +214,9 @@ class _Tensor(NamedTuple):
         file, data_start, (begin, end, _, code, shape) = self
         dtype, buffer = _IN_PLACE.get(code), file.buffer
         if dtype is not None and end - begin > 0 and data_start + end <= len(buffer):
-            return np.ndarray(shape, dtype, buffer, data_start + begin)  # the header was checked, the file's end is now
+            return np.ndarray(
+                shape, dtype, buffer, data_start + begin
+            )  # the header was checked before, the file's end here
         if code != "F4":
             return view_buffer(file.buffer, file.path, data_start + begin, self.spec)
         packed = Spec((end - begin,), DTYPES["uint8"])
@@ -240,19 +235,19 @@ def _unpack(packed: Array, spec: Spec) -> Array:
     return values
 
 
-def look(found: DumpPath) -> Dump | None:
+def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.safetensors`` file or a folder that holds some."""
-    if not found.is_folder:
-        return join_parts(found, "safetensors", [_open_part(found.path)], []) if _is_ours(found) else None
-    names = found.named(SUFFIX)
-    return open_parts(found, "safetensors", names, _open_part) if names else None
+    if not at.is_folder:
+        return join_parts(at, "safetensors", [_open_part(at.path)], []) if _is_ours(at) else None
+    names = at.with_suffix(SUFFIX)
+    return open_parts(at, "safetensors", names, _open_part) if names else None
 
 
-def _is_ours(found: DumpPath) -> bool:
-    """By suffix, or by the look of a header: the Hugging Face cache keeps its files under bare hashes."""
-    if found.path.name.lower().endswith(SUFFIX):
+def _is_ours(at: DumpPath) -> bool:
+    """By suffix, or by its header: the Hugging Face cache names its files by hash."""
+    if at.path.name.lower().endswith(SUFFIX):
         return True
-    return found.head[8:10] == b'{"' and int.from_bytes(found.head[:8], "little") <= MAX_HEADER_BYTES
+    return at.head[8:10] == b'{"' and int.from_bytes(at.head[:8], "little") <= MAX_HEADER_BYTES
 
 
 def _open_part(path: Path) -> FilePart:

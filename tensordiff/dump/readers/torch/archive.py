@@ -1,8 +1,7 @@
-"""One file that ``torch.save`` wrote: what it holds, and where the bytes of its tensors lie.
+"""The content of one file of ``torch.save``, and where the bytes of its tensors lie.
 
-Two layouts are read: the zip that torch writes since 1.6, and the row of pickles before it. Both
-end as an ``Archive``. What the values are called and which of them belong together is decided in
-``torch_files``; nothing else in tensordiff looks inside a torch file.
+Two layouts are read: the zip that torch writes since 1.6, and the row of pickles before it. Both end as
+an ``Archive``. How tensors are named is decided in ``reader``; nothing else looks inside a torch file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _LEGACY_MARK = _LEGACY_MAGIC.to_bytes(10, "little")
 _COUNT = Struct("<q")
-_REMEMBER_BELOW = 2048
+_CACHE_BELOW = 2048
 
 
 class Storages(Protocol):
@@ -42,7 +41,7 @@ class Storages(Protocol):
 
 
 class Archive(NamedTuple):
-    """A torch file, mapped: the stand-ins it holds, and where their storages are."""
+    """A torch file, mapped: its content as the pickle describes it, and where its storages are."""
 
     path: FilePath
     buffer: Buffer
@@ -79,7 +78,7 @@ class Archive(NamedTuple):
 
 
 def _swap(data: bytes, tensor: Tensor) -> bytes:
-    """Bytes of a machine that put the high byte first, turned round. A complex number is two numbers."""
+    """Big-endian bytes as little-endian. A complex number is two numbers."""
     dtype = tensor.spec.dtype
     width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
     whole = len(data) - len(data) % width
@@ -96,7 +95,7 @@ def open_archive(path: FilePath) -> Archive:
             return _open_legacy(path, buffer)
     except BadPickle as error:
         raise BadFile(path, str(error)) from error
-    raise BadFile(path, _what_else(buffer))
+    raise BadFile(path, _what_it_is(buffer))
 
 
 def is_legacy(head: bytes) -> bool:
@@ -139,12 +138,12 @@ class _ZipStorages(NamedTuple):
 
 
 def _unpickle(data: bytes) -> object:
-    return _remembered(data) if len(data) < _REMEMBER_BELOW else unpickle(data).value
+    return _unpickle_cached(data) if len(data) < _CACHE_BELOW else unpickle(data).value
 
 
 @lru_cache(maxsize=256)
-def _remembered(data: bytes) -> object:
-    """Files of a print hook differ in their numbers; the pickle is the same for all of one shape."""
+def _unpickle_cached(data: bytes) -> object:
+    """The files of a print hook differ in their values; the pickle is the same for all of one shape."""
     return unpickle(data).value
 
 
@@ -193,7 +192,7 @@ def _legacy_span(buffer: Buffer, at: int, storage: Storage) -> Span:
     return Span(start, storage.nbytes)
 
 
-def _what_else(buffer: Buffer) -> str:
+def _what_it_is(buffer: Buffer) -> str:
     if not buffer:
         return "is empty; dump it again"
     if buffer[257:262] == b"ustar":

@@ -1,7 +1,7 @@
-"""The names that a torch file's pickle may use, and what answers for each.
+"""The functions and classes that a torch file's pickle may name.
 
-A pickle names functions and classes to call. None is called: each name in ``GLOBALS`` is answered by
-a stand-in from here that notes what the real one would have built, and every other name is refused.
+None of them is called. For each name in ``GLOBALS`` a function from here builds a record of what torch
+would have built; every other name is refused.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _CONVERT = "where it was made, use torch.save({k: v.detach().cpu() for k, v in t
 
 @dataclass(frozen=True, slots=True)
 class AllowedGlobal:
-    """A function or class that may be named; ``stand_in`` answers for it where it may be called."""
+    """A function or class that a pickle may name; ``build`` is what is called in its place, if it may be called."""
 
     name: str
-    stand_in: Callable[..., object] | None = None
+    build: Callable[..., object] | None = None
 
 
 def find_global(module: str, name: str) -> object:
-    """The stand-in for a global that a pickle names."""
-    found = GLOBALS.get((module, name))
-    if found is None:
+    """What a global that a pickle names stands for."""
+    value = GLOBALS.get((module, name))
+    if value is None:
         needed = shorten(f"{module}.{name}")
         raise BadPickle(f"needs {needed} to be loaded, which tensordiff will not run; {_CONVERT}")
-    return found
+    return value
 
 
 def _tensor_v2(
@@ -61,7 +61,7 @@ def _parameter(data: object, *_rest: object) -> Tensor | UnreadableTensor:
 
 
 def _from_type(rebuild: object, kind: object, args: object, _state: object) -> object:
-    """A tensor with attributes of its own. Its values lie in the tensor only if its class adds nothing."""
+    """A tensor with attributes of its own; refused for a subclass, whose values may lie elsewhere."""
     if type(rebuild) is not AllowedGlobal or rebuild.name not in _REBUILDS or type(args) is not tuple:
         raise BadPickle("rebuilds a tensor in a way we do not know")
     if kind not in _PLAIN_TENSORS:
@@ -70,14 +70,14 @@ def _from_type(rebuild: object, kind: object, args: object, _state: object) -> o
 
 
 def _encode(text: object, encoding: object) -> str:
-    """Bytes, as Python writes them in an old pickle. No tensor lies in them: their text will do."""
+    """Bytes, as Python writes them in an old pickle. They hold no tensor, so their text will do."""
     if type(text) is not str or encoding != "latin1":
         raise BadPickle("writes bytes in a way we do not know")
     return text
 
 
 def _mapping(*args: object) -> dict[object, object]:
-    """An empty mapping: its items follow in the pickle. Python 2 alone wrote them here."""
+    """An empty mapping, whose items follow in the pickle. Only Python 2 wrote them as an argument."""
     if args and type(args[0]) is list and args[0]:
         raise BadPickle("holds a mapping as Python 2 wrote it; load and save it again with a newer torch")
     return {}
@@ -88,7 +88,7 @@ def _same(values: object = ()) -> object:
 
 
 def _no_value(*_args: object) -> None:
-    """Something that is no tensor and holds none, such as a device."""
+    """Something that is not a tensor and holds none, such as a device."""
 
 
 def _refuse(sentence: str) -> Callable[..., UnreadableTensor]:
@@ -144,7 +144,7 @@ GLOBALS: dict[tuple[str, str], object] = {
     ("torch.nn.parameter", "Parameter"): _PLAIN_TENSORS[1],
     ("torch.serialization", "_get_layout"): AllowedGlobal("_get_layout", _no_value),
     ("torch._tensor", "_rebuild_from_type_v2"): AllowedGlobal("_rebuild_from_type_v2", _from_type),
-    **{("torch._utils", name): AllowedGlobal(name, stand_in) for name, stand_in in _REBUILDS.items()},
+    **{("torch._utils", name): AllowedGlobal(name, build) for name, build in _REBUILDS.items()},
     **{("torch", name): of for name, of in _TORCH_DTYPES.items()},
     **{
         (module, f"{kind}Storage"): StorageType(_TORCH_DTYPES[name])
@@ -152,8 +152,8 @@ GLOBALS: dict[tuple[str, str], object] = {
         for module in ("torch", "torch.cuda", "torch.storage")
     },
     **{
-        (module, name): AllowedGlobal(name, stand_in)
-        for name, stand_in in _BUILTINS.items()
+        (module, name): AllowedGlobal(name, build)
+        for name, build in _BUILTINS.items()
         for module in ("builtins", "__builtin__")
     },
     **{("torch", f"per_{scheme}"): AllowedGlobal(scheme) for scheme in _SCHEMES},

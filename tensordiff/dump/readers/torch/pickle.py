@@ -1,10 +1,10 @@
 """Reading the pickle inside a torch file without running it.
 
 Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to
-whatever index it claims; a subclass cannot stop all three. This machine knows only the opcodes that
-``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``torch_globals`` for
-everything else, and stops at the first thing it does not know. No step may cost more than the bytes
-it takes: what was read once can be referred to a million times. Nothing here opens a file.
+whatever index it claims; a subclass cannot prevent all three. This unpickler knows only the opcodes that
+``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``globals`` for everything
+else, and stops at the first thing it does not know. What was read once can be referred to a million
+times, so no opcode may cost more than the bytes it takes. Nothing here opens a file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PickleContents(NamedTuple):
 
 def unpickle(data: Buffer, start: int = 0) -> PickleContents:
     """Read the pickle that starts at a byte of some data."""
-    machine = _Machine(data, start)
+    machine = _Unpickler(data, start)
     try:
         value = machine.run()
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -45,8 +45,8 @@ def unpickle(data: Buffer, start: int = 0) -> PickleContents:
     return PickleContents(value, machine.at, machine.storages)
 
 
-class _Machine:
-    """A stack, those below it since the last marks, and a memo."""
+class _Unpickler:
+    """The pickle machine: a stack, the stacks below it since the last marks, and a memo."""
 
     __slots__ = ("at", "below", "data", "limit", "memo", "stack", "storages")
 
@@ -89,7 +89,7 @@ class _Machine:
         return items
 
 
-_Step = Callable[[_Machine], None]
+_Step = Callable[[_Unpickler], None]
 _STEPS: dict[int, _Step] = {}
 
 
@@ -101,12 +101,12 @@ def _opcode(*codes: bytes) -> Callable[[_Step], _Step]:
     return register
 
 
-def _push(code: bytes, make: Callable[[_Machine], object]) -> None:
+def _push(code: bytes, make: Callable[[_Unpickler], object]) -> None:
     """Register an opcode that pushes one value."""
 
     @_opcode(code)
-    def step(machine: _Machine) -> None:
-        value = make(machine)  # may put another stack in the machine
+    def step(machine: _Unpickler) -> None:
+        value = make(machine)  # may replace the stack
         machine.stack.append(value)
 
 
@@ -130,7 +130,7 @@ _push(b"\x96", lambda m: m.take(m.take_count(8)))
 _push(b")", lambda _: ())
 _push(b"]", lambda _: [])
 _push(b"}", lambda _: {})
-_push(b"\x8f", lambda _: [])  # a set: what it holds matters, that it holds it once does not
+_push(b"\x8f", lambda _: [])  # a set: only what it holds matters
 _push(b"t", lambda m: tuple(m.pop_marked()))
 _push(b"\x91", lambda m: m.pop_marked())
 _push(b"\x85", lambda m: (m.stack.pop(),))
@@ -140,67 +140,67 @@ _push(b"c", lambda m: find_global(m.take_line(), m.take_line()))
 
 
 @_opcode(b"\x80")
-def _protocol(machine: _Machine) -> None:
+def _protocol(machine: _Unpickler) -> None:
     if machine.take_count(1) > _NEWEST_PROTOCOL:
         raise BadPickle("its pickle is of a newer protocol than torch writes")
 
 
 @_opcode(b"\x95")
-def _frame(machine: _Machine) -> None:
+def _frame(machine: _Unpickler) -> None:
     machine.take(8)
 
 
 @_opcode(b"(")
-def _mark(machine: _Machine) -> None:
+def _mark(machine: _Unpickler) -> None:
     machine.below.append(machine.stack)
     machine.stack = []
 
 
 @_opcode(b"q")
-def _put(machine: _Machine) -> None:
+def _put(machine: _Unpickler) -> None:
     machine.memo[machine.take_count(1)] = machine.stack[-1]
 
 
 @_opcode(b"r")
-def _put_far(machine: _Machine) -> None:
+def _put_far(machine: _Unpickler) -> None:
     machine.memo[machine.take_count(4)] = machine.stack[-1]
 
 
 @_opcode(b"\x94")
-def _memoize(machine: _Machine) -> None:
+def _memoize(machine: _Unpickler) -> None:
     machine.memo[len(machine.memo)] = machine.stack[-1]
 
 
 @_opcode(b"\x86")
-def _pair(machine: _Machine) -> None:
+def _pair(machine: _Unpickler) -> None:
     machine.stack[-2:] = [(machine.stack[-2], machine.stack[-1])]
 
 
 @_opcode(b"\x87")
-def _triple(machine: _Machine) -> None:
+def _triple(machine: _Unpickler) -> None:
     machine.stack[-3:] = [(machine.stack[-3], machine.stack[-2], machine.stack[-1])]
 
 
 @_opcode(b"a")
-def _append(machine: _Machine) -> None:
+def _append(machine: _Unpickler) -> None:
     item = machine.stack.pop()
     _list(machine).append(item)
 
 
 @_opcode(b"e", b"\x90")
-def _extend(machine: _Machine) -> None:
+def _extend(machine: _Unpickler) -> None:
     items = machine.pop_marked()
     _list(machine).extend(items)
 
 
 @_opcode(b"s")
-def _set_item(machine: _Machine) -> None:
+def _set_item(machine: _Unpickler) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     _dict(machine)[_key(key)] = value
 
 
 @_opcode(b"u")
-def _set_items(machine: _Machine) -> None:
+def _set_items(machine: _Unpickler) -> None:
     items = machine.pop_marked()
     target = _dict(machine)
     for key, value in zip(items[::2], items[1::2], strict=True):
@@ -208,14 +208,14 @@ def _set_items(machine: _Machine) -> None:
 
 
 @_opcode(b"b")
-def _set_state(machine: _Machine) -> None:
+def _set_state(machine: _Unpickler) -> None:
     """Attributes, such as ``_metadata`` of a state dict, are dropped; only a mapping may be given any."""
     machine.stack.pop()
     _dict(machine)
 
 
 @_opcode(b"\x93")
-def _named_by_stack(machine: _Machine) -> None:
+def _named_by_stack(machine: _Unpickler) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise BadPickle("its pickle names a global by something other than text")
@@ -223,29 +223,34 @@ def _named_by_stack(machine: _Machine) -> None:
 
 
 @_opcode(b"R")
-def _call(machine: _Machine) -> None:
-    args, known = machine.stack.pop(), machine.stack.pop()
-    if type(known) is not AllowedGlobal or known.stand_in is None or type(args) is not tuple or len(args) > _MOST_PARTS:
+def _call(machine: _Unpickler) -> None:
+    args, function = machine.stack.pop(), machine.stack.pop()
+    if (
+        type(function) is not AllowedGlobal
+        or function.build is None
+        or type(args) is not tuple
+        or len(args) > _MOST_PARTS
+    ):
         raise BadPickle("its pickle calls something that is not to be called")
-    machine.stack.append(known.stand_in(*args))
+    machine.stack.append(function.build(*args))
 
 
 @_opcode(b"Q")
-def _point(machine: _Machine) -> None:
+def _point(machine: _Unpickler) -> None:
     storage = find_storage(machine.stack.pop())
     if machine.storages.setdefault(storage.key, storage) != storage:
         raise BadPickle("its pickle describes one storage in two ways")
     machine.stack.append(storage)
 
 
-def _list(machine: _Machine) -> list[object]:
+def _list(machine: _Unpickler) -> list[object]:
     top = machine.stack[-1]
     if type(top) is not list:
         raise BadPickle("its pickle appends to something other than a list")
     return top
 
 
-def _dict(machine: _Machine) -> dict[object, object]:
+def _dict(machine: _Unpickler) -> dict[object, object]:
     top = machine.stack[-1]
     if type(top) is not dict:
         raise BadPickle("its pickle fills something other than a dict")
@@ -253,7 +258,7 @@ def _dict(machine: _Machine) -> dict[object, object]:
 
 
 def _key(key: object) -> object:
-    """A dict's key: flat, for hashing what is nested without end would end the process."""
+    """A dict's key: flat, because hashing a deeply nested one would overflow the stack."""
     parts = key if type(key) is tuple else (key,)
     if len(parts) > _MOST_PARTS or not all(type(part) in _ATOMS and _is_small(part) for part in parts):
         raise BadPickle("its pickle has a dict whose keys are neither short text nor numbers")

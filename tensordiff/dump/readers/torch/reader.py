@@ -1,15 +1,13 @@
-"""What the tensors of one torch file are called: the path of keys that leads to them.
+"""Opening files of ``torch.save``: one file of many tensors, or a folder of one tensor a file.
 
-``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor, tensor]}`` holds ``a_0`` and ``a_1``. A value
-that a pickle refers to twice is found twice, so a few bytes can claim more tensors than a disk could
-hold: how often values may be shared is bounded here, not how many there are.
+A folder may hold a hundred thousand files, so opening it only lists names; each file is opened when its
+entry is asked and released with the array that was read from it. Where a print hook left
+``tensor_names.txt``, that is the order of execution. ``.bin`` files of a folder may be anything and count
+only if the first of them is torch's.
 
-Reading what ``torch.save`` leaves: one file of many tensors, or a folder of one tensor a file.
-
-A folder may hold a hundred thousand files, so opening it lists names and no more; each file is
-opened when its entry is asked and let go with the array that was read from it. Where a print hook
-left ``tensor_names.txt``, that is the order of execution. A folder's ``.bin`` may be anything and
-counts only if the first of them is torch's. What is inside a file is read by ``torch_archive``.
+A tensor is called by the keys that lead to it: ``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor,
+tensor]}`` holds ``a_0`` and ``a_1``. A pickle may refer to one value many times, so a few bytes can claim
+more tensors than a disk could hold: how often values may be shared is bounded here, not how many there are.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.detect import DumpPath
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
+from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
 from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, UnreadableTensor, shorten
@@ -58,10 +56,10 @@ def _unwrap(content: object) -> object:
 
 
 class _Walk:
-    """A walk through what a file holds, and how far it has come."""
+    """A bounded walk through the containers of a file."""
 
     def __init__(self, stem: str) -> None:
-        self._stem, self._room, self._text = stem, _ALWAYS_ALLOWED, _MAX_TEXT
+        self._stem, self._allowance, self._text = stem, _ALWAYS_ALLOWED, _MAX_TEXT
         self._seen: set[int] = set()
 
     def leaves(self, name: str, value: object, depth: int) -> Iterator[NamedLeaf]:
@@ -83,12 +81,12 @@ class _Walk:
         return ((f"{before}{i}", below) for i, below in enumerate(value) if isinstance(below, _WALKED))
 
     def _enter(self, value: _Container, depth: int) -> None:
-        """Count a container's values; met for the first time, it brings room to meet them again."""
+        """Count a container's values against the allowance, which grows with each new container."""
         if id(value) not in self._seen:
             self._seen.add(id(value))
-            self._room += len(value) * _MAX_SHARING
-        self._room -= len(value)
-        if self._room < 0 or depth >= _MAX_DEPTH:
+            self._allowance += len(value) * _MAX_SHARING
+        self._allowance -= len(value)
+        if self._allowance < 0 or depth >= _MAX_DEPTH:
             raise BadPickle("holds values shared too often or nested too deep; save a flat dict of tensors")
 
     def _check_name(self, name: str) -> None:
@@ -97,37 +95,37 @@ class _Walk:
             raise BadPickle(f"names a tensor with {len(name)} characters, or too many; save under shorter keys")
 
 
-_SURE = (".pt", ".pth")
-_MAYBE = (".bin", ".ckpt")
+_TORCH_SUFFIXES = (".pt", ".pth")
+_SHARED_SUFFIXES = (".bin", ".ckpt")
 _NAMES = "tensor_names.txt"
 _MAX_NAMES_BYTES = 1 << 26
 _HEAD_BYTES = 1024  # the first member's header, with the longest name a file system allows
 _MANGLED = re.compile(r'[\\/:*?"<>| \x00-\x1f]')
 
 
-def look(found: DumpPath) -> Dump | None:
+def try_open(at: DumpPath) -> Dump | None:
     """Open a torch file or a folder of them."""
-    return _look_folder(found) if found.is_folder else _look_file(found)
+    return _open_folder(at) if at.is_folder else _open_lone_file(at)
 
 
-def _look_file(found: DumpPath) -> Dump | None:
-    mine = found.path.name.lower().endswith(_SURE) or _is_torch(found.path)
-    return _open_file(found.path) if mine else None
+def _open_lone_file(at: DumpPath) -> Dump | None:
+    is_torch = at.path.name.lower().endswith(_TORCH_SUFFIXES) or _is_torch(at.path)
+    return _open_file(at.path) if is_torch else None
 
 
-def _look_folder(found: DumpPath) -> Dump | None:
-    files = _torch_files(found)
+def _open_folder(at: DumpPath) -> Dump | None:
+    files = _torch_files(at)
     if not files:
         return None
-    if _NAMES in found.files:
-        return _open_hooked(found, files)
-    return (len(files) == 1 and _open_only_file(found, files[0])) or _open_flat(found, files)
+    if _NAMES in at.files:
+        return _open_hooked(at, files)
+    return (len(files) == 1 and _open_only_file(at, files[0])) or _open_flat(at, files)
 
 
-def _torch_files(found: DumpPath) -> list[str]:
-    unsure = found.named(*_MAYBE)
-    kinds = _SURE + _MAYBE if unsure and _is_torch(found.path / unsure[0]) else _SURE
-    return found.named(*kinds)
+def _torch_files(at: DumpPath) -> list[str]:
+    unsure = at.with_suffix(*_SHARED_SUFFIXES)
+    kinds = _TORCH_SUFFIXES + _SHARED_SUFFIXES if unsure and _is_torch(at.path / unsure[0]) else _TORCH_SUFFIXES
+    return at.with_suffix(*kinds)
 
 
 def _is_torch(path: Path) -> bool:
@@ -135,28 +133,28 @@ def _is_torch(path: Path) -> bool:
     try:
         head = map_file(path)[:_HEAD_BYTES]
     except BadFile:
-        return False  # not ours to complain of: nothing says that it is torch's
+        return False  # nothing says that it is a torch file, so it is not ours to report
     return is_legacy(head) or (head[:4] == MEMBER_MAGIC and b"/data.pkl" in head)
 
 
-def _open_flat(found: DumpPath, files: list[str]) -> Dump:
+def _open_flat(at: DumpPath, files: list[str]) -> Dump:
     """A folder of files in no known order. Two files of one stem keep their suffixes."""
     stems = [_stem(file) for file in files]
-    counts, folder = Counter(stems), str(found.path)
+    counts, folder = Counter(stems), str(at.path)
     entries = tuple(
         _file_entry(folder, file, stem if counts[stem] == 1 else file) for stem, file in zip(stems, files, strict=True)
     )
-    return Dump(found.path, "torch", entries, ordered=False, problems=found.problems)
+    return Dump(at.path, "torch", entries, ordered=False, problems=at.problems)
 
 
-def _open_hooked(found: DumpPath, files: list[str]) -> Dump:
-    """A folder with the names a print hook wrote as the model ran; files it does not name come last."""
-    counts = Counter(_read_names(found.path / _NAMES))
+def _open_hooked(at: DumpPath, files: list[str]) -> Dump:
+    """A folder in the order of the names that a print hook wrote; files it does not name come last."""
+    counts = Counter(_read_names(at.path / _NAMES))
     pairs = _pair_names(list(counts), files)
     taken = set(pairs.values())
     rest = {file if _stem(file) in pairs else _stem(file): file for file in files if file not in taken}
-    entries = tuple(_file_entry(str(found.path), file, name) for name, file in (pairs | rest).items())
-    return Dump(found.path, "torch-hook", entries, True, (*found.problems, *_name_problems(counts, pairs)))
+    entries = tuple(_file_entry(str(at.path), file, name) for name, file in (pairs | rest).items())
+    return Dump(at.path, "torch-hook", entries, True, (*at.problems, *_name_problems(counts, pairs)))
 
 
 def _read_names(path: Path) -> list[str]:
@@ -167,7 +165,7 @@ def _read_names(path: Path) -> list[str]:
 
 
 def _pair_names(names: list[str], files: list[str]) -> dict[str, str]:
-    """The file each name means: its own, or the one left over that the name became on the file system."""
+    """The file of each name: the one of that stem, or else the one whose stem is the name with characters replaced."""
     own = {_stem(file): file for file in reversed(files)}
     named = set(names)
     left = {_mangle(stem): file for stem, file in own.items() if stem not in named}
@@ -189,7 +187,7 @@ def _mangle(name: str) -> str:
 
 def _stem(file: str) -> str:
     stem, dot, suffix = file.rpartition(".")
-    return stem if stem and f"{dot}{suffix.lower()}" in _SURE + _MAYBE else file
+    return stem if stem and f"{dot}{suffix.lower()}" in _TORCH_SUFFIXES + _SHARED_SUFFIXES else file
 
 
 def _file_entry(folder: str, file: str, name: str) -> Entry:
@@ -198,7 +196,7 @@ def _file_entry(folder: str, file: str, name: str) -> Entry:
 
 @dataclass(frozen=True)
 class TorchFile:
-    """The one tensor of a file, which is opened anew each time it is asked for."""
+    """The one tensor of a file, which is opened each time it is asked for."""
 
     folder: str
     file: str
@@ -217,34 +215,34 @@ class TorchFile:
         archive = open_archive(f"{self.folder}{os.sep}{self.file}")
         if isinstance(archive.value, Tensor):
             return archive, archive.value
-        found = _name_tensors(archive, _stem(self.file))
-        if len(found) > 1:
-            some = ", ".join(shorten(name) for name, _ in found[:3])
-            raise BadFile(archive.path, f"holds {len(found)} tensors ({some}, …); open that file on its own")
-        return archive, _readable(archive, *found[0])
+        tensors = _name_tensors(archive, _stem(self.file))
+        if len(tensors) > 1:
+            some = ", ".join(shorten(name) for name, _ in tensors[:3])
+            raise BadFile(archive.path, f"holds {len(tensors)} tensors ({some}, …); open that file on its own")
+        return archive, _readable(archive, *tensors[0])
 
 
 def _open_file(path: Path) -> Dump:
     """One file, its tensors in the order they were put in."""
     archive = open_archive(path)
     kept: dict[str, Entry] = {}
-    twins: list[Problem] = []
+    duplicates: list[Problem] = []
     for name, leaf in _name_tensors(archive, _stem(path.name)):
         if name in kept:
             why = f"has two tensors named {shorten(name)!r}; the first is kept"
-            twins.append(Problem(path.name, why, is_unread=True))
+            duplicates.append(Problem(path.name, why, is_unread=True))
         else:
             kept[name] = entry(name, _InArchive(archive, name, leaf))
-    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(twins))
+    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(duplicates))
 
 
-def _open_only_file(found: DumpPath, file: str) -> Dump | None:
+def _open_only_file(at: DumpPath, file: str) -> Dump | None:
     """A folder's only file, if it holds several tensors."""
     try:
-        dump = _open_file(found.path / file)
+        dump = _open_file(at.path / file)
     except BadFile:
-        return None  # said again, and to whom it concerns, when its entry is asked
-    return replace(dump, path=found.path, problems=found.problems + dump.problems) if len(dump) > 1 else None
+        return None  # reported when the entry is asked
+    return replace(dump, path=at.path, problems=at.problems + dump.problems) if len(dump) > 1 else None
 
 
 class _InArchive(NamedTuple):
@@ -266,12 +264,12 @@ class _InArchive(NamedTuple):
 
 def _name_tensors(archive: Archive, stem: str) -> list[NamedLeaf]:
     try:
-        found = name_tensors(archive.value, stem)
+        tensors = name_tensors(archive.value, stem)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
-    if not found:
+    if not tensors:
         raise BadFile(archive.path, "holds no tensor; was something else saved under this name?")
-    return found
+    return tensors
 
 
 def _readable(archive: Archive, name: str, leaf: Leaf) -> Tensor:

@@ -1,8 +1,7 @@
-"""What stands for torch's own objects while a torch file is read without torch.
+"""Tensors and storages as a torch file's pickle describes them: plain records, made without torch.
 
-A storage, a view of it, and a tensor that is refused: plain records, made from what a pickle says
-and never from torch. Everything a pickle claims of a tensor's shape is checked here, before anyone
-looks for its bytes. Which names a pickle may use is decided in ``torch_globals``.
+Everything a pickle claims of a tensor's shape, strides and storage is checked here, before anyone looks
+for its bytes. Which names a pickle may use is decided in ``globals``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LONGEST_KEY = 256
 
 
 class BadPickle(Exception):
-    """A pickle is damaged, lies, or asks for what we will not run. The sentence names no file."""
+    """A pickle is damaged, contradicts itself, or asks for what we will not run. The sentence names no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,13 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableTensor:
-    """A tensor that is there but cannot be read as numbers, and why."""
+    """A tensor that cannot be read as numbers, and why."""
 
     sentence: str
 
 
 def find_storage(saved: object) -> Storage:
-    """The stand-in for a storage that a pickle points to by ("storage", class, key, location, count)."""
+    """The storage that a pickle refers to as ("storage", class, key, location, count)."""
     if type(saved) is not tuple or saved[:1] != ("storage",) or saved[5:] not in ((), (None,)):
         raise BadPickle("points to something other than a storage")
     _, kind, key, _, count = saved[:5]
@@ -90,7 +89,7 @@ def shorten(text: str) -> str:
 def view_storage(
     storage: object, offset: object, size: object, stride: object, flags: object = None, of: object = None
 ) -> Tensor | UnreadableTensor:
-    """A view of a storage, of the storage's own dtype unless told."""
+    """A tensor on a storage, of the storage's own dtype unless ``of`` is another."""
     if type(storage) is not Storage:
         raise BadPickle("builds a tensor on something other than a storage")
     of = of or storage.of
@@ -141,7 +140,7 @@ def _check_inside(
 
 
 def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides that mean something, or None for a contiguous tensor: along one element, torch writes any."""
+    """Strides, or None for a contiguous tensor. Along a dimension of size 1 torch may write any stride."""
     dense = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         dense[axis - 1] = dense[axis] * shape[axis]
@@ -150,7 +149,7 @@ def _strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...
 
 
 def _flags(flags: object, dtype: DType) -> tuple[bool, bool]:
-    """Whether a view conjugates, whether it negates: torch notes both instead of doing them."""
+    """Whether a view conjugates, and whether it negates: torch saves both as flags."""
     if flags is None:
         return False, False
     if type(flags) is not dict or not flags.keys() <= {"conj", "neg"}:

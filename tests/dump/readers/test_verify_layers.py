@@ -10,8 +10,8 @@ from hypothesis import given
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import FUZZ, keeps_promise, mutated
-from tests.dump.verify_crafting import make, ports, save_max, save_torch, write_max
+from tests.dump.file_damage import FUZZ, keeps_promise, mutated
+from tests.dump.readers.verify_layers_samples import make, ports, save_max, save_torch, write_max
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import given
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import FUZZ, allocating_under, keeps_promise, mutated
-from tests.dump.numpy_crafting import claim, craft, npy, only, refusal, same_bits, zipped
+from tests.dump.file_damage import FUZZ, allocating_under, keeps_promise, mutated
+from tests.dump.readers.numpy_samples import claim, craft, npy, only, refusal, same_bits, zipped
 
 NUMBERS = [
     "?", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "<c8", "<c16",

@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as arrays
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import BadFile
-from tests.dump.fuzzing import FUZZ, allocating_under, keeps_promise, mutated
-from tests.dump.numpy_crafting import claim, craft, npy, only, refusal, same_bits, zipped
+from tests.dump.file_damage import FUZZ, allocating_under, keeps_promise, mutated
+from tests.dump.readers.numpy_samples import claim, craft, npy, only, refusal, same_bits, zipped
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

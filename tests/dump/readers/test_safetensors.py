@@ -12,8 +12,8 @@ import torch
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile
-from tests.dump.fuzzing import allocating_under
-from tests.dump.safetensors_crafting import bits, craft, opened, random_tensor, row
+from tests.dump.file_damage import allocating_under
+from tests.dump.readers.safetensors_samples import bits, craft, opened, random_tensor, row
 
 TORCH_DTYPES = {
     torch.bool: "bool", torch.uint8: "uint8", torch.int8: "int8", torch.int16: "int16",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tensordiff.dump import open_dump
 from tensordiff.dump.zip_files import ZipMap, map_zip
 from tensordiff.errors import BadFile
-from tests.dump.fuzzing import FUZZ, mutated
-from tests.dump.torch_crafting import zipped
+from tests.dump.file_damage import FUZZ, mutated
+from tests.dump.readers.torch.torch_samples import zipped
 
 MEMBERS = {"a": b"first", "b/c": b"", "b/\u00e9": bytes(range(256)), "long" * 100: b"x" * 1000}
 

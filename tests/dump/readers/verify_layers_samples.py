@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensordiff.dump import Dump
-from tests.dump.max_writing import max_bytes
+from tests.dump.readers.max_samples import max_bytes
 
 Rows = list[dict[str, Any]]
 

@@ -15,7 +15,7 @@ import torch
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile, DumpError
-from tests.dump.torch_crafting import BASE, bits, check, save, zipped
+from tests.dump.readers.torch.torch_samples import BASE, bits, check, save, zipped
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -195,7 +195,7 @@ class Kept(torch.Tensor):  # type: ignore[misc]
         (np.ones(2), "numpy"),
         (Path("x"), "pathlib"),
         (torch.nn.Linear(1, 1), "torch.nn.modules.linear.Linear"),
-        (torch.ones(2).as_subclass(Kept), "tests.dump.test_torch_values.Kept"),
+        (torch.ones(2).as_subclass(Kept), "tests.dump.readers.torch.test_values.Kept"),
     ],
     ids=["array", "path", "module", "subclass"],
 )

@@ -10,7 +10,7 @@ import torch
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile
 from tests import processes
-from tests.dump.torch_crafting import BASE, bits, check, save
+from tests.dump.readers.torch.torch_samples import BASE, bits, check, save
 
 
 def hook_dump(folder: Path, names: list[str], text: str | None = None) -> dict[str, torch.Tensor]:

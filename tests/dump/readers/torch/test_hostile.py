@@ -17,16 +17,8 @@ from tensordiff.dump import open_dump
 from tensordiff.dump.readers.torch.pickle import unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle
 from tensordiff.errors import BadFile, DumpError
-from tests.dump.fuzzing import FUZZ, allocating_under, ask, keeps_promise, mutated
-from tests.dump.torch_crafting import (
-    bits,
-    opened,
-    pickled,
-    saved,
-    tensor,
-    torch_zip,
-    zipped,
-)
+from tests.dump.file_damage import FUZZ, allocating_under, ask, keeps_promise, mutated
+from tests.dump.readers.torch.torch_samples import bits, opened, pickled, saved, tensor, torch_zip, zipped
 
 NESTED = {
     "a": torch.arange(6.0).reshape(2, 3).T,

@@ -13,10 +13,10 @@ from hypothesis import given
 from tensordiff.dump import Entry, open_dump
 from tensordiff.dump.dtypes import DTYPES
 from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import FUZZ, allocating_under, keeps_promise, mutated
-from tests.dump.max_writing import FLOAT32, MAGIC, max_bytes
+from tests.dump.file_damage import FUZZ, allocating_under, keeps_promise, mutated
+from tests.dump.readers.max_samples import FLOAT32, MAGIC, max_bytes
 
-REAL = Path(__file__).parent.parent / "data" / "max"
+REAL = Path(__file__).parents[2] / "data" / "max"
 CODES = {
     1: "bool", 134: "uint8", 135: "int8", 136: "uint16", 137: "int16", 138: "uint32", 139: "int32",
     140: "uint64", 141: "int64", 79: "float16", 80: "bfloat16", 81: "float32", 82: "float64",

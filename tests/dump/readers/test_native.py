@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump import Dump, open_dump
-from tensordiff.dump.detect import DumpPath
+from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Origin
-from tensordiff.dump.readers.native import look
+from tensordiff.dump.readers.native import try_open
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import FUZZ, keeps_promise, mutated
+from tests.dump.file_damage import FUZZ, keeps_promise, mutated
 
 MANIFEST, JOURNAL, SHARD = "manifest.json", "entries.jsonl", "tensors-00000.safetensors"
 
@@ -43,7 +43,7 @@ def write_interrupted(folder: Path, count: int = 3) -> Path:
 
 
 def opened(folder: Path) -> Dump:
-    dump = look(DumpPath(folder))
+    dump = try_open(DumpPath(folder))
     assert dump is not None
     return dump
 
@@ -105,7 +105,7 @@ def test_a_journal_cut_anywhere_gives_what_was_complete(tmp_path: Path) -> None:
         assert (dump.interrupted, dump.problems) == (True, ())
     (tmp_path / JOURNAL).write_bytes(text[: first - 1])
     with pytest.raises(BadFile, match="line 1"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
 
 
 def test_a_journal_damaged_in_the_middle_says_where_it_stops(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_manifest_cut_anywhere_is_a_sentence(tmp_path: Path) -> None:
     for cut in range(len(text)):
         (tmp_path / MANIFEST).write_bytes(text[:cut])
         with pytest.raises(BadFile, match=r"manifest\.json"):
-            look(DumpPath(tmp_path))
+            try_open(DumpPath(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_a_manifest_cut_anywhere_is_a_sentence(tmp_path: Path) -> None:
 def test_garbage_for_a_manifest_points_at_the_shards(tmp_path: Path, text: bytes) -> None:
     (write(tmp_path) / MANIFEST).write_bytes(text)
     with pytest.raises(BadFile, match=r"open the \.safetensors files beside it"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
 
 
 def test_a_newer_schema_is_a_sentence(tmp_path: Path) -> None:
     edit(write(tmp_path), lambda said: said.update(schema="tensordiff.dump/2"))
     with pytest.raises(BadFile, match=r"'tensordiff\.dump/2', and we read 'tensordiff\.dump/1'; try a newer"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
 
 
 def test_what_later_versions_add_is_let_be(tmp_path: Path) -> None:
@@ -173,11 +173,11 @@ def test_what_later_versions_add_is_let_be(tmp_path: Path) -> None:
 
 
 def test_files_of_others_are_not_ours(tmp_path: Path) -> None:
-    assert look(DumpPath(tmp_path)) is None
+    assert try_open(DumpPath(tmp_path)) is None
     (tmp_path / MANIFEST).write_text('{"name": "a web app", "icons": []}')
     (tmp_path / JOURNAL).write_text('{"a": 1}\n')
-    assert look(DumpPath(tmp_path)) is None
-    assert look(DumpPath(tmp_path / MANIFEST)) is None
+    assert try_open(DumpPath(tmp_path)) is None
+    assert try_open(DumpPath(tmp_path / MANIFEST)) is None
     with pytest.raises(NotADump):
         open_dump(tmp_path)
 
@@ -227,7 +227,7 @@ LIES: dict[str, dict[str, object]] = {
 def test_a_lying_record_is_a_sentence_that_names_it(tmp_path: Path, lie: dict[str, object]) -> None:
     edit(write(tmp_path), lambda said: said["entries"][1].update(lie))
     with pytest.raises(BadFile, match=r"manifest\.json: entry 1 .*capture it again"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
     assert keeps_promise(tmp_path) is None
 
 
@@ -238,14 +238,14 @@ def test_a_lying_record_is_a_sentence_that_names_it(tmp_path: Path, lie: dict[st
 def test_a_record_that_lacks_something_is_a_sentence(tmp_path: Path, key: str) -> None:
     edit(write(tmp_path), lambda said: said["entries"][2].pop(key))
     with pytest.raises(BadFile, match=rf"entry 2 .*'{key}'"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
 
 
 @pytest.mark.parametrize("record", [None, 7, "layer", [], {}])
 def test_a_record_that_is_none_is_a_sentence(tmp_path: Path, record: object) -> None:
     edit(write(tmp_path), lambda said: said["entries"].insert(0, record))
     with pytest.raises(BadFile, match="entry 0"):
-        look(DumpPath(tmp_path))
+        try_open(DumpPath(tmp_path))
 
 
 def test_a_claim_past_the_end_of_the_shard_allocates_nothing(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_shard_that_links_out_of_the_folder_is_not_followed(tmp_path: Path) ->
     shard.rename(tmp_path / "elsewhere")
     shard.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadFile, match="not a file of this folder"):
-        look(DumpPath(tmp_path / "dump"))
+        try_open(DumpPath(tmp_path / "dump"))
 
 
 def test_twenty_thousand_entries_are_listed_from_the_manifest_alone(tmp_path: Path, opens: list[str]) -> None:

@@ -15,8 +15,8 @@ from tensordiff.dump import open_dump
 from tensordiff.dump.readers.torch.pickle import unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle
 from tensordiff.errors import BadFile
-from tests.dump.fuzzing import allocating_under, ask
-from tests.dump.torch_crafting import (
+from tests.dump.file_damage import allocating_under, ask
+from tests.dump.readers.torch.torch_samples import (
     FLOATS,
     ORDERED,
     REBUILD,

@@ -13,8 +13,8 @@ from hypothesis import given
 
 from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile, NotADump
-from tests.dump.fuzzing import FUZZ, allocating_under, keeps_promise, mutated
-from tests.dump.safetensors_crafting import craft, opened, random_tensor, refusal, row
+from tests.dump.file_damage import FUZZ, allocating_under, keeps_promise, mutated
+from tests.dump.readers.safetensors_samples import craft, opened, random_tensor, refusal, row
 
 LIES: dict[str, tuple[Any, str]] = {
     "past the end": ({"x": row("U8", [9], 0, 9)}, "truncated"),

@@ -1,0 +1,160 @@
+"""Where a dump lies: a file, or a folder whose files make one dump together.
+
+``DumpPath`` is what every reader is shown: the path, the names of a folder's files, and the first
+bytes of a file. A dump may come from a stranger, so a folder's files must lie in that folder: links
+out of it are listed as problems and not followed. Formats that keep several tensors a file open
+each file by itself with ``open_parts``: one that cannot be read is a problem, and the rest stay usable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from tensordiff.dump.files import map_file, reason
+from tensordiff.dump.model import Dump, Entry, Problem
+from tensordiff.dump.names import natural_key
+from tensordiff.dump.readers import SUFFIXES
+from tensordiff.errors import BadFile, NotADump, printable
+
+
+@dataclass(frozen=True)
+class DumpPath:
+    """A path that may hold a dump. It is listed once, for all readers."""
+
+    path: Path
+
+    @cached_property
+    def is_folder(self) -> bool:
+        """Whether the path is a folder."""
+        return self.path.is_dir()
+
+    @property
+    def folder(self) -> Path:
+        """The folder itself, or the one that the file lies in."""
+        return self.path if self.is_folder else self.path.parent
+
+    @cached_property
+    def _listing(self) -> tuple[list[str], list[Problem]]:
+        return list_files(self.path) if self.is_folder else ([], [])
+
+    @property
+    def files(self) -> list[str]:
+        """Names of a folder's files in natural order; empty where the path is a file."""
+        return self._listing[0]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What was left out of a folder's listing, and why."""
+        return tuple(self._listing[1])
+
+    def with_suffix(self, *suffixes: str) -> list[str]:
+        """Names of a folder's files that end in one of these suffixes, in natural order."""
+        return [name for name in self.files if name.lower().endswith(suffixes)]
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first 64 bytes of a file, by which formats are told apart; empty for a folder."""
+        return b"" if self.is_folder else map_file(self.path)[:64]
+
+
+def list_files(folder: Path) -> tuple[list[str], list[Problem]]:
+    """Names of the regular files in a folder in natural order, and the links that were left out."""
+    names: list[str] = []
+    problems: list[Problem] = []
+    try:
+        with os.scandir(folder) as items:
+            for item in items:
+                if item.is_symlink() and (why := _bad_link(folder, item.name)):
+                    problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item.name)))
+                elif item.is_file():
+                    names.append(item.name)
+    except OSError as error:
+        raise NotADump(f"{printable(folder)}: cannot be listed ({reason(error)})") from error
+    names.sort(key=natural_key)
+    return names, problems
+
+
+def _may_hold_tensors(name: str) -> bool:
+    """Whether a file is named as a tensor file, or a folder as one step of a run."""
+    return name.isdecimal() or name.lower().endswith(SUFFIXES)
+
+
+def _bad_link(folder: Path, name: str) -> str | None:
+    """Why a symbolic link is not followed; None where it is."""
+    try:
+        target = (folder / name).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        return f"is a link that leads nowhere ({reason(error)})"
+    home = folder.resolve()
+    # The Hugging Face cache keeps snapshots/<revision>/ as links into blobs/ beside it.
+    if target.is_relative_to(home) or target.is_relative_to(home.parent.parent / "blobs"):
+        return None
+    return "is a link to outside the dump; open its target itself if you trust it"
+
+
+def member_path(folder: Path, name: str) -> Path:
+    """Path of a file that a dump's own index names; it must lie in the folder."""
+    path = folder / name
+    if os.sep in name or "\0" in name or name in ("", ".", "..") or (path.is_symlink() and _bad_link(folder, name)):
+        raise BadFile(folder, f"its index names {name!r}, which is not a file of this folder")
+    return path
+
+
+class FilePart(NamedTuple):
+    """One of the files that make a dump together."""
+
+    file: str
+    entries: list[Entry]
+    ordered: bool
+    problems: list[Problem]
+    facts: Mapping[str, object]
+
+
+def open_parts(at: DumpPath, format_: str, names: list[str], open_part: Callable[[Path], FilePart]) -> Dump:
+    """Open the named files of a folder as one dump; raises only if none can be opened."""
+    parts: list[FilePart] = []
+    errors: list[BadFile] = []
+    for name in names:
+        try:
+            parts.append(open_part(at.path / name))
+        except BadFile as error:
+            errors.append(error)
+    if not parts:
+        raise errors[0]
+    unread = [Problem(Path(error.path).name, error.problem, is_unread=True) for error in errors]
+    return join_parts(at, format_, parts, unread)
+
+
+def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list[Problem]) -> Dump:
+    """One dump of several files. Its order is known only if that of each file is."""
+    entries, duplicates = _first_of_each_name(parts)
+    return Dump(
+        path=at.path,
+        format=format_,
+        entries=entries,
+        ordered=all(part.ordered for part in parts),
+        problems=(
+            *at.problems,
+            *problems,
+            *(problem for part in parts for problem in part.problems),
+            *duplicates,
+        ),
+        facts={key: value for part in reversed(parts) for key, value in part.facts.items()},
+    )
+
+
+def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
+    """Of a name that two files have, the first entry is kept and the other is a problem."""
+    kept: dict[str, Entry] = {}
+    duplicates = [
+        Problem(part.file, f"has tensor {item.name!r:.120}, which another file had first", is_unread=True)
+        for part in parts
+        for item in part.entries
+        if kept.setdefault(item.name, item) is not item
+    ]
+    return tuple(kept.values()), duplicates
