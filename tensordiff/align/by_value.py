@@ -83,7 +83,8 @@ def _of_values(entry: Entry, array: Array) -> Fingerprint | None:
     return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, _SAME.get(name_of(array.dtype), 0.0))
 
 
-HEAD_SIZES = (16, 32, 64, 80, 96, 128, 192, 256)
+HEAD_SIZES = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
+"""Channels that a head of attention usually has; the hints of ``compare`` use them, too."""
 
 
 @dataclass(frozen=True, eq=False)  # a key by itself: hashing the entries in it would hash what they store

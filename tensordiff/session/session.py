@@ -19,7 +19,7 @@ from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap
 from tensordiff.compare.engine import Engine
 from tensordiff.compare.hint import Hint
-from tensordiff.compare.hint.context import hint_for_row
+from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, compare_logits, is_logits, summed_up
 from tensordiff.compare.measure.dispatch import as_reals

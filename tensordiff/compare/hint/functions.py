@@ -1,8 +1,8 @@
-"""Kinds in which both sides are known functions of what the layer was given, and not the same one.
+"""Kinds in which both sides are known functions of the layer's input, and not the same one.
 
-What a layer was given agrees, or the layer would be no culprit. So if the reference is one activation of it and the
-candidate another, or one norm and another, or a matrix product with the weight and with its transpose, that can be
-proven without knowing any weight.
+The inputs of a culprit agree, or it would be none. So if the reference is one activation of its input and the candidate
+another, or one norm and another, or a matrix product with a weight and with its transpose, that can be shown without
+knowing any weight.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from tensordiff.align.expression import activations as known
 from tensordiff.compare.hint import Evidence, Hint
-from tensordiff.compare.hint.sample import Floats, SampledPair, size
+from tensordiff.compare.hint.sample import Floats, SampledPair, rms
 from tensordiff.dump.dtypes import Array, is_float
 
 _ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
@@ -22,53 +22,53 @@ _ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh, "softplus": lambda x: np.logaddexp(x, 0),
     "nothing": lambda x: x,
 }  # fmt: skip
-_ENOUGH = 64  # elements
-_CLEARLY = 0.2  # of the error between the two, which may be left of either
-_TOKENS = 256  # tokens whose products are looked at
+_ENOUGH = 64  # elements from which an activation is told
+_CLEARLY = 0.2  # share of the error that may be left unexplained on either side
+_TOKENS = 256  # tokens whose products are compared
 
 
-def activation(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
+def activation(pair: SampledPair) -> Hint | None:
     """The reference is one activation of what came in, the candidate another."""
-    for array in given.values():
-        x = _beside(seen, array)
+    for array in pair.context.given.values():
+        x = _rows_of(pair, array)
         if x is None or x.size < _ENOUGH:
             continue
-        made = {name: np.asarray(act(x * seen.rows.unit)) / seen.rows.unit for name, act in _ACTIVATIONS.items()}
-        names = [_nearest(made, side) for side in (seen.rows.ref, seen.rows.cand)]
-        if names[0] != names[1] and _are_told_apart(seen, made[names[0]], made[names[1]]):
-            left = size(seen.rows.cand - made[names[1]]) / size(seen.rows.error)
+        made = {name: np.asarray(act(x * pair.rows.unit)) / pair.rows.unit for name, act in _ACTIVATIONS.items()}
+        names = [_nearest(made, side) for side in (pair.rows.ref, pair.rows.cand)]
+        if names[0] != names[1] and _are_told_apart(pair, made[names[0]], made[names[1]]):
+            left = rms(pair.rows.cand - made[names[1]]) / rms(pair.rows.error)
             evidence: Evidence = {"reference": names[0], "candidate": names[1], "residual": left}
             told = f"the candidate is {names[1]} of what came in, the reference {names[0]}"
             return Hint("activation", f"{told}; {left:.1e} of the difference is left then", evidence)
     return None
 
 
-def _beside(seen: SampledPair, array: Array) -> Floats | None:
-    return seen.beside(array) if is_float(array.dtype) else None
+def _rows_of(pair: SampledPair, array: Array) -> Floats | None:
+    return pair.rows_of(array) if is_float(array.dtype) else None
 
 
 def _nearest(made: Mapping[str, Floats], side: Floats) -> str:
-    return min(made, key=lambda name: size(made[name] - side))
+    return min(made, key=lambda name: rms(made[name] - side))
 
 
-def _are_told_apart(seen: SampledPair, ref: Floats, cand: Floats) -> bool:
-    """Whether each side is its function to within rounding, and the two functions are much further apart."""
-    left = max(size(seen.rows.ref - ref), size(seen.rows.cand - cand))
-    return left <= _CLEARLY * size(seen.rows.error) and left <= seen.noise(seen.rows)
+def _are_told_apart(pair: SampledPair, ref: Floats, cand: Floats) -> bool:
+    """Whether each side equals its function up to rounding, and the two functions are much further apart."""
+    left = max(rms(pair.rows.ref - ref), rms(pair.rows.cand - cand))
+    return left <= _CLEARLY * rms(pair.rows.error) and left <= pair.noise(pair.rows)
 
 
-def norm_kind(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
-    """One side takes the mean off before it norms, the other does not; the weight is the same."""
-    if np.prod(seen.rows.ref.shape[:2]) < 4 or seen.channels < 8:
+def norm_kind(pair: SampledPair) -> Hint | None:
+    """One side subtracts the mean before it normalizes (LayerNorm), the other does not (RMSNorm), with one weight."""
+    if np.prod(pair.rows.ref.shape[:2]) < 4 or pair.channels < 8:
         return None
-    for array in given.values():
-        x = _beside(seen, array)
+    for array in pair.context.given.values():
+        x = _rows_of(pair, array)
         if x is None:
             continue
         centred = x - x.mean(-1, keepdims=True)
         whole, around = (_normed(side) for side in (x, centred))
         for kind, of_ref, of_cand in (("mean_taken_off", whole, around), ("mean_left", around, whole)):
-            if found := _normed_otherwise(seen, kind, of_ref, of_cand):
+            if found := _normed_otherwise(pair, kind, of_ref, of_cand):
                 return found
     return None
 
@@ -78,21 +78,23 @@ def _normed(x: Floats) -> Floats:
     return np.asarray(x / np.where(spread > 0, spread, 1.0))
 
 
-def _normed_otherwise(seen: SampledPair, kind: str, of_ref: Floats, of_cand: Floats) -> Hint | None:
-    """Fit the weight, and a bias, on the reference; they must serve the candidate, too."""
-    look = seen.rows
-    weight, bias = _line(of_ref, look.ref)
-    rest = look.cand - (of_cand * weight + bias)
-    if size(look.ref - (of_ref * weight + bias)) > _CLEARLY * size(look.error) or not seen.explains(rest, look, 0.1):
+def _normed_otherwise(pair: SampledPair, kind: str, of_ref: Floats, of_cand: Floats) -> Hint | None:
+    """Fit weight and bias on the reference; they must fit the candidate, too."""
+    sample = pair.rows
+    weight, bias = _line(of_ref, sample.ref)
+    rest = sample.cand - (of_cand * weight + bias)
+    if rms(sample.ref - (of_ref * weight + bias)) > _CLEARLY * rms(sample.error) or not pair.explains(
+        rest, sample, 0.1
+    ):
         return None
-    left = size(rest) / size(look.error)
+    left = rms(rest) / rms(sample.error)
     what = "takes the mean off before it norms" if kind == "mean_taken_off" else "does not take the mean off"
     told = f"the candidate {what}, as the reference does {'not' if kind == 'mean_taken_off' else ''}".rstrip()
     return Hint("norm_kind", f"{told}; {left:.1e} of the difference is left then", {"kind": kind, "residual": left})
 
 
 def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """For each channel the factor and constant that make most of y out of x."""
+    """For each channel the factor and the constant that fit y = factor * x + constant best."""
     mean_x, mean_y = x.mean((0, 1)), y.mean((0, 1))
     spread = np.square(x - mean_x).sum((0, 1))
     both = ((x - mean_x) * (y - mean_y)).sum((0, 1))
@@ -100,26 +102,26 @@ def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return weight, mean_y - weight * mean_x
 
 
-def weight_transposed(seen: SampledPair, given: Mapping[str, Array]) -> Hint | None:
+def weight_transposed(pair: SampledPair) -> Hint | None:
     """A square weight was applied transposed: x_i · W x_j on one side is x_j · W' x_i on the other.
 
-    That needs no weight, only what was multiplied with it. A bias adds what depends on one of the two tokens alone.
+    This needs only the input, not the weight. A bias adds terms that depend on one of the two tokens alone.
     """
-    for array in given.values():
-        x = _beside(seen, array)
-        if x is None or not x.shape[0] * x.shape[1] >= 8 or seen.channels < 4:
+    for array in pair.context.given.values():
+        x = _rows_of(pair, array)
+        if x is None or not x.shape[0] * x.shape[1] >= 8 or pair.channels < 4:
             continue
-        x, ref, cand = (side.reshape(-1, seen.channels)[:_TOKENS] for side in (x, seen.rows.ref, seen.rows.cand))
+        x, ref, cand = (side.reshape(-1, pair.channels)[:_TOKENS] for side in (x, pair.rows.ref, pair.rows.cand))
         products = [x @ side.T for side in (ref, cand)]
         error, rest = _uneven(products[1] - products[0]), _uneven(products[1] - products[0].T)
-        if 0 < size(rest) <= max(0.02, min(0.3, seen.noise_share)) * size(error):
-            left = size(rest) / size(error)
+        if 0 < rms(rest) <= max(0.02, min(0.3, pair.noise_share)) * rms(error):
+            left = rms(rest) / rms(error)
             told = "the weight was applied transposed"
             return Hint("weight_transposed", f"{told}; {left:.1e} of the difference is left then", {"residual": left})
     return None
 
 
 def _uneven(table: Floats) -> Floats:
-    """What is left of a table without what depends on its rows or on its columns alone."""
+    """A table without the parts that depend on its row or on its column alone."""
     rows, columns = table.mean(1, keepdims=True), table.mean(0, keepdims=True)
     return np.asarray(table - rows - columns + table.mean())

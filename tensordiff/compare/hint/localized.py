@@ -1,113 +1,111 @@
-"""Kinds told by where the error stands: some tokens, one head, a block of channels, growing along the tokens.
+"""Kinds told by where the error is: some tokens, one head, a block of channels, one expert, growing along the tokens.
 
-A place is right if its error is no more than rounding, or than a fiftieth of the worst place's and well within
-what healthy layers show; it is wrong if it stands five times above that, on a good part of its elements. Where
-any place is neither, nothing is said.
-
-Kinds that experts have: one of them is wrong, or tokens are sent to others.
+A position is right if its error is no more than rounding, or than a fiftieth of the worst position's and well within
+what healthy layers show. It is wrong if its error is five times that, on a good part of its elements. Where any
+position is neither, no hint is given.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from tensordiff.align.by_value import HEAD_SIZES
 from tensordiff.compare.hint import Evidence, Hint
-from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms, size
-from tensordiff.dump.dtypes import Array
+from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms, rms_along
 
-_COMMON_HEADS = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
 _ALL_BUT_ONE = ("all_but_first", "all_but_last")
 _BY_NO_CHANCE = 12.0
-"""What -log of the odds must reach that errors which may fall anywhere fall only in these places."""
+"""-log of the probability that errors which could be anywhere are only in these places must reach this."""
 _TOO_FEW = 4
-"""Elements off in a token, below which its error is a matter of luck."""
+"""Wrong elements in a token below which its error is a matter of chance."""
 _RANKED = 8
-"""Tokens from which a trend is one."""
+"""Tokens needed to speak of a trend."""
 
 
-class _Errors(NamedTuple):
-    """Along one axis: the error of each place, and which places are surely right and surely wrong."""
+class _AxisErrors(NamedTuple):
+    """The error at each position of an axis, and which positions are surely right and surely wrong."""
 
     sizes: Floats
     right: Mask
     wrong: Mask
     shares: Floats
-    """Of a place's elements, those that are off."""
+    """The share of elements that are off, at each position."""
     elements: int
-    """In each place."""
+    """At each position."""
     limit: float
-    """Up to which a place is right."""
+    """The error up to which a position is right."""
 
     @property
     def are_told_apart(self) -> bool:
-        """Whether every place is right or wrong, and too many elements are off for that to be chance."""
+        """Whether every position is right or wrong, and too many elements are off for that to be chance."""
         if not ((self.right | self.wrong).all() and self.right.any() and self.wrong.any()):
             return False
         off = float(self.shares[self.wrong].sum()) * self.elements
         return -off * math.log(self.wrong.mean()) >= _BY_NO_CHANCE
 
 
-def _along(seen: SampledPair, ref: Floats, error: Floats, axis: int) -> _Errors:
-    """Errors of the places of an axis, each against its own size, or the usual one's if that is larger."""
+def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErrors:
+    """Errors along an axis, each relative to the reference there, or to its median where that is larger."""
     axes = tuple(a for a in range(ref.ndim) if a != axis)
-    own = rms(ref, axes)
+    own = rms_along(ref, axes)
     usual = np.maximum(own, 0.3 * np.median(own))
-    sizes = np.divide(rms(error, axes), usual, where=usual > 0, out=np.where(rms(error, axes) > 0, np.inf, 0.0))
-    limit = max(seen.quiet, 3 * seen.carried, min(0.02 * float(sizes.max()), seen.healthy / 3))
+    sizes = np.divide(
+        rms_along(error, axes), usual, where=usual > 0, out=np.where(rms_along(error, axes) > 0, np.inf, 0.0)
+    )
+    limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
     elements = ref.size // len(sizes)
-    return _Errors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements, limit)
+    return _AxisErrors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements, limit)
 
 
-def token_errors(seen: SampledPair) -> Mask | None:
+def token_errors(pair: SampledPair) -> Mask | None:
     """Which tokens are wrong, if each is surely right or surely wrong."""
-    look = seen.rows
-    ref, error = (side.reshape(1, -1, seen.channels) for side in (look.ref, look.error))
-    found = _along(seen, ref, error, 1)
+    sample = pair.rows
+    ref, error = (side.reshape(1, -1, pair.channels) for side in (sample.ref, sample.error))
+    found = _along(pair, ref, error, 1)
     return found.wrong if found.are_told_apart else None
 
 
-def tokens(seen: SampledPair) -> Hint | None:
+def tokens(pair: SampledPair) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
-    found = _some_tokens(seen, _along(seen, seen.across.ref, seen.across.error, 1))
+    found = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1))
     return None if found is None or found.kind in _ALL_BUT_ONE else found
 
 
-def all_but_one(seen: SampledPair) -> Hint | None:
-    """All tokens but the first, or the last, are wrong. To be asked after ``position``, which says more."""
-    found = from_an_edge(seen)
+def all_but_one(pair: SampledPair) -> Hint | None:
+    """All tokens but the first, or the last, are wrong. Tried after ``position``, which says more."""
+    found = from_an_edge(pair)
     return found if found is not None and found.kind in _ALL_BUT_ONE else None
 
 
-def from_an_edge(seen: SampledPair) -> Hint | None:
-    """All right tokens stand at one end. To be asked last: not all others need be wrong beyond doubt."""
-    return _some_tokens(seen, _at_an_edge(_along(seen, seen.across.ref, seen.across.error, 1)))
+def from_an_edge(pair: SampledPair) -> Hint | None:
+    """All right tokens stand at one end. Tried late: not all others need to be surely wrong."""
+    return _some_tokens(pair, _at_an_edge(_along(pair, pair.across.ref, pair.across.error, 1)))
 
 
-def _some_tokens(seen: SampledPair, found: _Errors) -> Hint | None:
-    look = seen.across
-    if seen.tokens < 2 or not found.are_told_apart:
+def _some_tokens(pair: SampledPair, found: _AxisErrors) -> Hint | None:
+    sample = pair.across
+    if pair.tokens < 2 or not found.are_told_apart:
         return None
-    wrong = look.tokens[found.wrong]
-    named = _name_tokens(seen, look, found.wrong)
+    wrong = sample.tokens[found.wrong]
+    named = _name_tokens(pair, sample, found.wrong)
     if named is None:
         return None
     evidence: Evidence = {
-        "tokens": [int(t) for t in wrong[:100]], "of": seen.tokens, "axis": max(0, len(seen.shape) - 2),
+        "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
         "worst_wrong": float(found.sizes[found.wrong].max()), "worst_right": float(found.sizes[found.right].max()),
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
 
 
-def _at_an_edge(found: _Errors) -> _Errors:
-    """Where all right places stand at one end, those beyond are wrong if most of them clearly are."""
+def _at_an_edge(found: _AxisErrors) -> _AxisErrors:
+    """Where all right positions are at one end, the others count as wrong if most of them clearly are."""
     off = ~found.right
     count = int(off.sum())
     is_run = bool(count) and bool(off[-count:].all() or off[:count].all())
@@ -122,12 +120,12 @@ def _at_an_edge(found: _Errors) -> _Errors:
     return found._replace(wrong=off)
 
 
-def _name_tokens(seen: SampledPair, look: Sample, wrong: Mask) -> tuple[str, str] | None:
-    at = look.tokens[wrong]
-    first, last, of = int(at[0]), int(at[-1]), seen.of_tokens()
+def _name_tokens(pair: SampledPair, sample: Sample, wrong: Mask) -> tuple[str, str] | None:
+    at = sample.tokens[wrong]
+    first, last, of = int(at[0]), int(at[-1]), pair.of_tokens()
     is_suffix, is_prefix = bool(wrong[-len(at) :].all()), bool(wrong[: len(at)].all())
     if len(at) == 1:
-        kind = "first_token" if first == 0 else "last_token" if first == seen.tokens - 1 else "one_token"
+        kind = "first_token" if first == 0 else "last_token" if first == pair.tokens - 1 else "one_token"
         word = {"first_token": "the first token", "last_token": "the last token"}.get(kind, f"token {first}")
         return kind, f"only {word} of {of} is wrong"
     if is_suffix and wrong[1:].all():
@@ -141,66 +139,66 @@ def _name_tokens(seen: SampledPair, look: Sample, wrong: Mask) -> tuple[str, str
     return None
 
 
-def channels(seen: SampledPair) -> Hint | None:
+def channels(pair: SampledPair) -> Hint | None:
     """Only one head, or one block of neighbouring channels, is wrong."""
-    look = seen.rows
-    if seen.channels < 8 or not seen.sees_all_channels:
+    sample = pair.rows
+    if pair.channels < 8 or not pair.sees_all_channels:
         return None
-    if empty := _nothing_in_a_block(seen):
+    if empty := _nothing_in_a_block(pair):
         return empty
-    found = _along(seen, look.ref, look.error, 2)
-    if not found.are_told_apart or (run := block(found.wrong)) is None:
+    found = _along(pair, sample.ref, sample.error, 2)
+    if not found.are_told_apart or (run := channel_run(found.wrong)) is None:
         return None
     head, begin, end = run
-    if end - begin > seen.channels // 2 or (end - begin) * math.prod(look.ref.shape[:2]) < 4:
+    if end - begin > pair.channels // 2 or (end - begin) * math.prod(sample.ref.shape[:2]) < 4:
         return None
     evidence: Evidence = {
-        "channels": [begin, end], "of": seen.channels, "axis": max(0, len(seen.shape) - 1),
+        "channels": [begin, end], "of": pair.channels, "axis": max(0, len(pair.shape) - 1),
         "worst_wrong": float(found.sizes[found.wrong].max()), "worst_right": float(found.sizes[found.right].max()),
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     if head is None:
         told = f"channel {begin} is" if end - begin == 1 else f"channels {begin} to {end - 1} are"
-        return Hint("channel_block", f"only {told} wrong, of {seen.channels}; {rest}", evidence)
-    evidence |= {"head": head, "heads": seen.channels // (end - begin)}
+        return Hint("channel_block", f"only {told} wrong, of {pair.channels}; {rest}", evidence)
+    evidence |= {"head": head, "heads": pair.channels // (end - begin)}
     told = f"only head {head} of {evidence['heads']} (channels {begin} to {end - 1}) is wrong"
     return Hint("one_head", f"{told}; {rest}", evidence)
 
 
-def _nothing_in_a_block(seen: SampledPair) -> Hint | None:
-    """A block of channels holds nothing but zeros, which no rounding makes."""
-    look = seen.rows
-    nothing = np.asarray(~look.cand.any((0, 1)) & look.ref.any((0, 1)))
-    run = block(nothing)
-    if run is None or math.prod(look.ref.shape[:2]) < 2 or size(look.error[..., ~nothing]) > 0.5 * size(look.error):
+def _nothing_in_a_block(pair: SampledPair) -> Hint | None:
+    """A block of channels is all zeros, which no rounding explains."""
+    sample = pair.rows
+    nothing = np.asarray(~sample.cand.any((0, 1)) & sample.ref.any((0, 1)))
+    run = channel_run(nothing)
+    if run is None or math.prod(sample.ref.shape[:2]) < 2 or rms(sample.error[..., ~nothing]) > 0.5 * rms(sample.error):
         return None
     head, begin, end = run
-    evidence: Evidence = {"channels": [begin, end], "of": seen.channels, "axis": max(0, len(seen.shape) - 1)}
-    where = f"channels {begin} to {end - 1} of {seen.channels}"
+    evidence: Evidence = {"channels": [begin, end], "of": pair.channels, "axis": max(0, len(pair.shape) - 1)}
+    where = f"channels {begin} to {end - 1} of {pair.channels}"
     if head is None:
         return Hint("channel_block", f"{where} are all zeros in the candidate", evidence)
-    evidence |= {"head": head, "heads": seen.channels // (end - begin)}
+    evidence |= {"head": head, "heads": pair.channels // (end - begin)}
     return Hint("one_head", f"head {head} of {evidence['heads']} ({where}) is all zeros in the candidate", evidence)
 
 
-def block(wrong: Mask) -> tuple[int | None, int, int] | None:
-    """The one run of channels that a mask holds, and which head it is if it lies as heads do; None if not one."""
+def channel_run(wrong: Mask) -> tuple[int | None, int, int] | None:
+    """The head (if it is one), begin and end of the single run of channels in a mask; None if it is no single run."""
     at = np.flatnonzero(wrong)
     if not len(at) or not wrong[at[0] : at[-1] + 1].all() or len(at) == len(wrong):
         return None
     begin, width = int(at[0]), len(at)
-    is_head = width in _COMMON_HEADS and len(wrong) % width == 0 and begin % width == 0
+    is_head = width in HEAD_SIZES and len(wrong) % width == 0 and begin % width == 0
     return (begin // width if is_head else None), begin, begin + width
 
 
-def groups(seen: SampledPair) -> Hint | None:
-    """Only one place along an axis before the tokens is wrong: a head, if heads stand apart, or a batch entry."""
-    if seen.groups < 2 or not seen.sees_all_groups:
+def groups(pair: SampledPair) -> Hint | None:
+    """Only one position along an axis before the tokens is wrong: a head, if heads have an axis, or a batch entry."""
+    if pair.groups < 2 or not pair.sees_all_groups:
         return None
-    lead = seen.shape[:-2]
-    ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (seen.rows.ref, seen.rows.error))
+    lead = pair.shape[:-2]
+    ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (pair.rows.ref, pair.rows.error))
     for axis, length in enumerate(lead):
-        found = _along(seen, ref, error, axis) if length > 1 else None
+        found = _along(pair, ref, error, axis) if length > 1 else None
         if found and found.are_told_apart and found.wrong.sum() == 1:
             at = int(np.flatnonzero(found.wrong)[0])
             is_head = axis == len(lead) - 1 and len(lead) > 1
@@ -212,28 +210,28 @@ def groups(seen: SampledPair) -> Hint | None:
     return None
 
 
-def position(seen: SampledPair) -> Hint | None:
+def position(pair: SampledPair) -> Hint | None:
     """The error grows along the tokens from nothing (rope, positions), or falls to nothing (a mask)."""
-    look = seen.across
-    if len(look.tokens) < _RANKED:
+    sample = pair.across
+    if len(sample.tokens) < _RANKED:
         return None
-    errors = _along(seen, look.ref, look.error, 1)
+    errors = _along(pair, sample.ref, sample.error, 1)
     sizes = errors.sizes
     if errors.elements * float(np.median(errors.shares)) < _TOO_FEW:
         return None
-    if (found := _grows(seen, sizes)) is not None:
+    if (found := _grows(pair, sizes)) is not None:
         told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
         return Hint("grows_with_position", told, found)
-    if (found := _grows(seen, sizes[::-1])) is not None:
+    if (found := _grows(pair, sizes[::-1])) is not None:
         told = "the error falls with the position and the last token is right (a causal mask that one side lacks)"
         return Hint("falls_with_position", told, found)
     return None
 
 
-def _grows(seen: SampledPair, sizes: Floats) -> Evidence | None:
+def _grows(pair: SampledPair, sizes: Floats) -> Evidence | None:
     first, others = float(sizes[0]), sizes[1:]
     usual = float(np.median(others))
-    if not math.isfinite(float(sizes.max())) or usual <= 5 * seen.quiet or first > max(seen.quiet, 0.05 * usual):
+    if not math.isfinite(float(sizes.max())) or usual <= 5 * pair.quiet or first > max(pair.quiet, 0.05 * usual):
         return None
     rank, third = _rank_correlation(others), max(1, len(others) // 3)
     growth = float(others[-third:].mean() / max(others[:third].mean(), 1e-300))
@@ -243,24 +241,24 @@ def _grows(seen: SampledPair, sizes: Floats) -> Evidence | None:
 
 
 def _rank_correlation(values: Floats) -> float:
-    """Spearman's, of values with their places."""
+    """Spearman's, of values with their positions."""
     ranks = np.empty(len(values))
     ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 
-_MOST = 1 << 12  # experts there may be
-_NOT_BY_CHANCE = 0.2  # share of the tokens, above what near-ties may flip
+_MOST_EXPERTS = 1 << 12
+_NOT_BY_CHANCE = 0.2  # share of the tokens; near-ties between experts flip fewer
 
 
-def one_expert(seen: SampledPair, routes: Sequence[Array]) -> Hint | None:
-    """The tokens that are wrong are those that were sent to one expert."""
-    tokens = seen.groups * seen.tokens
-    for taken in routes:
+def one_expert(pair: SampledPair) -> Hint | None:
+    """The wrong tokens are exactly those that were sent to one expert."""
+    tokens = pair.groups * pair.tokens
+    for taken, _ in pair.context.routes:
         sent = taken.reshape(-1, taken.shape[-1])
-        if len(sent) != tokens or not seen.sees_all or not 0 <= sent.min() <= sent.max() < _MOST:
+        if len(sent) != tokens or not pair.sees_all or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS:
             continue
-        if (wrong := token_errors(seen)) is None:
+        if (wrong := token_errors(pair)) is None:
             return None
         fits = [int(e) for e in np.unique(sent) if ((sent == e).any(1) == wrong).all()]
         if len(fits) == 1:
@@ -270,9 +268,9 @@ def one_expert(seen: SampledPair, routes: Sequence[Array]) -> Hint | None:
     return None
 
 
-def other_routes(routes: Sequence[tuple[Array, Array]]) -> Hint | None:
-    """Tokens were sent to other experts."""
-    for ref, cand in routes:
+def other_routes(pair: SampledPair) -> Hint | None:
+    """The layer is a router, and sent tokens to other experts."""
+    for ref, cand in pair.context.routes if pair.context.is_router else ():
         if cand.dtype.kind not in "iu":
             continue  # the reference's are integers; floats beside them are something else
         apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])

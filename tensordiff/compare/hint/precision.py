@@ -1,10 +1,7 @@
-"""Kinds in which one side is NaN or infinite and the other is not: where, and whether a type overflowed.
+"""Kinds told by the number format: NaN and infinity on one side only, overflow, a cast inside, the last bits.
 
-Kinds that are the size of a rounding: a cast to a smaller type inside, or the last bits of the own type.
-
-A type is known by the bits of its mantissa. Values that were rounded to one lie on its grid, which values
-that were not hardly ever do; and a rounding's relative error ends sharply at half a step, which noise's
-does not.
+A type is known by the bits of its mantissa. Values that were rounded to a type lie on its grid, which other values
+hardly ever do; and the relative error of a rounding ends sharply at half a step, which that of noise does not.
 """
 
 from __future__ import annotations
@@ -13,22 +10,22 @@ import ml_dtypes
 import numpy as np
 
 from tensordiff.compare.hint import Evidence, Hint
-from tensordiff.compare.hint.localized import block
-from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, size
+from tensordiff.compare.hint.localized import channel_run
+from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms
 from tensordiff.dump.dtypes import DType, is_float
 
 _LARGEST = {"float16": 65504.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
-def odd(seen: SampledPair) -> Hint | None:
+def nonfinite(pair: SampledPair) -> Hint | None:
     """NaN or infinity on one side only, and where."""
-    look = seen.rows if seen.rows.odd is not None else seen.across
-    if look.odd is None:
+    sample = pair.rows if pair.rows.nonfinite is not None else pair.across
+    if sample.nonfinite is None:
         return None
-    ref, cand, apart = look.odd
+    ref, cand, apart = sample.nonfinite
     nan, side = _who(ref, cand, apart)
     kind = "nan" if nan else "inf"
-    where, evidence = _where(seen, look, apart)
+    where, evidence = _where(pair, sample, apart)
     evidence |= {"side": side, "elements": int(apart.sum()), "looked_at": apart.size}
     sentence = f"the {side} is {'NaN' if nan else 'infinite'} {where}"
     if not nan and side == "candidate" and (overflowed := _overflowed(ref, apart)):
@@ -38,22 +35,22 @@ def odd(seen: SampledPair) -> Hint | None:
 
 
 def _who(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
-    """Whether it is NaN rather than infinity that stands apart, and on which side there is more of it."""
+    """Whether NaN rather than infinity stands apart, and on which side there is more of it."""
     of_ref, of_cand = (~np.isfinite(side) & apart for side in (ref, cand))
     side, values = ("reference", ref) if of_ref.sum() > of_cand.sum() else ("candidate", cand)
     return bool((np.isnan(values) & apart).any()), side
 
 
-def _where(seen: SampledPair, look: Sample, apart: Mask) -> tuple[str, Evidence]:
+def _where(pair: SampledPair, sample: Sample, apart: Mask) -> tuple[str, Evidence]:
     if apart.all():
         return "everywhere", {"where": "everywhere"}
     by_group, by_token, by_channel = (np.asarray(apart.all(axes)) for axes in ((1, 2), (0, 2), (0, 1)))
     if (apart == by_token[None, :, None]).all():
-        tokens = [int(t) for t in look.tokens[by_token]]
-        told = f"in all of {len(tokens)} of {len(look.tokens)} tokens ({listed(tokens)})"
+        tokens = [int(t) for t in sample.tokens[by_token]]
+        told = f"in all of {len(tokens)} of {len(sample.tokens)} tokens ({listed(tokens)})"
         return told, {"where": "tokens", "tokens": tokens[:100]}
-    is_whole = look is seen.rows and seen.sees_all_channels
-    if is_whole and (apart == by_channel).all() and (found := block(by_channel)):
+    is_whole = sample is pair.rows and pair.sees_all_channels
+    if is_whole and (apart == by_channel).all() and (found := channel_run(by_channel)):
         head, begin, end = found
         told = f"in channels {begin} to {end - 1} of every token" + (f", head {head}" if head is not None else "")
         return told, {"where": "channels", "channels": [begin, end]}
@@ -64,7 +61,7 @@ def _where(seen: SampledPair, look: Sample, apart: Mask) -> tuple[str, Evidence]
 
 
 def _overflowed(ref: Floats, apart: Mask) -> str:
-    """The type whose largest value parts the infinite places from the others, if one does."""
+    """The type whose largest value separates the infinite elements from the others; empty if none does."""
     inside, outside = np.abs(ref[apart]), np.abs(ref[~apart])
     least, most = inside.min(), outside.max(initial=0.0, where=np.isfinite(outside))
     return next((name for name, top in _LARGEST.items() if most <= 1.01 * top and least >= 0.99 * top), "")
@@ -73,16 +70,16 @@ def _overflowed(ref: Floats, apart: Mask) -> str:
 _TYPES = ((2, "float8_e5m2"), (3, "float8_e4m3"), (7, "bfloat16"), (10, "float16 or TF32"))
 _ENOUGH = 64
 _ENOUGH_FOR_A_BOUND = 512
-_MOST = 1 << 16  # elements looked at: bits are dear
+_MOST = 1 << 16  # elements looked at: taking bits apart is slow
 
 
 def _bits(dtype: DType) -> int:
     return int(ml_dtypes.finfo(dtype).nmant)
 
 
-def _sides(seen: SampledPair) -> tuple[Floats, Floats]:
-    """Both sides where both are something, and no more of them than needed."""
-    ref, cand = seen.rows.ref.reshape(-1)[:_MOST], seen.rows.cand.reshape(-1)[:_MOST]
+def _sides(pair: SampledPair) -> tuple[Floats, Floats]:
+    """Both sides where neither is zero, limited to what is needed."""
+    ref, cand = pair.rows.ref.reshape(-1)[:_MOST], pair.rows.cand.reshape(-1)[:_MOST]
     both = (ref != 0) & (cand != 0)
     return ref[both], cand[both]
 
@@ -102,14 +99,14 @@ def _rounded(values: Floats, bits: int) -> Floats:
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits + 1)), exponent - bits - 1))
 
 
-def last_bits(seen: SampledPair) -> Hint | None:
-    """Nearly all elements differ by a step or two of their own type: another order of summing, an FMA."""
-    if not all(map(is_float, seen.dtypes)) or seen.rows.ref.size < _ENOUGH:
+def last_bits(pair: SampledPair) -> Hint | None:
+    """Nearly all elements differ by a step or two of their type: another order of summing, an FMA."""
+    if not all(map(is_float, pair.dtypes)) or pair.rows.ref.size < _ENOUGH:
         return None
-    bits, name = min((_bits(dtype), dtype.name) for dtype in seen.dtypes)
-    ref, cand = _sides(seen)
+    bits, name = min((_bits(dtype), dtype.name) for dtype in pair.dtypes)
+    ref, cand = _sides(pair)
     error = np.abs(cand - ref)
-    if not error.any() or size(seen.rows.error) > seen.floor * size(seen.rows.ref):
+    if not error.any() or rms(pair.rows.error) > pair.floor * rms(pair.rows.ref):
         return None
     steps = error / _steps(ref, bits)
     most = 2.0 if bits >= 10 else 1.0
@@ -121,19 +118,19 @@ def last_bits(seen: SampledPair) -> Hint | None:
     return Hint("last_bits", f"{told} (order of summing, FMA)", evidence)
 
 
-def rounded(seen: SampledPair) -> Hint | None:
+def rounded(pair: SampledPair) -> Hint | None:
     """One side was rounded to a smaller type inside."""
-    if not all(map(is_float, seen.dtypes)):
+    if not all(map(is_float, pair.dtypes)):
         return None
-    ref, cand = _sides(seen)
+    ref, cand = _sides(pair)
     if len(ref) < _ENOUGH or (ref == cand).all():
         return None
-    return _by_grid(seen, ref, cand) or _by_bound(seen, ref, cand)
+    return _by_grid(pair, ref, cand) or _by_bound(pair, ref, cand)
 
 
-def _by_grid(seen: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
-    """The coarsest grid on which all of one side lies, and the other does not."""
-    sides = (("candidate", cand, ref, seen.dtypes[1]), ("reference", ref, cand, seen.dtypes[0]))
+def _by_grid(pair: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
+    """The coarsest grid that all of one side lies on and the other does not."""
+    sides = (("candidate", cand, ref, pair.dtypes[1]), ("reference", ref, cand, pair.dtypes[0]))
     for bits, name in _TYPES:
         for side, values, others, dtype in sides:
             if _bits(dtype) >= bits and _on_grid(values, bits).mean() >= 0.999 and _on_grid(others, bits).mean() <= 0.5:
@@ -142,10 +139,10 @@ def _by_grid(seen: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
 
 
 def _if_small(bits: int, name: str, side: str, sides: tuple[Floats, Floats], is_own: bool) -> Hint | None:
-    """The rounding of a side is a hint if it is all the error there is; its own type's is, only if nothing else is."""
+    """The hint, if rounding is all the error there is; for a side's own type only if the cast explains every value."""
     values, others = sides
     equal = float((_rounded(others, bits) == values).mean())
-    relative = size(values - others) / size(others)
+    relative = rms(values - others) / rms(others)
     evidence: Evidence = {"type": name, "side": side, "equal_after_cast": equal, "rel_l2": relative}
     other = "reference" if side == "candidate" else "candidate"
     if equal >= 0.99:
@@ -156,15 +153,15 @@ def _if_small(bits: int, name: str, side: str, sides: tuple[Floats, Floats], is_
     return Hint("rounded", f"{told}: it was computed in {name} inside", evidence)
 
 
-def _by_bound(seen: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
-    """The relative error fills what half a step of a type allows, and ends there."""
+def _by_bound(pair: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
+    """The relative error fills half a step of a type, and ends there."""
     if len(ref) < _ENOUGH_FOR_A_BOUND:
         return None
     relative = np.abs(cand - ref) / np.abs(ref)
-    largest, usual = float(relative.max()), size(relative)
+    largest, usual = float(relative.max()), rms(relative)
     for bits, name in _TYPES[1:]:
         half = 2.0 ** -(bits + 1)
-        is_finer = min(map(_bits, seen.dtypes)) >= bits + 3
+        is_finer = min(map(_bits, pair.dtypes)) >= bits + 3
         if is_finer and 0.9 * half <= largest <= 1.05 * half and 0.36 * half <= usual <= 0.49 * half:
             told = f"no element differs by more than half a step of {name}, and they fill it: rounded to it inside"
             evidence: Evidence = {"type": name, "largest_rel": largest, "rms_rel": usual, "half_step": half}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tensordiff.compare.hint.context import HintContext
 from tensordiff.dump.dtypes import DTYPES, Array
 
 Rng = np.random.Generator
@@ -21,7 +21,7 @@ class Planted(NamedTuple):
 
     ref: Array
     cand: Array
-    context: Mapping[str, Array] | None = None
+    context: HintContext | None = None
 
 
 class Ground(NamedTuple):

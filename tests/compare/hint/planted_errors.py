@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tensordiff.compare.hint.context import HintContext
 from tensordiff.dump.dtypes import DTYPES
 from tests.compare.hint.healthy_pairs import Floats, Ground, Planted
 
@@ -208,18 +209,20 @@ def constant(g: Ground) -> Planted:
 
 def residual_lost(g: Ground) -> Planted:
     other = g.noise().astype(DTYPES[g.dtype])
-    return g.pair(g.ref, g.ref + other.astype(np.float64))._replace(context={"unlike": g.noise(), "input_0": other})
+    return g.pair(g.ref, g.ref + other.astype(np.float64))._replace(
+        context=HintContext({"unlike": g.noise(), "input_0": other})
+    )
 
 
 def residual_twice(g: Ground) -> Planted:
     other = g.noise().astype(DTYPES[g.dtype])
     ref = g.ref + other.astype(np.float64)
-    return g.pair(ref + other.astype(np.float64), ref)._replace(context={"input_0": other})
+    return g.pair(ref + other.astype(np.float64), ref)._replace(context=HintContext({"input_0": other}))
 
 
 def passed_through(g: Ground) -> Planted:
     other = g.noise().astype(DTYPES[g.dtype])
-    return g.pair(other.astype(np.float64))._replace(context={"input_0": other})
+    return g.pair(other.astype(np.float64))._replace(context=HintContext({"input_0": other}))
 
 
 def _normed(g: Ground, epsilon: float) -> Floats:

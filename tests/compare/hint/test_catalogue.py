@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as from_numpy
 
 from tensordiff.compare.hint import Hint
-from tensordiff.compare.hint import sample as seen_module
+from tensordiff.compare.hint import sample as sample_module
 from tensordiff.compare.hint.catalogue import find_hint
-from tensordiff.compare.hint.sample import LOOKED_AT, SampledPair, spread
+from tensordiff.compare.hint.context import HintContext
+from tensordiff.compare.hint.sample import SAMPLE_SIZE, SampledPair, evenly_spaced
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.report.json import dumps
 from tests.making import nudged, numbers
 
 
-def told(ref: Array, cand: Array, context: dict[str, Array] | None = None) -> Hint:
-    found = find_hint(ref, cand, context)
+def told(ref: Array, cand: Array, near: dict[str, Array] | None = None) -> Hint:
+    found = find_hint(ref, cand, HintContext(near or {}))
     assert found is not None
     return found
 
@@ -91,7 +92,7 @@ def test_anything_may_be_asked(named: tuple[str, Array], seed: int) -> None:
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         ref, cand = array.astype(DTYPES[name]), (array * rng.choice([0.5, 1, 2], array.shape)).astype(DTYPES[name])
-    found = find_hint(ref, cand, {"input_0": ref[..., ::-1] if ref.ndim else ref})
+    found = find_hint(ref, cand, HintContext({"input_0": ref[..., ::-1] if ref.ndim else ref}))
     if found is not None:
         assert found.sentence
         assert json.loads(dumps(found._asdict()))["kind"] == found.kind
@@ -161,7 +162,8 @@ def test_a_tensor_that_does_not_fit_is_left_alone() -> None:
     x, f = numbers(9, 64), numbers(9, 64, seed=1)
     odd = x.copy()
     odd[0, 0] = math.nan
-    assert find_hint(x + f, f, {"small": x[:3], "odd": odd, "complex": x.astype(complex), "zero": 0 * x}) is None
+    near = {"small": x[:3], "odd": odd, "complex": x.astype(complex), "zero": 0 * x}
+    assert find_hint(x + f, f, HintContext(near)) is None
 
 
 def test_a_residual_that_is_the_reference_itself_is_a_factor() -> None:
@@ -225,7 +227,7 @@ def test_no_more_is_looked_at_than_needed(shape: tuple[int, ...], number: np.gen
     ref = np.broadcast_to(number, shape)
     seen = SampledPair.of(ref, ref)
     for look in (seen.rows, seen.across, seen.corner):
-        assert 0 < look.ref.size <= LOOKED_AT
+        assert 0 < look.ref.size <= SAMPLE_SIZE
     assert seen.across.tokens[[0, -1]].tolist() == [0, (1, *shape)[-2] - 1]
 
 
@@ -236,7 +238,7 @@ def test_a_hint_takes_no_more_memory_of_a_large_tensor(shape: tuple[int, ...], d
     cand, near = nudged(ref, 0.1), numbers(*shape, seed=2)
     tracemalloc.start()
     try:
-        assert find_hint(ref.view(dtype), cand.view(dtype), {"near": near}) is None
+        assert find_hint(ref.view(dtype), cand.view(dtype), HintContext({"near": near})) is None
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -256,14 +258,14 @@ def test_a_row_that_is_too_long_is_told_by_its_beginning() -> None:
 
 
 def test_what_comes_in_by_another_stride_is_seen_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_module, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(sample_module, "SAMPLE_SIZE", 1 << 10)
     ref, added = numbers(64, 64), numbers(64, 64, seed=1).T
     assert told(ref + added, ref, {"added": added}).kind == "residual_lost"
-    assert SampledPair.of(ref, ref).beside(numbers(64, 4, 16).swapaxes(0, 1)) is None
+    assert SampledPair.of(ref, ref).rows_of(numbers(64, 4, 16).swapaxes(0, 1)) is None
 
 
 def test_a_large_tensor_that_is_not_contiguous_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_module, "LOOKED_AT", 1 << 10)
+    monkeypatch.setattr(sample_module, "SAMPLE_SIZE", 1 << 10)
     ref = numbers(2, 16, 4, 32).swapaxes(1, 2)
     assert all(np.shares_memory(ref, side) for side in SampledPair.of(ref, ref).raw)
     assert told(ref, 2 * ref).kind == "scale"
@@ -287,7 +289,7 @@ def test_a_large_transposition() -> None:
 @given(st.integers(1, 10_000), st.integers(2, 500))
 @settings(max_examples=50)
 def test_places_are_spread_from_the_first_to_the_last(count: int, most: int) -> None:
-    places = spread(count, most)
+    places = evenly_spaced(count, most)
     assert len(places) == len(set(places.tolist())) <= most
     assert (places[0], places[-1]) == (0, count - 1)
     assert len(places) == min(count, most)

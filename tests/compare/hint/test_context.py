@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensordiff.compare.hint.context import context_of
+from tensordiff.compare.hint.context import tensors_near
 from tensordiff.dump.model import Dump, Entry
 from tests.making import held, numbers
 
@@ -19,22 +19,22 @@ def entry(dump: Dump, name: str) -> Entry:
 
 def test_inputs_come_before_parts() -> None:
     dump = held(LAYER)
-    names = list(context_of(entry(dump, "layers.0-output"), dump, 72))
+    names = list(tensors_near(entry(dump, "layers.0-output"), dump, 72))
     assert names == ["layers.0-input_1", "layers.0.norm-input_0", "layers.0.norm-output"]
 
 
 def test_another_call_or_step_is_another_tensor() -> None:
     dump = held({"a-input_0": numbers(4), "a(2)-input_0": numbers(4), "a(2)-output": numbers(4)})
-    assert list(context_of(entry(dump, "a(2)-output"), dump, 4)) == ["a(2)-input_0"]
+    assert list(tensors_near(entry(dump, "a(2)-output"), dump, 4)) == ["a(2)-input_0"]
     later = held({"a-output": numbers(4)}, step=1).entries[0]
-    assert context_of(later, dump, 4) == {}
+    assert tensors_near(later, dump, 4) == {}
 
 
 def test_nothing_stands_around_an_input() -> None:
     dump = held(LAYER)
-    assert context_of(entry(dump, "layers.0-input_1"), dump, 72) == {}
+    assert tensors_near(entry(dump, "layers.0-input_1"), dump, 72) == {}
 
 
 def test_not_more_than_a_few_are_read() -> None:
     dump = held({f"a.{i}-output": numbers(4) for i in range(100)} | {"a-output": numbers(4)})
-    assert len(context_of(entry(dump, "a-output"), dump, 4)) == 16
+    assert len(tensors_near(entry(dump, "a-output"), dump, 4)) == 16

@@ -11,8 +11,9 @@ import pytest
 from tensordiff.align.expression.activations import gelu, gelu_tanh, silu
 from tensordiff.compare.engine import Engine
 from tensordiff.compare.hint import Hint
-from tensordiff.compare.hint.catalogue import HintContext, find_hint
-from tensordiff.compare.hint.context import hint_for_row
+from tensordiff.compare.hint.catalogue import find_hint
+from tensordiff.compare.hint.context import HintContext
+from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.dump.dtypes import Array
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -22,7 +23,7 @@ X = numbers(24, 64)
 
 
 def told(reference: Array, candidate: Array, given: Array) -> Hint | None:
-    return find_hint(reference, candidate, around=HintContext(given={"x": given}))
+    return find_hint(reference, candidate, HintContext(given={"x": given}))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
@@ -76,11 +77,11 @@ def test_one_expert_is_known_by_its_tokens() -> None:
     wrong = X.copy()
     sent = (routes == 3).any(1)
     wrong[sent] = numbers(int(sent.sum()), 64, seed=5)
-    found = find_hint(X, wrong, around=HintContext(routes=((routes, routes),)))
+    found = find_hint(X, wrong, HintContext(routes=((routes, routes),)))
     assert found is not None
     assert (found.kind, found.evidence["expert"]) == ("one_expert", 3)
     wrong[~sent] = numbers(int((~sent).sum()), 64, seed=6)
-    assert find_hint(X, wrong, around=HintContext(routes=((routes, routes),))) is None
+    assert find_hint(X, wrong, HintContext(routes=((routes, routes),))) is None
 
 
 def test_other_routes_are_a_router_s_kind() -> None:
@@ -88,10 +89,10 @@ def test_other_routes_are_a_router_s_kind() -> None:
     other = routes.copy()
     other[:, 1] = 2
     sides = numbers(24, 2), numbers(24, 2, seed=1)
-    found = find_hint(*sides, around=HintContext(routes=((routes, other),), is_router=True))
+    found = find_hint(*sides, HintContext(routes=((routes, other),), is_router=True))
     assert found is not None
     assert (found.kind, found.evidence["choices"]) == ("routes", [1])
-    assert find_hint(*sides, around=HintContext(routes=((routes, other),))) is None
+    assert find_hint(*sides, HintContext(routes=((routes, other),))) is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [("input_ids", None), ("layers.0.mlp.router", "routes")])
@@ -107,12 +108,12 @@ def test_integers_are_another_choice_of_experts_only_of_a_router(name: str, kind
 def test_floats_beside_integers_are_no_routes() -> None:
     routes = np.tile([0, 1], (24, 1))
     sides = numbers(24, 2), numbers(24, 2, seed=1)
-    assert find_hint(*sides, around=HintContext(routes=((routes, routes + 0.9),), is_router=True)) is None
+    assert find_hint(*sides, HintContext(routes=((routes, routes + 0.9),), is_router=True)) is None
 
 
 def test_a_term_that_was_added_with_another_scale() -> None:
     term = numbers(24, 64, seed=1)
-    found = find_hint(X + term, X + 0.7 * term, {"mlp": term})
+    found = find_hint(X + term, X + 0.7 * term, HintContext({"mlp": term}))
     assert found is not None
     assert found.kind == "residual_scaled"
     assert found.evidence["factor"] == pytest.approx(-0.3, rel=1e-4)

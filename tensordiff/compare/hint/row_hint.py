@@ -1,0 +1,72 @@
+"""The hint for a row of a comparison: which of its tensors to look at, and with what context.
+
+A module that is wrong between its parts shows that best in the first wrong input of a part: there the residual is just
+lost, or the heads just stand in another order, and no matrix product has mixed them yet. This reads a few tensors; ask
+it about the culprit, or about a row that a person chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tensordiff.align.match import Pair
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint.catalogue import find_hint
+from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
+from tensordiff.compare.judge.verdict import floor_for, growth_for
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.row import Row, values_of
+from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.model import Dump
+from tensordiff.errors import printable
+
+_MOST_PARTS = 256  # pairs inside a module that are looked through
+
+
+def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
+    """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
+    sides = values_of(row.pair) if row.diff is not None else None
+    if sides is None:
+        return None
+    inner = None if row.is_input else _first_wrong_inside(row, pairs)
+    if inner is not None and (hint := _hint_inside(row, inner, reference)):
+        return hint
+    return find_hint(*sides, context_of(row, pairs, reference, sides[0].size))
+
+
+def _hint_inside(row: Row, inner: Pair, reference: Dump) -> Hint | None:
+    """The kind of error in what a part was given, with the tensors near the whole module as context."""
+    sides = values_of(inner)
+    if sides is None:
+        return None
+    near = tensors_near(row.pair.reference, reference, sides[0].size)
+    near.pop(printable(inner.reference.name), None)
+    hint = find_hint(*sides, HintContext(near, carried=carried_into(row)))
+    if hint is None:
+        return None
+    part = printable(inner.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+    return Hint(hint.kind, f"in what {part} is given: {hint.sentence}", hint.evidence | {"part": part})
+
+
+def _first_wrong_inside(row: Row, pairs: Sequence[Pair]) -> Pair | None:
+    """The first wrong tensor inside a module, if it is the input of a part; None if it is an output or missing."""
+    for pair in _pairs_inside(row.pair, pairs):
+        sides = values_of(pair)
+        if sides is None or sides[0].dtype.kind in "iub":
+            continue
+        dtypes = name_of(sides[0].dtype), name_of(sides[1].dtype)
+        most = max(floor_for(*dtypes)[1].agrees, growth_for(dtypes) * carried_into(row))
+        if not measure(*sides).rel_l2 <= most:  # a NaN is not
+            return pair if pair.reference.is_input else None
+    return None
+
+
+def _pairs_inside(module: Pair, pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Pairs inside a module in order, without masks; not too many."""
+    entry, prefix = module.reference, f"{module.reference.layer}."
+    inside = (p for p in pairs if p.reference.step == entry.step and p.reference.layer.startswith(prefix))
+    for count, pair in enumerate(inside):
+        if count >= _MOST_PARTS:
+            return
+        if "mask" not in pair.reference.port:
+            yield pair
