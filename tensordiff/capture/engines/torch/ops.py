@@ -243,6 +243,11 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         super().__init__()
         self.watch = watch
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler to keep it away from here, for seconds; nothing is compiled in a capture."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
