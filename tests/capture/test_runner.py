@@ -183,10 +183,15 @@ def test_another_interpreter_is_used_with_its_own_packages(tmp_path: Path) -> No
     assert done.entries == 10
 
 
-def test_a_child_loads_no_compiler_and_no_face() -> None:
+def test_a_child_loads_no_compiler_and_no_face(tmp_path: Path) -> None:
     code = (
         "import sys, tensordiff.capture.engines.torch.inject, tensordiff.capture.engines.hf.engine\n"
-        "print([name for name in ('numba', 'textual', 'tomlkit', 'platformdirs') if name in sys.modules])"
+        "from tensordiff.capture.engines.py.engine import run\nfrom tensordiff.capture.job import Job\n"
+        "run(Job.decode(sys.argv[1]), lambda event: None)\n"
+        "heavy = ('numba', 'textual', 'tomlkit', 'platformdirs', 'torch._dynamo')\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
-    ran = processes.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-    assert ran.stdout.strip() == "[]"
+    operations = job(tmp_path, "noisy", Settings(ops="model.1"))
+    ran = processes.run([sys.executable, "-W", "ignore", "-c", code, operations.encode()], check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+    assert open_dump(tmp_path / "dump").entries
