@@ -39,7 +39,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.step is not None and self.step < 0:
-            raise AlignError(f"--step {self.step}: steps are counted from 0")
+            raise AlignError(f"step = {self.step}: steps are counted from 0")
         if self.only is not None:
             try:
                 re.compile(self.only)

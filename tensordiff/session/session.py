@@ -143,6 +143,12 @@ class Session:
             third_dumps=replace(self.third_dumps, injected=None),
         )
 
+    def with_injected(self, path: Path) -> Session:
+        """The same pairs, beside a run of the candidate with injected inputs."""
+        third_dumps = replace(self.third_dumps, injected=open_dump(path))
+        engine = third_dumps.engine(self.reference, self.rules, self.engine.limits)
+        return replace(self, request=replace(self.request, injected=path), engine=engine, third_dumps=third_dumps)
+
     def with_threshold(self, threshold: float | None) -> Session:
         """The same pairs, judged by another threshold of ``rel_l2``; None judges by precision."""
         request = replace(self.request, limits=replace(self.request.limits, threshold=threshold))

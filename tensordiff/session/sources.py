@@ -1,21 +1,31 @@
-"""Sources where a dump could stand: which side is one, and how it is to be run.
+"""Sources in the place of dumps: which side of a request is one, and what it is asked when it is run.
 
-A candidate is asked what the reference was asked, unless the user says what it is to be asked. Both faces decide that
-here; running the source, and showing that it runs, is theirs.
+A candidate gets the input that the reference got, unless the user says what it gets. That is decided here alone, for
+the command line, the app and the library; running a job and showing its progress is theirs:
+
+    sources = Sources.of(request)
+    while sources.side is not None:
+        done = Run(sources.job()).result()
+        sources = sources.with_dump(Path(done.path))
+    session = Session.open(sources.request)
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensordiff.capture.job import Source, parse_source
+from tensordiff.align.rules.rule import Side
+from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError
+from tensordiff.session.request import Request
 
-_QUESTION = tuple(name for name in INPUT_SETTINGS if name != "steps")
+_INPUTS = tuple(name for name in INPUT_SETTINGS if name != "steps")
 
 
 def source_in(path: Path) -> Source | None:
@@ -23,24 +33,67 @@ def source_in(path: Path) -> Source | None:
     return None if os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
 
 
-def settings_for(source: Source, other: Source | None, said: Settings, reference: Path | None = None) -> Settings:
-    """How to run a side. ``other`` is the other side's source, ``reference`` the dump that a candidate is held against.
+def temporary_folder(name: str) -> Path:
+    """A new place for a dump that nobody said where to put; it is called ``name``."""
+    return Path(tempfile.mkdtemp(prefix="tensordiff-")) / name
 
-    Options are for the models that the command line asks: a function that brings its own inputs does not get them
-    where the other side is such a model.
-    """
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of a request, which are run one after the other: the reference first."""
+
+    request: Request
+    """Sides that have run are dumps in it."""
+    reference: Source | None
+    """The source that the reference is, or is a run of; None where it was given as a dump."""
+    candidate: Source | None
+    """The same of the candidate."""
+
+    @classmethod
+    def of(cls, request: Request) -> Sources:
+        """The sources that a request names."""
+        return cls(request, source_in(request.reference), source_in(request.candidate))
+
+    @property
+    def side(self) -> Side | None:
+        """The side to be run next; None where both are dumps."""
+        if source_in(self.request.reference) is not None:
+            return "reference"
+        return None if source_in(self.request.candidate) is None else "candidate"
+
+    def job(self, folder: Path | None = None) -> Job:
+        """How the next side is run, into a folder or a temporary one. Reads the reference's dump, so it may block."""
+        request, side = self.request, self.side
+        if side == "reference" and self.reference is not None:
+            source, settings = self.reference, _own_settings(self.reference, self.candidate, request.settings)
+        elif side == "candidate" and self.candidate is not None:
+            source, settings = self.candidate, request.candidate_settings or request.settings
+            settings = _own_settings(source, self.reference, settings)
+            if source.kind != "py":
+                settings = _with_input_of(request.reference, settings)
+        else:
+            raise CaptureError("both sides are dumps: there is no source to run")
+        return Job(source.absolute(), settings, str((folder or temporary_folder(side)).absolute()))
+
+    def with_dump(self, path: Path) -> Sources:
+        """What is left to run, now that the next side has run into a dump."""
+        if self.side == "reference":
+            return replace(self, request=replace(self.request, reference=path))
+        return replace(self, request=replace(self.request, candidate=path))
+
+
+def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
+    """Options are for models that take them: a function beside such a model brings its own input and precision."""
     if source.kind == "py" and other is not None and other.kind != "py":
-        return Settings(seed=said.seed, deterministic=said.deterministic, python=said.python)
-    if source.kind == "py" or reference is None:
-        return said
-    return _asked_alike(said, reference)
+        return Settings(seed=settings.seed, deterministic=settings.deterministic, python=settings.python)
+    return settings
 
 
-def _asked_alike(said: Settings, reference: Path) -> Settings:
-    """What the user said, with the reference's question where the user asked none."""
-    usual = Settings()
-    if any(getattr(said, name) != getattr(usual, name) for name in _QUESTION):
-        return said
-    alike = input_settings(open_dump(reference))
-    question = {name: getattr(alike, name) for name in _QUESTION}
-    return replace(said, **question, steps=alike.steps if said.steps == usual.steps else said.steps)
+def _with_input_of(reference: Path, settings: Settings) -> Settings:
+    """The settings, with the input of the reference where the user gave none."""
+    default = Settings()
+    if any(getattr(settings, name) != getattr(default, name) for name in _INPUTS):
+        return settings
+    same = input_settings(open_dump(reference))
+    inputs = {name: getattr(same, name) for name in _INPUTS}
+    return replace(settings, **inputs, steps=same.steps if settings.steps == default.steps else settings.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,18 @@ import pytest
 
 from tensordiff.capture.job import Source
 from tensordiff.capture.settings import Settings
-from tensordiff.session.sources import settings_for, source_in
+from tensordiff.errors import CaptureError
+from tensordiff.session.request import Request
+from tensordiff.session.sources import Sources, source_in
 from tests.making import numbers, write
 
 HF, PY = Source("hf", "some/model"), Source("py", "net.py", "make")
+
+
+def asked(candidate: Source, reference: Path, said: Settings, other: Source | None = None) -> Settings:
+    """What the candidate is asked, once the reference is a dump."""
+    request = Request(reference, Path(str(candidate)), settings=said)
+    return Sources(request, other, candidate).job().settings
 
 
 def dump(folder: Path, **facts: Any) -> Path:
@@ -28,7 +37,7 @@ def test_a_path_that_is_there_is_a_dump_whatever_it_is_called(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("said", "asked"),
+    ("said", "run"),
     [
         (Settings(), Settings(prompt="why", image="cat.png", steps=4)),
         (Settings(dtype="float16"), Settings(dtype="float16", prompt="why", image="cat.png", steps=4)),
@@ -39,24 +48,45 @@ def test_a_path_that_is_there_is_a_dump_whatever_it_is_called(tmp_path: Path, mo
     ids=["nothing", "how to compute", "steps", "an image", "a prompt"],
 )
 def test_a_candidate_is_asked_what_the_reference_was_where_the_user_does_not_say(
-    tmp_path: Path, said: Settings, asked: Settings
+    tmp_path: Path, said: Settings, run: Settings
 ) -> None:
     made = Settings(prompt="why", image="cat.png", steps=4, dtype="bfloat16").to_json()
-    assert settings_for(HF, None, said, dump(tmp_path, source="hf:other", settings=made)) == asked
+    assert asked(HF, dump(tmp_path, source="hf:other", settings=made), said) == run
 
 
 def test_without_a_prompt_the_reference_s_token_ids_are_asked(tmp_path: Path) -> None:
-    assert settings_for(HF, None, Settings(), dump(tmp_path, token_ids=[5, 7])) == Settings(input_ids=(5, 7))
+    assert asked(HF, dump(tmp_path, token_ids=[5, 7]), Settings()) == Settings(input_ids=(5, 7))
 
 
 def test_token_ids_go_with_the_reference_s_steps(tmp_path: Path) -> None:
     reference = dump(tmp_path, source="hf:other", settings={"steps": 4}, token_ids=[5, 7])
-    assert settings_for(HF, None, Settings(), reference) == Settings(input_ids=(5, 7), steps=4)
+    assert asked(HF, reference, Settings()) == Settings(input_ids=(5, 7), steps=4)
 
 
 def test_a_function_asks_its_own_model(tmp_path: Path) -> None:
     reference = dump(tmp_path, token_ids=[5, 7])
     said = Settings(prompt="how", dtype="float16", seed=3)
-    assert settings_for(PY, HF, said, reference) == Settings(seed=3)
-    assert settings_for(PY, PY, said, reference) == said
-    assert settings_for(PY, None, Settings(), reference) == Settings()
+    assert asked(PY, reference, said, HF) == Settings(seed=3)
+    assert asked(PY, reference, said, PY) == said
+    assert asked(PY, reference, Settings()) == Settings()
+
+
+def test_the_reference_is_run_first_and_each_side_with_its_own_settings(tmp_path: Path) -> None:
+    request = Request(Path("hf:one"), Path("hf:two"), settings=Settings(prompt="why", dtype="float32"))
+    sources = Sources.of(replace(request, candidate_settings=Settings(dtype="float16")))
+    assert sources.side == "reference" and sources.job().settings == request.settings
+    made = write(tmp_path / "made", {"a": numbers(2)}, source="hf:one", settings=request.settings.to_json())
+    sources = sources.with_dump(made)
+    job = sources.job(tmp_path / "candidate")
+    assert sources.side == "candidate" and job.output == str(tmp_path / "candidate")
+    assert job.source == Source("hf", "two") and job.settings == Settings(prompt="why", dtype="float16")
+    sources = sources.with_dump(tmp_path / "made")
+    assert sources.side is None and (sources.request.reference, sources.request.candidate) == (made, tmp_path / "made")
+    with pytest.raises(CaptureError, match="no source to run"):
+        sources.job()
+
+
+def test_a_function_beside_a_model_is_not_given_the_model_s_options_once_that_has_run(tmp_path: Path) -> None:
+    said = Settings(prompt="why", dtype="float16", seed=3)
+    sources = Sources.of(Request(Path("hf:one"), Path("py:net.py:make"), settings=said))
+    assert sources.with_dump(dump(tmp_path, token_ids=[5])).job().settings == Settings(seed=3)

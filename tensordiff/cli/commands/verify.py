@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.capture.job import Job, Source
+from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
-from tensordiff.capture.settings import Injection, Settings
 from tensordiff.cli.capture_options import source_options
 from tensordiff.cli.commands.capture import follow
 from tensordiff.cli.commands.report import measured
@@ -28,7 +27,7 @@ from tensordiff.cli.options import DUMP, how_compared, json_option, junit_option
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import why_unknown
-from tensordiff.dump import open_dump
+from tensordiff.dump import Dump
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.json import culprit_json, dumps
@@ -44,8 +43,9 @@ from tensordiff.report.verify_folder import (
     write_scenario,
 )
 from tensordiff.session.request import Request
+from tensordiff.session.reruns import injection
 from tensordiff.session.session import Session
-from tensordiff.session.sources import settings_for, source_in
+from tensordiff.session.sources import Sources, source_in
 from tensordiff.session.third_dumps import injected_beside, injected_path
 from tensordiff.util.atomic_write import write_file
 
@@ -89,7 +89,7 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     if reference is None or candidate is None:
         raise click.UsageError("Missing argument 'REFERENCE CANDIDATE'", click.get_current_context())
     asked = request(reference, candidate, **options)
-    return verify(asked, Sides(asked.settings, asked.settings), wish)
+    return verify(asked, wish)
 
 
 SCHEMA = "tensordiff.verify/1"
@@ -104,27 +104,21 @@ class Wish(NamedTuple):
     as_json: bool = False
 
 
-class Sides(NamedTuple):
-    """How each side is run, where it is a source."""
+class _Captures(NamedTuple):
+    """A session of both sides, captured or given, and what was captured for it."""
 
-    reference: Settings = Settings()
-    candidate: Settings = Settings()
-
-
-class _Taken(NamedTuple):
-    """Dumps of both sides, captured or given."""
-
-    reference: Path
-    candidate: Path
+    session: Session
     injected: Path | None
+    """The candidate, run with the reference's inputs."""
     left_out: str
-    made: tuple[Path, ...] = ()
-    """Those that were captured for this."""
+    """Why there is no injected run."""
+    folders: tuple[Path, ...]
+    """The dumps that were captured for this."""
 
 
-def verify(request: Request, sides: Sides, wish: Wish) -> int:
+def verify(request: Request, wish: Wish) -> int:
     """Verify and report; the exit status. Raises, all being written, where it could not be told."""
-    found, session = verified(request, sides, wish)
+    found, session = verified(request, wish)
     if wish.as_json:
         echo(dumps(_as_json(found, wish)))
     else:
@@ -138,26 +132,22 @@ def verify(request: Request, sides: Sides, wish: Wish) -> int:
     return outcome.exit_status
 
 
-def verified(request: Request, sides: Sides, wish: Wish, title: str | None = None) -> tuple[Verification, Session]:
+def verified(request: Request, wish: Wish, title: str | None = None) -> tuple[Verification, Session]:
     """Do it all, and write it all; what was found, and the session that it was found in."""
     title = title or f"{_called(request.candidate)} against {_called(request.reference)}"
-    with _layers(request, sides, wish) as taken:
-        request = replace(request, reference=taken.reference, candidate=taken.candidate, injected=None)
-        session = opened(request)
-        without = _scenario(session, wish.output / WITHOUT, title)
-        injected = None
-        if taken.injected is not None:
-            other = opened(replace(request, candidate=taken.injected))
-            injected = _scenario(other, wish.output / WITH, title)
-            session = opened(replace(request, injected=taken.injected))
+    with _captures(request, wish) as captures:
+        session, injected = captures.session, None
+        without = whole = _scenario(session, wish.output / WITHOUT, title)
+        if captures.injected is not None:
+            injected = _scenario(session.with_candidate(captures.injected), wish.output / WITH, title)
+            session = session.with_injected(captures.injected)
             whole = build_report(session, measured(session), title=without.title)
-        else:
-            whole = without
-        found = Verification(whole, without, injected, taken.left_out, has_layers=wish.save_layers or not taken.made)
+        has_layers = wish.save_layers or not captures.folders
+        found = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
         write_file(wish.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(wish.junit, whole.outcome, whole.title)
         if wish.save_layers:
-            _keep_layers(taken, wish.output)
+            _keep_layers(session, wish.output)
     return found, session
 
 
@@ -193,73 +183,68 @@ def _as_json(found: Verification, wish: Wish) -> dict[str, object]:
 
 
 @contextmanager
-def _layers(request: Request, sides: Sides, wish: Wish) -> Iterator[_Taken]:
-    """The dumps of both sides; what was captured only for this is gone afterwards, unless it is to be kept."""
-    made: list[Path] = []
+def _captures(request: Request, wish: Wish) -> Iterator[_Captures]:
+    """Capture what is not captured yet. Such dumps are removed afterwards, unless they are to be kept."""
+    folders: list[Path] = []
     try:
-        taken = _take(request, sides, wish.output, made)
-        yield taken._replace(made=tuple(made))
+        yield _capture_all(request, wish.output, folders)
     finally:
         if not wish.save_layers:
-            for folder in made:
+            for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _take(request: Request, sides: Sides, output: Path, made: list[Path]) -> _Taken:
-    ours, theirs = source_in(request.reference), source_in(request.candidate)
-    first = request.reference
-    if ours is not None:
-        settings = settings_for(ours, theirs, sides.reference)
-        first = _capture(ours, settings, output / WITHOUT / REFERENCE_LAYERS, made, "reference")
-    if theirs is None:
-        return _Taken(first, request.candidate, *_given_injected(request))
-    settings = settings_for(theirs, ours, sides.candidate, first)
-    second = _capture(theirs, settings, output / WITHOUT / CANDIDATE_LAYERS, made, "candidate")
+def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
+    """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
+    sources, job = Sources.of(replace(request, injected=None)), None
+    while (side := sources.side) is not None:
+        folder = output / WITHOUT / (REFERENCE_LAYERS if side == "reference" else CANDIDATE_LAYERS)
+        job = sources.job(folder)
+        sources = sources.with_dump(_capture(job, folder, folders, side))
+    session = opened(sources.request)
     if request.injected is not None:
-        return _Taken(first, second, request.injected, "")
-    rules = None if request.rules is None else str(request.rules.expanduser().absolute())
-    settings = replace(settings, inject=Injection(str(first.absolute()), "all", rules))
+        return _Captures(session, request.injected, "", tuple(folders))
+    if job is None or sources.candidate is None:
+        beside = injected_beside(request.candidate)
+        return _Captures(session, beside, "" if beside else _no_injected(request.candidate), tuple(folders))
+    folder = output / WITH / CANDIDATE_LAYERS
+    settings = replace(job.settings, inject=injection(session, "all"))
+    job = replace(job, settings=settings, output=str(folder.absolute()))
     try:
-        third = _capture(theirs, settings, output / WITH / CANDIDATE_LAYERS, made, "candidate, injected")
+        _capture(job, folder, folders, "candidate, injected")
     except CaptureError as error:
-        return _Taken(first, second, None, str(error))
-    return _Taken(first, second, third, "")
+        return _Captures(session, None, str(error), tuple(folders))
+    return _Captures(session, folder, "", tuple(folders))
 
 
-def _given_injected(request: Request) -> tuple[Path | None, str]:
-    """The dump made with injection: as told, or beside the candidate."""
-    if request.injected is not None:
-        return request.injected, ""
-    if (beside := injected_beside(request.candidate)) is not None:
-        return beside, ""
-    path = printable(injected_path(request.candidate))
-    return None, (
-        f"the candidate is a dump, there is none made with injection beside it ({path}), and --injected "
-        "was not given; make one with tensordiff capture SOURCE --inject REF"
+def _no_injected(candidate: Path) -> str:
+    return (
+        "the candidate is a dump, there is none made with injection beside it "
+        f"({printable(injected_path(candidate))}), and --injected was not given; make one with tensordiff capture "
+        "SOURCE --inject REF"
     )
 
 
-def _capture(source: Source, settings: Settings, folder: Path, made: list[Path], label: str) -> Path:
+def _capture(job: Job, folder: Path, folders: list[Path], label: str) -> Path:
     if dump_at(str(folder)):
         shutil.rmtree(folder)  # what an earlier verification kept
-    made.append(folder)
-    follow(Run(Job(source.absolute(), settings, str(folder.absolute()))), label)
+    folders.append(folder)
+    follow(Run(job), label)
     return folder
 
 
-def _keep_layers(taken: _Taken, output: Path) -> None:
-    _keep(taken.reference, output / WITHOUT / REFERENCE_LAYERS)
-    _keep(taken.candidate, output / WITHOUT / CANDIDATE_LAYERS)
-    if taken.injected is not None:
-        _keep(taken.injected, output / WITH / CANDIDATE_LAYERS)
+def _keep_layers(session: Session, output: Path) -> None:
+    _keep(session.reference, output / WITHOUT / REFERENCE_LAYERS)
+    _keep(session.candidate, output / WITHOUT / CANDIDATE_LAYERS)
+    if session.third_dumps.injected is not None:
+        _keep(session.third_dumps.injected, output / WITH / CANDIDATE_LAYERS)
         _link(output / WITHOUT / REFERENCE_LAYERS, output / WITH / REFERENCE_LAYERS)
 
 
-def _keep(path: Path, folder: Path) -> None:
+def _keep(dump: Dump, folder: Path) -> None:
     """A dump in tensordiff's own format; nothing to do for one that was captured there."""
-    if path == folder:
+    if dump.path == folder:
         return
-    dump = open_dump(path)
     with DumpWriter(folder, dump.facts, overwrite=True) as writer:
         for entry in dump.entries:
             origin = {} if entry.origin is None else entry.origin._asdict()

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from tensordiff.capture.job import parse_source
 from tensordiff.capture.settings import Settings
-from tensordiff.cli.commands.verify import Sides, Wish, verified
+from tensordiff.cli.commands.verify import Wish, verified
 from tensordiff.cli.streams import echo, say
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
@@ -53,7 +53,6 @@ class Model(NamedTuple):
 
     name: str
     request: Request
-    sides: Sides
 
 
 class Result(NamedTuple):
@@ -89,7 +88,7 @@ def _verify(model: Model, wish: Wish) -> Result:
     (folder / "done.json").unlink(missing_ok=True)
     junit = wish.junit and wish.junit.with_name(f"{wish.junit.stem}-{model.name}{wish.junit.suffix}")
     try:
-        found, _ = verified(model.request, model.sides, wish._replace(output=folder, junit=junit), model.name)
+        found, _ = verified(model.request, wish._replace(output=folder, junit=junit), model.name)
     except TensordiffError as error:
         say(f"{model.name}: {printable(error)}")
         return Result(model.name, "unknown", None, "-", 0, printable(error))
@@ -119,7 +118,7 @@ def _done(model: Model, output: Path) -> Result | None:
 def _fingerprint(model: Model) -> str:
     request = model.request
     paths = (request.reference, request.candidate, request.session, *(getattr(request, name) for name in _PATHS))
-    asked = repr((request, [side.to_json() for side in model.sides], [_state(path) for path in paths]))
+    asked = repr((request, [_state(path) for path in paths]))
     return hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
 
 
@@ -167,8 +166,8 @@ def _model(path: Path, table: Mapping[str, Any], usual: Request, settings: Setti
     except AlignError as error:
         raise BadFile(path, f"model {name}: {error}") from error
     own = _settings(path, settings, table.get("settings", {}))
-    sides = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
-    return Model(name, request, Sides(*sides))
+    ours, theirs = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
+    return Model(name, replace(request, settings=ours, candidate_settings=theirs))
 
 
 def _request(path: Path, table: Mapping[str, Any], usual: Request) -> Request:
@@ -176,7 +175,7 @@ def _request(path: Path, table: Mapping[str, Any], usual: Request) -> Request:
     paths: dict[str, Any] = {name: _place(path, table[name]) for name in _PATHS if name in table}
     plain: dict[str, Any] = {name: table[name] for name in ("step", "only") if name in table}
     step, only = plain.get("step", 0), plain.get("only", "")
-    if type(step) is not int or step < 0 or not isinstance(only, str):
+    if type(step) is not int or not isinstance(only, str):
         raise TypeError(f"step = {step!r:.80}, only = {only!r:.80}")
     limits = usual.limits
     atol, rtol, threshold = (table.get(name) for name in _NUMBERS)

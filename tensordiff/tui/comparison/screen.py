@@ -220,7 +220,7 @@ class DiffScreen(Viewing):
     def open(self, request: Request) -> None:
         """Open; what is a source is run first."""
         try:
-            if not self.reruns.run_source(request):
+            if not self.reruns.run_sources(request):
                 super().open(request)
         except TensordiffError as error:
             self.failed("open", error)

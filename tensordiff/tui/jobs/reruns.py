@@ -9,7 +9,6 @@ dead.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,16 +19,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.widgets import Input, Label
 
-from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done, Failed
-from tensordiff.capture.job import Job, Source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.reruns import Action, Rerunner
-from tensordiff.session.sources import settings_for, source_in
+from tensordiff.session.sources import Sources
 from tensordiff.session.third_dumps import injected_beside
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen
 from tensordiff.tui.dialogs import Ask, Choose, Dialog
@@ -101,10 +98,8 @@ class Reruns:
         self._live: Rerunner | None = None
         self._standby = ReusableChild()
         self._ops_reference: Path | None = None
-        self._waiting: Request | None = None
-        """What is to be opened when a source has run."""
-        self._captured: dict[Path, Source] = {}
-        """The dumps that were made of sources given in their place."""
+        self._sources: Sources | None = None
+        """What is to be opened when its sources have run."""
 
     def live(self) -> Rerunner | None:
         """The session that can be run, made anew where another is shown."""
@@ -210,27 +205,22 @@ class Reruns:
 
     # --- sources in place of dumps ---------------------------------------------------------------
 
-    def run_source(self, request: Request) -> bool:
+    def run_sources(self, request: Request) -> bool:
         """Where a side is a source, run it first; whether one is."""
-        ours, theirs = source_in(request.reference), source_in(request.candidate)
-        if ours is not None:
-            self._run_source(request, "reference", ours, theirs)
-        elif theirs is not None:
-            self._run_source(request, "candidate", theirs, self._captured.get(request.reference))
-        return ours is not None or theirs is not None
+        return self._run_next(Sources.of(request))
 
-    def _run_source(self, request: Request, side: Side, source: Source, other: Source | None) -> None:
-        self._waiting = request
-        self.screen.in_thread("open", partial(self._start_source, request, side, source, other))
+    def _run_next(self, sources: Sources) -> bool:
+        if sources.side is None:
+            return False
+        self._sources = sources
+        self.screen.in_thread("open", partial(self._start_source, sources))
+        return True
 
-    def _start_source(self, request: Request, side: Side, source: Source, other: Source | None) -> None:
+    def _start_source(self, sources: Sources) -> None:
         """In a thread: what the candidate is asked is read from the reference's dump."""
-        settings = settings_for(source, other, request.settings, request.reference if side == "candidate" else None)
-        folder = Path(tempfile.mkdtemp(prefix="tensordiff-")) / side
-        self._captured[folder] = source
-        run = Run(Job(source.absolute(), settings, str(folder)), self._standby)
+        run = Run(sources.job(), self._standby)
         line = self.screen.query_one(JobLine)
-        self.screen.app.call_from_thread(line.start, run, f"capture {source}", f"source:{side}")
+        self.screen.app.call_from_thread(line.start, run, f"capture {run.job.source}", "source")
 
     # --- what came of it -------------------------------------------------------------------------
 
@@ -246,10 +236,10 @@ class Reruns:
 
     def _done(self, end: Done, purpose: str) -> None:
         request, path = self.screen.request, Path(end.path)
-        if purpose.startswith("source:"):
-            waiting = self._waiting or request
-            is_reference = purpose == "source:reference"
-            self.screen.open(replace(waiting, reference=path) if is_reference else replace(waiting, candidate=path))
+        if purpose == "source" and self._sources is not None:
+            sources = self._sources.with_dump(path)
+            if not self._run_next(sources):
+                self.screen.open(sources.request)
         elif purpose == "inject":
             self.screen.tell(f"{end.entries} tensors with injected inputs, in {path}")
             self.screen.open(replace(request, injected=path))
