@@ -209,7 +209,7 @@ def _orphans(session: Session) -> Iterator[Orphan]:
     )
     for side, entries in sides:
         for entry in entries:
-            yield Orphan(side, entry_label(entry), session.why_orphan(entry, side))
+            yield Orphan(side, entry_label(entry), session.dumps.why_orphan(entry, side))
 
 
 def order_sentences(order: ExecutionOrder) -> Iterator[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from tensordiff.align import Alignment, AlignmentPlan, Pair
 from tensordiff.align.rules.file import RulesFile, read_rules_file
-from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap
 from tensordiff.compare.engine import Engine
@@ -24,13 +23,13 @@ from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, compare_logits, is_logits, summed_up
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.row import Row, values_of
-from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
-from tensordiff.session.sources import source_in
+from tensordiff.session.sources import open_side
 from tensordiff.session.state import State, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.garbage_collector import gc_paused
@@ -54,7 +53,7 @@ class Session:
     def open(cls, request: Request, state: State | None = None) -> Session:
         """Open and align what a request names, with the rules of a session's ``state``. Reads headers at most."""
         with gc_paused():
-            reference, candidate = _open_side(request.reference), _open_side(request.candidate)
+            reference, candidate = open_side(request.reference), open_side(request.candidate)
             return cls.of_dumps(request, reference, candidate, ThirdDumps.open(request), state)
 
     @classmethod
@@ -211,16 +210,6 @@ class Session:
         values = (values_of(row.pair) for row in largest.values())
         return summed_up(compare_logits(*sides, most=_LOGITS_READ) for sides in values if sides is not None)
 
-    def why_orphan(self, entry: Entry, side: Side) -> str:
-        """Why an entry has no partner."""
-        return self.dumps.why_orphan(entry, side)
-
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""
         return None if gap.after is None else next(self.engine.rows([gap.after]))
-
-
-def _open_side(path: Path) -> Dump:
-    if source_in(path) is not None:
-        raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
-    return open_dump(path)

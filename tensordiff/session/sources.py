@@ -21,8 +21,8 @@ from tensordiff.align.rules.rule import Side
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
 from tensordiff.capture.settings import Settings
-from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError
+from tensordiff.dump import Dump, open_dump
+from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
 
 _INPUTS = tuple(name for name in INPUT_SETTINGS if name != "steps")
@@ -31,6 +31,13 @@ _INPUTS = tuple(name for name in INPUT_SETTINGS if name != "steps")
 def source_in(path: Path) -> Source | None:
     """The source that stands where a dump could; None where it is a dump."""
     return None if os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
+
+
+def open_side(path: Path) -> Dump:
+    """Open one side of a comparison; refuses a source, which has to be run first."""
+    if source_in(path) is not None:
+        raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
+    return open_dump(path)
 
 
 def temporary_folder(name: str) -> Path:

@@ -1,0 +1,34 @@
+"""Sessions of arrays in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule import Rule
+from tensordiff.errors import TensordiffError
+from tensordiff.session.memory import dump_of_arrays, open_session
+from tests.making import numbers, write
+
+A = numbers(3, 4)
+
+
+def test_arrays_are_a_dump_in_the_order_they_are_given() -> None:
+    dump = dump_of_arrays("mine", {"b": A, "a": [1, 2]})
+    assert [entry.name for entry in dump.entries] == ["b", "a"] and dump.ordered and dump.path == Path("mine")
+
+
+def test_third_dumps_in_memory_follow_other_rules_too() -> None:
+    third = {"port.a": A}
+    session = open_session({"a": A}, {"a": A, "port.a": A}, injected={"a": A, **third}, golden={"a": A, **third})
+    rules = RulesFile(rules=(Rule("reference", "^a$", "port.a"),))
+    session = session.realigned(rules)
+    for dump in (session.engine.injected, session.engine.golden):
+        assert dump is not None and [entry.name for entry in dump.entries.values()] == ["port.a"]
+
+
+def test_a_source_is_not_run(tmp_path: Path) -> None:
+    with pytest.raises(TensordiffError, match="hf:some/model: is a source, and was not run"):
+        open_session(write(tmp_path / "d", {"a": A}), "hf:some/model")
