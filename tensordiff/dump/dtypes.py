@@ -1,8 +1,8 @@
-"""The element types we read, by one name each.
+"""The element types we read, each under one name.
 
-numpy has no bfloat16 and no 8-bit floats; ml_dtypes registers them as real numpy dtypes, so a
-tensor is an ordinary ``ndarray`` everywhere in tensordiff, whatever its type. Every reader maps
-its own codes to the names used here and nowhere else.
+numpy has no bfloat16 and no 8-bit floats; ml_dtypes registers them as real numpy dtypes, so a tensor is an
+ordinary ``ndarray`` everywhere in tensordiff, whatever its type. Every reader maps its own codes to the
+names used here.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DTYPES: dict[str, DType] = {name: np.dtype(name) for name in _NUMPY} | {
 
 @lru_cache(maxsize=256)
 def name_of(dtype: DType) -> str:
-    """The type's one name. numpy spells it anew at every asking, which shows at 20,000 pairs a second."""
+    """A dtype's name. Cached, because numpy builds it anew each time, which shows at 20,000 pairs a second."""
     return dtype.name
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether rounding is to be expected: floats of any width, complex included."""
+    """Whether values are rounded: floats of any width, complex included."""
     return dtype.kind in "fc" or dtype.name in _ML

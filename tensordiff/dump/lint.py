@@ -1,13 +1,9 @@
-"""A finding, and the words of those that come from values.
+"""What is wrong with a dump, before any number is believed.
 
-Values are looked at in two places: ``dump.lint`` reads every byte of one dump, ``compare.lint_rows`` has what was
-measured of a pair anyway. Both find the same things, and say them here.
-
-What is wrong with one dump, before any number is believed.
-
-``lint_headers`` asks what can be told without reading tensors. ``lint_values`` reads every entry
-once and keeps a few facts of each (a digest, whether it is all zero or holds NaN), so that memory
-does not grow with the dump.
+``lint_headers`` finds what can be told without reading tensors. ``lint_values`` needs every entry read once,
+of which only a few facts are kept (a digest, whether it is all zero or holds NaN), so that memory does not
+grow with the dump. ``compare.lint`` finds the same things from values it has measured anyway, and words
+them by the functions here.
 """
 
 from __future__ import annotations
@@ -27,11 +23,11 @@ from tensordiff.errors import DumpError
 
 Level = Literal["error", "warning", "note"]
 SHOWN = 5
-"""Findings of one kind, and names in one finding, that are told one by one; the others are counted."""
+"""How many findings of one kind, and names in one finding, are listed; the rest are counted."""
 
 
 class Finding(NamedTuple):
-    """Something that makes numbers less than true."""
+    """Something that makes the numbers of a dump doubtful."""
 
     level: Level
     where: str
@@ -40,33 +36,33 @@ class Finding(NamedTuple):
     do: str
 
 
-def nan_findings(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
-    """Entries, in execution order, and how many NaN each holds."""
-    if held:
+def nan_findings(counts: Sequence[tuple[str, int]]) -> Iterator[Finding]:
+    """From the entries that hold NaN, in execution order, and how many each holds."""
+    if counts:
         yield Finding(
-            "warning", held[0][0], f"holds {held[0][1]} NaN{_others(held)}",
+            "warning", counts[0][0], f"holds {counts[0][1]} NaN{_others(counts)}",
             "a NaN spreads to everything computed from it", "look for the first layer that has one",
         )  # fmt: skip
 
 
-def inf_findings(held: Sequence[tuple[str, int]]) -> Iterator[Finding]:
-    """Entries, in execution order, and how many +inf each holds; -inf is what masks are made of."""
-    if held:
+def inf_findings(counts: Sequence[tuple[str, int]]) -> Iterator[Finding]:
+    """From the entries that hold +inf, and how many each holds. -inf is not counted: masks are made of it."""
+    if counts:
         yield Finding(
-            "warning", held[0][0], f"holds {held[0][1]} +inf{_others(held)}",
+            "warning", counts[0][0], f"holds {counts[0][1]} +inf{_others(counts)}",
             "it is an overflow, unless it is meant, and becomes NaN where it is subtracted or normalized",
             "look for the first layer that has one, and run that in a wider type",
         )  # fmt: skip
 
 
-def _others(held: Sequence[tuple[str, int]]) -> str:
-    """Who else holds some."""
-    names = [name for name, _ in held[1:]]
+def _others(counts: Sequence[tuple[str, int]]) -> str:
+    """The other entries that hold some."""
+    names = [name for name, _ in counts[1:]]
     return f", and {_counted(names, 'more entry holds', 'more entries hold')} some: {listed(names)}" if names else ""
 
 
 def zero_findings(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Finding]:
-    """Entries of nothing but zeros."""
+    """From the names of outputs and of inputs that are all zero."""
     if outputs:
         yield Finding(
             "warning", listed(outputs), f"{_counted(outputs, 'output is', 'outputs are')} all zero",
@@ -81,7 +77,7 @@ def zero_findings(outputs: Sequence[str], inputs: Sequence[str]) -> Iterator[Fin
 
 
 def identical_findings(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
-    """Entries of several blocks that hold the same bytes, each group in execution order."""
+    """From groups of entries of several blocks that hold the same bytes, each in execution order."""
     yield from _few(
         Finding(
             "warning", listed(others), f"{'is' if len(others) == 1 else 'are'} byte for byte {first}",
@@ -93,7 +89,7 @@ def identical_findings(groups: Iterable[Sequence[str]]) -> Iterator[Finding]:
 
 
 def broken_chain_findings(breaks: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """Inputs of blocks, each with the output of the block before, which it should be."""
+    """From inputs of blocks that are not the output of the block before, each with that output."""
     yield from _few(
         Finding(
             "warning", given, f"is not what {gave} gave",
@@ -123,11 +119,11 @@ def _counted(names: Sequence[str], one: str, many: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else many}"
 
 
-# Numbered things that run one after the other, unlike experts or shards.
+# Numbered modules that run one after the other, unlike experts or shards.
 _BLOCK = re.compile(r"(?:layers?|blocks?|(?:^|\.)h)\.(\d{1,9})$")
-# What depends on positions alone is rightly the same in every block.
+# What depends only on positions is the same in every block.
 _SHARED = re.compile(r"rotary|rope|position|mask|alibi|relative", re.I)
-# What may well be nothing but zeros: masks that hide nothing, places, ids, and what is yet empty.
+# What is often all zero: masks that hide nothing, positions, ids, empty caches.
 _OFTEN_ZERO = re.compile(r"mask|bias|alibi|position|cache|past|ids?$|types?$|ind(ex|ices)|len|offset|step", re.I)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)")
 _CHUNK = 1 << 18
@@ -146,7 +142,7 @@ class EntryFacts(NamedTuple):
 
 
 def lint_headers(dump: Dump) -> Iterator[Finding]:
-    """Findings that need no tensor."""
+    """Findings that need no tensor to be read."""
     if dump.interrupted:
         yield Finding(
             "warning", "", f"the capture was interrupted after {len(dump)} entries",
@@ -179,7 +175,7 @@ def read_facts(dump: Dump) -> Iterator[EntryFacts | Finding]:
 
 
 def facts_of(entry: Entry) -> EntryFacts:
-    """The few facts kept of an entry."""
+    """Read an entry, and keep a few facts of it."""
     array = entry.read()
     first = array.reshape(-1)[:1]
     crc, constant, nan, inf = 0, True, 0, 0
@@ -195,30 +191,30 @@ def facts_of(entry: Entry) -> EntryFacts:
 
 
 def chunks(array: Array) -> Iterator[Array]:
-    """Flat parts, small enough that what is computed of them is."""
+    """The elements in flat parts, small enough that temporary arrays stay small."""
     flat = array.reshape(-1)
     return (flat[begin : begin + _CHUNK] for begin in range(0, flat.size, _CHUNK))
 
 
 def overflows(part: Array) -> int:
-    """How many are +inf; of complex numbers, infinite anyhow."""
+    """How many elements are +inf; of complex numbers, infinite in any way."""
     infinite = np.isinf(part)
     return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
 
 
 def lint_values(facts: Iterable[EntryFacts]) -> Iterator[Finding]:
     """Findings from the facts of all entries."""
-    kept = list(facts)
-    yield from nan_findings([(fact.entry.name, fact.nan) for fact in kept if fact.nan])
-    yield from inf_findings([(fact.entry.name, fact.inf) for fact in kept if fact.inf])
-    zeros = [fact.entry for fact in kept if fact.is_zero and is_never_zero(fact.entry)]
+    read = list(facts)
+    yield from nan_findings([(fact.entry.name, fact.nan) for fact in read if fact.nan])
+    yield from inf_findings([(fact.entry.name, fact.inf) for fact in read if fact.inf])
+    zeros = [fact.entry for fact in read if fact.is_zero and is_never_zero(fact.entry)]
     yield from zero_findings(*by_port(zeros))
-    yield from identical_findings(_identical(kept))
-    yield from broken_chain_findings(_breaks(kept))
+    yield from identical_findings(_identical(read))
+    yield from broken_chain_findings(_breaks(read))
 
 
 def is_never_zero(entry: Entry) -> bool:
-    """Whether a healthy run never has nothing but zeros here: outputs in floats, and what is not named as if it may."""
+    """Whether all zeros here are suspicious: float outputs, and others whose name does not suggest a mask or index."""
     dtype = entry.spec.dtype
     if entry.spec.size == 1 or not (is_float(dtype) or dtype.kind in "iu"):
         return False
@@ -234,39 +230,39 @@ def by_port(entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
     return names
 
 
-def _identical(kept: list[EntryFacts]) -> Iterator[list[str]]:
-    """The same layer of two blocks never computes the same bytes: the capture saw one of them twice."""
+def _identical(facts: list[EntryFacts]) -> Iterator[list[str]]:
+    """Groups of the same layer in several blocks with the same bytes: the capture saw one of them twice."""
     groups: dict[tuple[object, ...], list[str]] = defaultdict(list)
-    for fact in kept:
-        place = None if fact.is_constant else block_part(fact.entry)
-        if place is not None:
-            groups[(*place, *fact.digest)].append(fact.entry.name)
+    for fact in facts:
+        part = None if fact.is_constant else block_part(fact.entry)
+        if part is not None:
+            groups[(*part, *fact.digest)].append(fact.entry.name)
     return (names for names in groups.values() if len(names) > 1)
 
 
 def block_part(entry: Entry) -> tuple[object, ...] | None:
-    """What an output has in common with its like in other blocks; None for what has none, or is rightly the same."""
+    """A key that an output shares with its counterparts in other blocks; None where equal values are normal."""
     if entry.is_input or not is_float(entry.spec.dtype) or _SHARED.search(entry.layer):
         return None
     layer = _NUMBER.sub("{i}", entry.layer)
     return (layer, entry.port, entry.step, entry.call) if "{i}" in layer else None
 
 
-def _breaks(kept: list[EntryFacts]) -> Iterator[tuple[str, str]]:
-    """What a block gives is among what the next one gets, where both were dumped and have one shape."""
-    outputs = {f.entry.call_key: f for f in kept if f.entry.port in ("output", "output_0")}
-    got: dict[CallKey, list[EntryFacts]] = defaultdict(list)
-    for fact in kept:
-        place = call_of_block_before(fact.entry)
-        if fact.entry.is_input and place in outputs and fact.entry.spec == outputs[place].entry.spec:
-            got[place].append(fact)
-    for place, inputs in got.items():
-        if all(fact.digest != outputs[place].digest for fact in inputs):
-            yield inputs[0].entry.name, outputs[place].entry.name
+def _breaks(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
+    """Inputs of blocks that should hold the previous block's output and do not, where both were dumped in one shape."""
+    outputs = {f.entry.call_key: f for f in facts if f.entry.port in ("output", "output_0")}
+    inputs_after: dict[CallKey, list[EntryFacts]] = defaultdict(list)
+    for fact in facts:
+        before = call_of_block_before(fact.entry)
+        if fact.entry.is_input and before in outputs and fact.entry.spec == outputs[before].entry.spec:
+            inputs_after[before].append(fact)
+    for before, inputs in inputs_after.items():
+        if all(fact.digest != outputs[before].digest for fact in inputs):
+            yield inputs[0].entry.name, outputs[before].entry.name
 
 
 def call_of_block_before(entry: Entry) -> CallKey:
     """The same call of the block before, ``layers.3`` for ``layers.4``; the layer is empty where there is none."""
-    found = _BLOCK.search(entry.layer)
-    before = f"{entry.layer[: found.start(1)]}{int(found[1]) - 1}" if found and int(found[1]) else ""
-    return CallKey(before, entry.step, entry.call)
+    block = _BLOCK.search(entry.layer)
+    layer = f"{entry.layer[: block.start(1)]}{int(block[1]) - 1}" if block and int(block[1]) else ""
+    return CallKey(layer, entry.step, entry.call)

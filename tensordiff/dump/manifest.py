@@ -1,13 +1,13 @@
-"""What tensordiff's own dump says of itself: the schema that its writer and its reader share.
+"""The schema of tensordiff's own dumps, shared by its writer and its reader.
 
-``manifest.json`` holds the facts of the run and one record an entry, in execution order. The
-journal ``entries.jsonl`` holds the same, a line each, while a capture runs: line one is the schema
-and the facts, then ``{"facts": …}`` or a record. Bytes are counted from the start of the shard's file,
-and lie there in the order of the records.
+``manifest.json`` holds the facts of the run and one record an entry, in execution order. While a capture
+runs, the journal ``entries.jsonl`` holds the same, a line each: line one is the schema and the facts, the
+others are ``{"facts": …}`` or a record. Byte offsets count from the start of the shard's file, and the
+bytes of a shard are in the order of the records.
 
-A shard is a plain safetensors file. A tensor's key in it is its name; where that would not tell two
-apart (another step, a call the name does not say, a ``#`` in the name) ``#step=S#call=C`` follows.
-Spelling records, keys and shard names is done here and nowhere else.
+A shard is a plain safetensors file. A tensor's key in it is its name; where that is not unique (another
+step, a call that the name does not say, a ``#`` in the name) ``#step=S#call=C`` follows. Records, keys and
+shard names are formatted only here.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _SHARD = re.compile(r"tensors-[0-9]{5,9}\.safetensors")
 _SMALL = 1 << 31  # calls, steps and source lines count below this
 _BIG = 1 << 63  # bytes count below this, as they do in numpy
 
-_PLACE = itemgetter("name", "layer", "port", "call", "step", "shape", "dtype", "shard", "bytes")
+_LOCATION = itemgetter("name", "layer", "port", "call", "step", "shape", "dtype", "shard", "bytes")
 _ORIGIN = itemgetter("module_class", "source_file", "source_line", "injected")
 
 
 class RecordError(ValueError):
-    """A record is not what a writer would have written; the message completes a sentence about it."""
+    """A record is not valid. The message completes a sentence: ``entry 3 …``."""
 
 
 def shard_name(number: int) -> str:
@@ -55,67 +55,67 @@ def shard_name(number: int) -> str:
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file is called as shards are."""
+    """Whether a file has the name of a shard."""
     return _SHARD.fullmatch(name) is not None
 
 
 def shard_key(name: str, step: int, call: int) -> str:
-    """A tensor's key in its shard: no two of (name, step, call) share one."""
-    said = parse_name(name).call if ")" in name else 1
-    plain = step == 0 and call == said and "#" not in name and name != "__metadata__"
+    """A tensor's key in its shard, unique for each name, step and call."""
+    named_call = parse_name(name).call if ")" in name else 1
+    plain = step == 0 and call == named_call and "#" not in name and name != "__metadata__"
     key = name if plain else f"{name}#step={step}#call={call}"
     # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
     return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
 
 
 def are_counts(step: int, call: int) -> bool:
-    """Whether these can be a step, which counts from 0, and a call, which counts from 1."""
+    """Whether a step (from 0) and a call (from 1) are in range."""
     return 0 <= step < _SMALL and 1 <= call < _SMALL
 
 
 def encode(value: object) -> str:
-    """Spell a value as strict JSON on one line."""
+    """A value as strict JSON on one line."""
     return _ENCODER.encode(value)
 
 
-def quoted(text: str) -> str:
-    """Spell text as JSON."""
+def json_string(text: str) -> str:
+    """Text as JSON."""
     return encode_basestring_ascii(text)
 
 
 @lru_cache(1024)
-def lengths(shape: tuple[int, ...]) -> str:
-    """Spell a shape."""
+def json_shape(shape: tuple[int, ...]) -> str:
+    """A shape as JSON."""
     return f"[{','.join(map(str, shape))}]"
 
 
-def record(place: EntryKey, spec: Spec, origin: Origin, begin: int, end: int, shard: str) -> str:
-    """Spell an entry whose bytes lie there in a shard, on one line.
+def record(key: EntryKey, spec: Spec, origin: Origin, begin: int, end: int, shard: str) -> str:
+    """An entry as one line of JSON; ``begin`` and ``end`` are its bytes in the shard.
 
-    By hand, because a model waits meanwhile: a dict, made and encoded, takes several times as long.
+    Formatted by hand, because the model waits meanwhile: encoding a dict takes several times as long.
     """
-    name, step, call = place
+    name, step, call = key
     layer, port, _ = parse_name(name)
     return (
-        f'{{"name":{quoted(name)},"layer":{quoted(layer)},"port":{quoted(port)},"call":{call:d},"step":{step:d},'
-        f'{_spelled(origin)},"shape":{lengths(spec.shape)},"dtype":"{name_of(spec.dtype)}","shard":"{shard}",'
+        f'{{"name":{json_string(name)},"layer":{json_string(layer)},"port":{json_string(port)},"call":{call:d},"step":{step:d},'
+        f'{_origin_json(origin)},"shape":{json_shape(spec.shape)},"dtype":"{name_of(spec.dtype)}","shard":"{shard}",'
         f'"bytes":[{begin},{end}]}}'
     )
 
 
 @lru_cache(1024)
-def _spelled(origin: Origin) -> str:
+def _origin_json(origin: Origin) -> str:
     return encode(origin._asdict())[1:-1]
 
 
-def parse_record(found: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, str, int, int]:
-    """Read a record back, believing nothing: the entry, its shard, where its bytes begin and end there.
+def parse_record(fields: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, str, int, int]:
+    """Read and check a record: the entry, its shard, and where its bytes begin and end there.
 
-    ``file`` turns the name of a shard into a file of the dump, or refuses.
+    ``file`` turns the name of a shard into a file of the dump, or raises.
     """
     try:
-        name, layer, port, call, step, shape, dtype, shard, (begin, end) = _PLACE(found)
-        *where, injected = _ORIGIN(found)
+        name, layer, port, call, step, shape, dtype, shard, (begin, end) = _LOCATION(fields)
+        *where, injected = _ORIGIN(fields)
         spec, nbytes, origin = *_spec(dtype, *shape), _origin(*where)
     except RecordError:
         raise
@@ -130,20 +130,20 @@ def parse_record(found: Any, file: Callable[[str], MappedFile]) -> tuple[Entry, 
     if not (type(begin) is type(end) is int and 8 <= begin <= end < _BIG and end - begin == nbytes):
         raise RecordError(f"lies about its bytes: shape {shape!s:.120}, bytes {begin!s:.40} to {end!s:.40}")
     if injected is not None:
-        origin = (origin or Origin())._replace(injected=_names(injected))
+        origin = (origin or Origin())._replace(injected=_injected_names(injected))
     stored = FileTensor(file(shard), begin, spec)
     return Entry(name, layer, port, call, step, stored, origin), shard, begin, end
 
 
-# Cached, because a model's layers are much alike; typed, because true must not pass for 1.
+# Cached, because a model's layers are alike; typed, because True must not pass for 1.
 @lru_cache(1024, typed=True)
 def _spec(dtype: object, *shape: object) -> tuple[Spec, int]:
-    """What a tensor claims to be, and how many bytes that takes."""
+    """The spec that a record claims, and how many bytes it takes."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise RecordError(f"is of a type we do not know ({dtype!s:.40})")
     lengths = tuple(n for n in shape if type(n) is int and 0 <= n < _BIG)
     itemsize = DTYPES[dtype].itemsize
-    # numpy multiplies the other lengths of an empty tensor too.
+    # numpy multiplies the other json_shape of an empty tensor too.
     if len(lengths) != len(shape) or len(shape) > MAX_RANK or math.prod(n or 1 for n in lengths) * itemsize >= _BIG:
         raise RecordError(f"has an impossible shape {shape!s:.120}")
     return Spec(lengths, DTYPES[dtype]), math.prod(lengths) * itemsize
@@ -160,7 +160,7 @@ def _origin(module_class: object, source_file: object, source_line: object) -> O
     return Origin(module_class, source_file, source_line)
 
 
-def _names(found: object) -> tuple[str, ...]:
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+def _injected_names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise RecordError("lists what was injected as something other than names")
-    return tuple(found)
+    return tuple(names)

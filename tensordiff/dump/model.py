@@ -1,8 +1,8 @@
 """What a run left on disk, as the rest of tensordiff sees it.
 
-A ``Dump`` is an ordered collection of entries. An ``Entry`` is one named tensor, not yet loaded:
-asking for its ``spec`` reads a header at most, ``read`` maps the bytes. Readers build these and
-keep nothing else; what the bytes mean is never decided outside this package.
+A ``Dump`` is an ordered collection of entries. An ``Entry`` is one named tensor, not yet loaded: ``spec``
+reads a header at most, ``read`` maps the bytes. Readers build these and nothing else, and only they know
+what the bytes of a format mean.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Spec(NamedTuple):
 
 
 class StoredTensor(Protocol):
-    """A tensor that lies in a file. Both members raise ``BadFile`` when the file does not hold it."""
+    """Where an entry's values come from. Both members raise ``BadFile`` where the file does not hold them."""
 
     @property
     def spec(self) -> Spec:
-        """Shape and dtype; touches a header at most."""
+        """Shape and dtype; reads a header at most."""
 
     def read(self) -> Array:
         """The values, read-only, mapped without a copy where the layout allows."""
 
 
 class MemoryTensor(NamedTuple):
-    """A tensor in memory, as a reader would give it."""
+    """A tensor in memory, in the place of one in a file."""
 
     array: Array
 
@@ -61,13 +61,13 @@ class MemoryTensor(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where in a model a tensor arose, where the dump says so."""
+    """Where in a model a tensor comes from, as far as the dump says."""
 
     module_class: str | None = None
     source_file: str | None = None
     source_line: int | None = None
     injected: tuple[str, ...] | None = None
-    """Reference entries whose values were put in: in an input's place, or into an output's layer."""
+    """Reference entries whose values were injected: as this input, or into the layer of this output."""
 
 
 class CallKey(NamedTuple):
@@ -99,7 +99,7 @@ class Entry(NamedTuple):
 
     @property
     def spec(self) -> Spec:
-        """Shape and dtype; touches a header at most."""
+        """Shape and dtype; reads a header at most."""
         return self.stored.spec
 
     def read(self) -> Array:
@@ -118,12 +118,12 @@ class Entry(NamedTuple):
 
     @property
     def is_input(self) -> bool:
-        """Whether this is what a layer was given rather than what it gave."""
+        """Whether this is an input of its layer rather than an output."""
         return self.port.startswith("input")
 
 
 def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
-    """Make an entry from a name as it stands in a dump."""
+    """An entry by its name in a dump, which says layer, port and call."""
     layer, port, call = parse_name(name)
     return Entry(name, layer, port, call, step, stored)
 
@@ -134,7 +134,7 @@ class Problem(NamedTuple):
     file: str
     sentence: str
     is_unread: bool = False
-    """Whether tensors of the dump were left out with it: then nobody can say that the whole dump agrees."""
+    """Whether tensors were left out with it, so that the dump as a whole cannot be said to agree."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Dump:
     format: str
     entries: tuple[Entry, ...] = field(repr=False)
     ordered: bool
-    """Whether the entries stand as they were executed. If not, as a file has them or in natural order."""
+    """Whether entries are in execution order. If not, they are in the order of the file or in natural order."""
     problems: tuple[Problem, ...] = ()
     interrupted: bool = False
     """Whether the capture ended before it finished."""

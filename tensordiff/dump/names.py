@@ -1,8 +1,8 @@
-"""What an entry's name says: which layer, which port, which call.
+"""Parsing an entry's name: which layer, which port, which call.
 
-Two spellings are known. MAX's print hooks and ours write ``layer(2)-output_1``; MAX's
-``verify_layers`` writes ``layer_output_1``. A name that says neither is the output of a layer of
-that name. Nothing here changes a name: rules that do live in ``align``.
+Two spellings are known. MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers``
+writes ``layer_output_1``. A name in neither spelling is the output of a layer of that name. Nothing here
+changes a name: rules that do live in ``align``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
 _UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
-_REACH = 128  # a port is looked for at the end of a name: looking through all of a long one takes its square
-_DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to make an int of thousands, and a stranger may write them
+_PORT_WITHIN = 128  # characters at the end that may hold a port: searching a long name whole takes quadratic time
+_DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to convert thousands of digits
 
 
 class NameParts(NamedTuple):
-    """A name taken apart. ``call`` counts from 1."""
+    """The parts of a name. ``call`` counts from 1."""
 
     layer: str
     port: str
@@ -25,7 +25,7 @@ class NameParts(NamedTuple):
 
 
 def parse_name(name: str) -> NameParts:
-    """Take an entry's name apart: ``a.b(2)-output_1`` is layer ``a.b``, port ``output_1``, call 2."""
+    """Parse an entry's name: ``a.b(2)-output_1`` is layer ``a.b``, port ``output_1``, call 2."""
     layer, dash, port = name.rpartition("-")
     if not (dash and layer and _is_port(port)):
         layer, port = _split_underscore(name)
@@ -39,17 +39,17 @@ def _is_port(text: str) -> bool:
 
 
 def _split_underscore(name: str) -> tuple[str, str]:
-    end = name[-_REACH:]
+    end = name[-_PORT_WITHIN:]
     if (end.endswith(("_output", "_injected")) or "_input" in end or "_output_" in end) and (
         found := _UNDERSCORE.match(end)
     ):
-        layer, port = name[:-_REACH] + found[1], found[2]
+        layer, port = name[:-_PORT_WITHIN] + found[1], found[2]
         return (layer, port) if layer else (name, "output")
     return name, "output"
 
 
 def natural_key(name: str) -> tuple[int | str, ...]:
     """Sort key under which ``layer10`` follows ``layer9``."""
-    parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, text first, if need be none
+    parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts)

@@ -1,10 +1,9 @@
-"""One safetensors file, written as tensors come.
+"""A safetensors file written as tensors come. Reading is done in ``readers``.
 
-The header stands first in the file and is known last. So room is kept for it (safetensors allows
-spaces after the header), the tensors follow one upon the other without a hole, and the header is put
-in its place when the shard is closed. A tensor is begun, then its bytes come, as many tensors' at a
-time as there are; one that is wholly in the file counts, one that is not is cut off. No array is held.
-Reading is done elsewhere.
+The header comes first in the file but is known last. So space is kept for it (safetensors allows spaces
+after the header), the tensors follow one another without gaps, and the header is written when the shard
+is closed. A tensor is begun, then its bytes are written, for as many tensors at a time as there are. One
+that is complete counts; one that is not is cut off. No array is held.
 """
 
 from __future__ import annotations
@@ -19,114 +18,114 @@ from pathlib import Path
 import numpy as np
 
 from tensordiff.dump.dtypes import Array, name_of
-from tensordiff.dump.manifest import SCHEMA, encode, lengths, quoted
+from tensordiff.dump.manifest import SCHEMA, encode, json_shape, json_string
 from tensordiff.dump.model import Spec
 from tensordiff.dump.readers.safetensors import CODES
 
 PIECE = 1 << 22
-"""Bytes of an array that are copied out at a time, where it cannot be written as it lies."""
+"""Bytes copied at a time of an array that cannot be written without a copy."""
 
 _SPACES = memoryview(b" " * (1 << 16))
-_BESIDE = 192  # bytes that stand in a header's line beside name and shape, at most
-_MOST_VIEWS = 1024  # the system takes no more in one call
-_WORTH_ROOM = 1 << 20  # a file of fewer bytes takes what room it finds
-_LEAST_AHEAD, _MOST_AHEAD = 4 << 20, 32 << 20  # bytes that room is asked for before they are there
+_ROW_OVERHEAD = 192  # bytes of a header's row beside name and shape, at most
+_MAX_VIEWS = 1024  # IOV_MAX: the system takes no more in one call
+_RESERVE_FROM = 1 << 20  # smaller files are written without reserving space
+_MIN_AHEAD, _MAX_AHEAD = 4 << 20, 32 << 20  # bytes reserved ahead of what is written
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
-# Packed types are left out: numpy keeps a byte an element.
+# Packed types are left out: numpy keeps one byte an element.
 _CODES = {dtype.name: code for code, dtype in CODES.items() if code != "F4"}
 
 
 class Shard:
-    """A safetensors file that grows."""
+    """A safetensors file that grows as tensors are written."""
 
     def __init__(self, folder: Path, name: str, header_bytes: int) -> None:
         self.name = name
         self._start = self._settled = self._reserved = -(-(8 + header_bytes) // 64) * 64
         self.end = self.written = self._start
-        """Where the next tensor will begin, and how far bytes are there."""
+        """Where the next tensor will begin, and how far bytes are written."""
         self._header = bytearray(f'{{"__metadata__":{encode({"schema": SCHEMA})}'.encode())
         self._room = header_bytes - len(self._header) - 1
-        self._promised: deque[int] = deque()
+        self._reserved_rows: deque[int] = deque()
         self._file = create(folder / name)
         try:
-            # Spaces, not a hole: on a full disk there must still be room for the header.
+            # Spaces, not a hole: on a full disk there must still be space for the header.
             for offset in range(0, self._start, len(_SPACES)):
                 write_all(self._file, _SPACES[: self._start - offset], offset)
         except BaseException:
             os.close(self._file)
             raise
 
-    def has_room(self, label_bytes: int) -> bool:
-        """Whether the header can take one more tensor, whose line takes so many bytes at most."""
-        return label_bytes <= self._room
+    def has_room(self, row_bytes: int) -> bool:
+        """Whether the header has space for a row of at most so many bytes."""
+        return row_bytes <= self._room
 
-    def begin(self, label_bytes: int, nbytes: int) -> int:
-        """Where a tensor will lie, whose bytes are written next; its line in the header may come later."""
-        self._room -= label_bytes
-        self._promised.append(label_bytes)
+    def begin(self, row_bytes: int, nbytes: int) -> int:
+        """Reserve a tensor's bytes and its row in the header; returns the offset where it begins."""
+        self._room -= row_bytes
+        self._reserved_rows.append(row_bytes)
         begin, self.end = self.end, self.end + nbytes
         return begin
 
     def write(self, views: Sequence[memoryview]) -> None:
-        """Write bytes of what was begun, behind the last; however many calls the system takes for it."""
+        """Append bytes of the tensors that were begun."""
         self._reserve(self.written + sum(map(len, views)))
         while views:
-            done = os.pwritev(self._file, views[:_MOST_VIEWS], self.written)
+            done = os.pwritev(self._file, views[:_MAX_VIEWS], self.written)
             self.written += done
-            views = _rest(views, done)
+            views = _unwritten(views, done)
 
     def settle(self, key: str, spec: Spec, begin: int) -> None:
-        """Describe the next of the tensors begun: it is wholly in the file."""
+        """Add the next of the begun tensors to the header: all its bytes are in the file."""
         self._settled = begin + spec.nbytes
-        line = _line(key, spec, begin - self._start, self._settled - self._start)
+        line = _header_row(key, spec, begin - self._start, self._settled - self._start)
         self._header += line
-        self._room += self._promised.popleft() - len(line)
+        self._room += self._reserved_rows.popleft() - len(line)
 
     def cut(self) -> None:
-        """Cut off what is not described: a tensor that was not finished, and room that was asked for ahead."""
+        """Cut off what the header does not describe: an unfinished tensor, and space reserved ahead."""
         os.ftruncate(self._file, self._settled)
         self.end = self.written = self._settled
 
-    def close(self, *, lasting: bool = True) -> None:
-        """Put the header in its place, when the file ends with the last tensor it names; wait for the disk if asked."""
+    def close(self, *, durable: bool = True) -> None:
+        """Write the header. The file must end with the last tensor it names. ``durable`` waits for the disk."""
         try:
             size = self._start - 8
             write_all(self._file, memoryview(size.to_bytes(8, "little") + self._header + b"}"), 0)
-            if lasting:
+            if durable:
                 os.fsync(self._file)
         finally:
             os.close(self._file)
 
     def _reserve(self, end: int) -> None:
-        """Ask for room ahead, more as the file grows: a file system that finds it block by block takes longer.
+        """Reserve space ahead, more as the file grows, which is quicker than allocating block by block.
 
-        Only a wish: where it is not granted, writing goes on without, and says itself when the disk is full.
+        Where it is refused, writing goes on without, and fails by itself when the disk is full.
         """
         size = end - self._start
-        if end > self._reserved and size >= _WORTH_ROOM and (allocate := _allocator()) is not None:
-            begin, self._reserved = self._reserved, end + min(max(size, _LEAST_AHEAD), _MOST_AHEAD)
+        if end > self._reserved and size >= _RESERVE_FROM and (allocate := _allocator()) is not None:
+            begin, self._reserved = self._reserved, end + min(max(size, _MIN_AHEAD), _MAX_AHEAD)
             allocate(self._file, _KEEP_SIZE, begin, self._reserved - begin)
 
 
 def create(path: Path) -> int:
-    """Open a new file for writing; a link lying in wait under its name is not followed."""
+    """Open a new file for writing; an existing file or link of that name is an error."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
 
-def label_bytes(name: str, spec: Spec) -> int:
-    """How many bytes a tensor's line in a header takes at most."""
+def row_bytes(name: str, spec: Spec) -> int:
+    """How many bytes a tensor's row in a header takes at most."""
     # A key spells what has no UTF-8 with one character more than JSON does.
-    return len(quoted(name)) * (1 if name.isascii() else 2) + 21 * len(spec.shape) + _BESIDE
+    return len(json_string(name)) * (1 if name.isascii() else 2) + 21 * len(spec.shape) + _ROW_OVERHEAD
 
 
-def header_bytes_for(label_bytes: int) -> int:
-    """How large a header must be that describes one tensor."""
-    return 64 + label_bytes
+def header_bytes_for(row_bytes: int) -> int:
+    """How large a header with a single row must be."""
+    return 64 + row_bytes
 
 
 def write_all(file: int, data: memoryview, offset: int) -> int:
-    """Write all of the data at an offset, however many calls the system takes for it."""
+    """Write all of the data at an offset, in as many calls as the system needs."""
     done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:], offset + done)
@@ -134,7 +133,7 @@ def write_all(file: int, data: memoryview, offset: int) -> int:
 
 
 def pieces(array: Array, most: int = PIECE) -> Iterator[Array]:
-    """An array in row-major order: as it is, or cut into parts no larger than asked, none of them a copy."""
+    """An array in row-major order, in parts no larger than ``most`` bytes, none of them a copy."""
     if array.nbytes <= most or array.ndim == 0:
         yield array
         return
@@ -150,7 +149,7 @@ def pieces(array: Array, most: int = PIECE) -> Iterator[Array]:
 
 
 def views(array: Array) -> Iterator[memoryview]:
-    """An array's bytes in row-major order, without a copy where they lie so already."""
+    """An array's bytes in row-major order, without a copy where it is contiguous."""
     if array.flags.c_contiguous and array.dtype.isnative:
         yield raw(array)
         return
@@ -159,12 +158,12 @@ def views(array: Array) -> Iterator[memoryview]:
 
 
 def raw(array: Array) -> memoryview:
-    """The bytes of an array that is contiguous."""
+    """The bytes of a contiguous array."""
     return array.reshape(-1).view(np.uint8).data
 
 
-def _rest(views: Sequence[memoryview], done: int) -> Sequence[memoryview]:
-    """What is left to write after so many bytes."""
+def _unwritten(views: Sequence[memoryview], done: int) -> Sequence[memoryview]:
+    """What is left after ``done`` bytes were written."""
     for number, view in enumerate(views):
         if done < len(view):
             return [view[done:], *views[number + 1 :]]
@@ -172,20 +171,20 @@ def _rest(views: Sequence[memoryview], done: int) -> Sequence[memoryview]:
     return ()
 
 
-def _line(key: str, spec: Spec, begin: int, end: int) -> bytes:
-    """A tensor's line in the header. A type without a name in safetensors is bytes."""
+def _header_row(key: str, spec: Spec, begin: int, end: int) -> bytes:
+    """A tensor's row in the header. A dtype without a code in safetensors is written as bytes."""
     shape, dtype = spec
     code = _CODES.get(name_of(dtype))
     if code is None:
         code, shape = "U8", (*shape, dtype.itemsize)
-    line = f',{quoted(key)}:{{"dtype":"{code}","shape":{lengths(shape)},"data_offsets":[{begin},{end}]}}'
+    line = f',{json_string(key)}:{{"dtype":"{code}","shape":{json_shape(shape)},"data_offsets":[{begin},{end}]}}'
     return line.encode()
 
 
 @lru_cache(maxsize=1)
 def _allocator() -> Callable[[int, int, int, int], int] | None:
-    """Linux's ``fallocate``, where there is one. Python's own changes the size that a file seems to have."""
-    found = getattr(ctypes.CDLL(None), "fallocate", None)
-    if found is not None:
-        found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return found
+    """Linux's ``fallocate``, if there is one. Python's ``posix_fallocate`` would change the file's size."""
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function

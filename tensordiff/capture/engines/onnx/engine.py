@@ -218,7 +218,7 @@ class Written:
 def open_writer(job: Job) -> Iterator[Written]:
     """A dump; what the block says of it is added at the end, good or bad."""
     first = first_facts(job, "onnxruntime")
-    with DumpWriter(job.output, first, overwrite=job.settings.force, lasting=False) as writer:
+    with DumpWriter(job.output, first, overwrite=job.settings.force, durable=False) as writer:
         written = Written(writer)
         try:
             yield written

@@ -156,7 +156,7 @@ class Writing:
 @contextmanager
 def open_writer(job: Job) -> Iterator[Writing]:
     """A dump being written by a thread; what the block says of it is added at the end, good or bad."""
-    with DumpWriter(job.output, first_facts(job, FRAMEWORK), overwrite=job.settings.force, lasting=False) as writer:
+    with DumpWriter(job.output, first_facts(job, FRAMEWORK), overwrite=job.settings.force, durable=False) as writer:
         writing = Writing(writer, BackgroundWriter(writer))
         try:
             with writing.background:

@@ -47,7 +47,7 @@ class Capturing:
             refuse_no_regex("layers", layers)
         self.model, self.folder = model, Path(folder)
         self.notes: list[str] = []
-        self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, lasting=False)
+        self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, durable=False)
         self._background = BackgroundWriter(self._writer)
         self._sink = WritingSink(self._background, Budget(max_bytes))
         self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
