@@ -1,9 +1,8 @@
-"""Measuring an alignment: one row a pair, in order, as soon as it is known.
+"""Measuring an alignment: one row per pair, in order, as soon as it is known.
 
-The engine is an iterator and nothing more: who shows progress or stops early is not its business, and what the
-numbers mean is said in ``judging``, after all that came before.
-A pair that cannot be read or whose shapes nobody reconciled is a row too, with verdict ``unknown``
-and the reason.
+``Engine.rows`` is a plain iterator: progress and stopping early are up to the caller. ``measure`` computes the numbers
+and ``judge`` says what they mean in the light of the pairs before. A pair that cannot be read, or whose shapes cannot
+be reconciled, is a row, too, with verdict ``unknown`` and the reason.
 """
 
 from __future__ import annotations
@@ -22,125 +21,124 @@ from tensordiff.compare.look.logits import compare_logits, has_distributions
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import MeasureInput, measure_many
 from tensordiff.compare.measure.scheduler import in_batches
-from tensordiff.compare.row import PairValues, read_pair, unknown_row
-from tensordiff.compare.row import Row as Row
-from tensordiff.compare.row import values_of as values_of
+from tensordiff.compare.row import PairValues, Row, read_pair, unknown_row
 from tensordiff.dump.dtypes import Array, name_of
-from tensordiff.dump.model import Entry
+from tensordiff.dump.model import Entry, EntryKey
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
 
-MANY = 5_000
-"""Pairs of a run for which the compiled pass is worth loading, however small they are."""
+_MANY_PAIRS = 5_000  # from so many the compiled pass is worth loading, however small the pairs are
 
-
-_Place = tuple[str, str, int, int]
-"""Name, view, step and call."""
+_ViewKey = tuple[EntryKey, str]
+"""An entry and the view on it. An expression's entry is made anew by every alignment, so it is found by name."""
 
 
 @dataclass(frozen=True)
 class ThirdDump:
-    """Entries of a third dump, found by the reference entry they answer."""
+    """The entries of a third dump (an injected or a golden run), by the reference entry they are paired with."""
 
-    entries: Mapping[_Place, Entry] = field(repr=False)
-    """By what they are called: an expression's entry is made anew by every alignment."""
+    entries: Mapping[_ViewKey, Entry] = field(repr=False)
 
     @classmethod
     def of(cls, alignment: Alignment) -> ThirdDump:
         """From the alignment of the reference with that dump."""
-        return cls({_place(pair.reference): pair.candidate for pair in alignment.pairs})
+        return cls({_view_key(pair.reference): pair.candidate for pair in alignment.pairs})
 
     def get(self, reference: Entry) -> Entry | None:
-        """The entry that answers a reference entry, if any."""
-        return self.entries.get(_place(reference))
+        """The entry that is paired with a reference entry, if any."""
+        return self.entries.get(_view_key(reference))
 
 
-def _place(entry: Entry) -> _Place:
-    return entry.name, view_on(entry), entry.step, entry.call
+def _view_key(entry: Entry) -> _ViewKey:
+    return entry.key, view_on(entry)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """All that measuring needs beside the pairs."""
+    """Measures and judges pairs, by these limits and third runs."""
 
     limits: Limits = field(default_factory=Limits)
     injected: ThirdDump | None = None
     golden: ThirdDump | None = None
 
     def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
-        """Measure pairs, in order; a row comes as soon as it and the few that are measured with it are known."""
-        judging, compiled = Judge(), len(pairs) >= MANY or None
+        """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time."""
+        judge, compiled = Judge(), len(pairs) >= _MANY_PAIRS or None
         for batch in in_batches(map(read_pair, pairs), _size):
             with gc_paused():
                 measured = self._measure(batch, compiled)
-                rows = [found if isinstance(found, Row) else judging.row(found) for found in measured]
+                rows = [item if isinstance(item, Row) else judge.row(item) for item in measured]
             yield from rows
 
     def _measure(self, batch: Sequence[PairValues | Row], compiled: bool | None) -> list[Measurement | Row]:
-        """All that needs no other pair, for a few pairs at once."""
-        asked = [opened if isinstance(opened, Row) else self._ask(opened) for opened in batch]
-        sides = (sides for ask in asked if isinstance(ask, _Asked) for sides in ask.sides)
-        diffs = iter(measure_many(sides, compiled=compiled))
-        return [_answer(ask, diffs) if isinstance(ask, _Asked) else ask for ask in asked]
+        """Everything about a batch of pairs that does not depend on other pairs."""
+        tasks = [values if isinstance(values, Row) else self._task(values) for values in batch]
+        inputs = (one for task in tasks if isinstance(task, _Task) for one in task.inputs)
+        diffs = iter(measure_many(inputs, compiled=compiled))
+        return [_measurement(task, diffs) if isinstance(task, _Task) else task for task in tasks]
 
-    def _ask(self, opened: PairValues) -> _Asked | Row:
-        """What is to be measured of a pair; a row at once where it cannot be."""
-        pair, _, ref, cand = opened
+    def _task(self, values: PairValues) -> _Task | Row:
+        """What is to be measured for a pair; a row with verdict ``unknown`` where that is impossible."""
+        pair, _, ref, cand = values
         limits = self.limits.for_pair(pair.name, pair.reference.port)
         wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
         if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
             return unknown_row(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
-        sides: list[MeasureInput] = [(ref, cand, limits.tolerance)]
         try:
-            injected = self._injected_sides(pair, ref, limits) if self.injected else []
-            golden = self._golden_sides(pair, ref, cand) if self.golden else []
+            injected = self._injected_inputs(pair, ref, limits) if self.injected else []
+            golden = self._golden_inputs(pair, ref, cand) if self.golden else []
         except (DumpError, AlignError) as error:
             return unknown_row(pair, str(error))
-        return _Asked(opened, limits, wants_kl_div, sides + injected + golden, bool(injected), bool(golden))
+        inputs = [(ref, cand, limits.tolerance), *injected, *golden]
+        return _Task(
+            values=values, limits=limits, wants_kl_div=wants_kl_div, inputs=inputs,
+            has_injected=bool(injected), has_golden=bool(golden),
+        )  # fmt: skip
 
-    def _injected_sides(self, pair: Pair, ref: Array, limits: Limits) -> list[MeasureInput]:
-        """What the candidate gave with the reference's inputs, beside the reference."""
+    def _injected_inputs(self, pair: Pair, ref: Array, limits: Limits) -> list[MeasureInput]:
+        """The reference, and what the candidate computed from the reference's inputs."""
         entry = self.injected.get(pair.reference) if self.injected else None
-        # A layer of an injected run that could not be given the right inputs says nothing of itself.
+        # A layer of an injected run that could not be given the right inputs says nothing about itself.
         if entry is None or (entry.origin is not None and entry.origin.injected is None):
             return []
         other = entry.read()
-        seen = reconcile(ref.shape, other.shape)
-        return [(seen.apply(ref), seen.apply(other), limits.tolerance)] if seen else []
+        views = reconcile(ref.shape, other.shape)
+        return [(views.apply(ref), views.apply(other), limits.tolerance)] if views else []
 
-    def _golden_sides(self, pair: Pair, ref: Array, cand: Array) -> list[MeasureInput]:
-        """Each side beside the golden."""
+    def _golden_inputs(self, pair: Pair, ref: Array, cand: Array) -> list[MeasureInput]:
+        """The golden run, with each side."""
         entry = self.golden.get(pair.reference) if self.golden else None
         if entry is None:
             return []
         golden = entry.read()
-        seen = reconcile(golden.shape, ref.shape)
-        return [(seen.apply(golden), seen.apply(side), None) for side in (ref, cand)] if seen else []
+        views = reconcile(golden.shape, ref.shape)
+        return [(views.apply(golden), views.apply(side), None) for side in (ref, cand)] if views else []
 
 
-class _Asked(NamedTuple):
-    """A pair and all that is to be measured of it."""
+class _Task(NamedTuple):
+    """A pair and everything that is to be measured for it."""
 
-    opened: PairValues
+    values: PairValues
     limits: Limits
-    """Those that are the pair's own."""
+    """The limits of this pair."""
     wants_kl_div: bool
-    sides: list[MeasureInput]
-    """The pair itself; then, where they are there, the injected run's and the golden's."""
+    inputs: list[MeasureInput]
+    """The pair itself, then the injected run's and the golden run's, where they exist."""
     has_injected: bool
     has_golden: bool
 
 
-def _answer(asked: _Asked, diffs: Iterator[Diff]) -> Measurement:
-    """What was measured of a pair, taken from all that was measured."""
-    pair, views, ref, cand = asked.opened
+def _measurement(task: _Task, diffs: Iterator[Diff]) -> Measurement:
+    """What was measured for a pair, taken from the diffs of all tasks."""
+    pair, views, ref, cand = task.values
     diff = next(diffs)
-    injected = next(diffs) if asked.has_injected else None
-    golden = GoldenErrors(next(diffs).rel_l2, next(diffs).rel_l2) if asked.has_golden else None
-    kl_div = compare_logits(ref, cand).kl_div if asked.wants_kl_div else None
-    dtypes = name_of(ref.dtype), name_of(cand.dtype)
-    return Measurement(pair, dtypes, views, diff, injected, golden, asked.limits, kl_div)
+    injected = next(diffs) if task.has_injected else None
+    golden = GoldenErrors(next(diffs).rel_l2, next(diffs).rel_l2) if task.has_golden else None
+    return Measurement(
+        pair=pair, dtypes=(name_of(ref.dtype), name_of(cand.dtype)), views=views, diff=diff, injected=injected,
+        golden=golden, limits=task.limits, kl_div=compare_logits(ref, cand).kl_div if task.wants_kl_div else None,
+    )  # fmt: skip
 
 
-def _size(opened: PairValues | Row) -> int:
-    return 0 if isinstance(opened, Row) else opened.ref.size
+def _size(values: PairValues | Row) -> int:
+    return 0 if isinstance(values, Row) else values.ref.size

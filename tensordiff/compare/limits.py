@@ -1,9 +1,9 @@
-"""What the user said about tolerance, and which of it is a pair's own.
+"""The user's tolerances, and which of them holds for a pair.
 
-A table of a file (``[[tolerance]]``) speaks of the pairs whose layer (``layers.0.mlp``), or layer and port
-(``layers.0.mlp-output``), its expression matches; the first that matches a pair is that pair's whole law. What
-no table matches is judged by what was said for all (``--threshold``, ``--atol``, ``--rtol``), or by nothing but
-the verdict's own floors.
+A ``[[tolerance]]`` table of a rules file holds for the pairs whose layer (``layers.0.mlp``), or layer and port
+(``layers.0.mlp-output``), its expression matches; the first table that matches a pair replaces everything else. Other
+pairs are judged by what was given for all of them (``--threshold``, ``--atol``, ``--rtol``), or, without that, by the
+floors of ``judge.verdict``.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import printable
 
-_ONE_FOR_ALL = "given"
-
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user said about tolerance; None where nothing was said."""
+    """The user's tolerances; None where nothing was given."""
 
     tolerance: Tolerance | None = None
     threshold: float | None = None
-    """Of ``rel_l2``."""
+    """For ``rel_l2``."""
     max_abs: float | None = None
     cos_dist: float | None = None
     kl_div: float | None = None
     rules: tuple[ToleranceRule, ...] = ()
-    """Tables that speak of some pairs each; the first that matches counts."""
+    """Tables for some pairs each; the first that matches a pair counts."""
     match: str | None = None
-    """The expression of the table that these limits come from."""
+    """The expression of the table that these limits come from, if they come from one."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "max_abs", "cos_dist", "kl_div"):
@@ -43,41 +41,41 @@ class Limits:
 
     @cached_property
     def are_set(self) -> bool:
-        """Whether the user's word decides."""
-        said = (self.tolerance, self.threshold, self.max_abs, self.cos_dist, self.kl_div)
-        return any(limit is not None for limit in said)
+        """Whether anything was given: then it decides, and not the floors."""
+        given = (self.tolerance, self.threshold, self.max_abs, self.cos_dist, self.kl_div)
+        return any(limit is not None for limit in given)
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """Which tolerance this is, for a sentence."""
-        return _ONE_FOR_ALL if self.match is None else f"'{printable(self.match)}'"
+        return "given" if self.match is None else f"'{printable(self.match)}'"
 
     def for_pair(self, name: str, port: str) -> Limits:
-        """What counts for one pair, by its layer's name and its port on the reference."""
+        """The limits of one pair, by its layer's name and its port on the reference."""
         return self._find(name, port) if self.rules else self
 
     @cached_property
     def _find(self) -> Callable[[str, str], Limits]:
-        laws = [(re.compile(rule.match).search, _law(rule)) for rule in self.rules]
+        tables = [(re.compile(rule.match).search, _limits_of(rule)) for rule in self.rules]
         for_all = replace(self, rules=())
 
         @lru_cache(maxsize=1 << 17)
         def find(name: str, port: str) -> Limits:
             entry = f"{name}-{port_of(port)}"
-            for search, law in laws:
-                if (search(name) or search(entry)) and not (law.is_only_kl_div and port.startswith("input")):
-                    return law
+            for search, table in tables:
+                if (search(name) or search(entry)) and not (table.is_only_kl_div and port.startswith("input")):
+                    return table
             return for_all
 
         return find
 
     @property
     def is_only_kl_div(self) -> bool:
-        """Whether this speaks of what a model gives and so of no input."""
+        """Whether only the KL divergence is limited, which no input has."""
         return self.kl_div is not None and not replace(self, kl_div=None).are_set
 
     def broken_by(self, diff: Diff, kl_div: float | None) -> str | None:
-        """The first limit that is broken, as a sentence; None where all hold. A NaN breaks any."""
+        """The first limit that is exceeded, as a sentence; None where all hold. A NaN exceeds any."""
         for metric, value, limit in self._metrics(diff, kl_div):
             if not value <= limit:
                 the = "the threshold " if self.match is None else ""
@@ -101,10 +99,13 @@ class Limits:
 
     @property
     def _of_table(self) -> str:
-        return "" if self.match is None else f" (tolerance {self.said})"
+        return "" if self.match is None else f" (tolerance {self.label})"
 
 
-def _law(rule: ToleranceRule) -> Limits:
+def _limits_of(rule: ToleranceRule) -> Limits:
     """A table as limits."""
     tolerance = Tolerance.of(rule.atol, rule.rtol)
-    return Limits(tolerance, rule.rel_l2, rule.max_abs, rule.cos_dist, rule.kl_div, match=rule.match)
+    return Limits(
+        tolerance=tolerance, threshold=rule.rel_l2, max_abs=rule.max_abs, cos_dist=rule.cos_dist, kl_div=rule.kl_div,
+        match=rule.match,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
-"""A pair's two sides, mapped and seen in one shape: what everything that looks at values begins with.
+"""A row: all that is known of one measured pair. ``engine`` makes rows; everything after it reads them.
 
-A row: all that is known of one measured pair. What made it is in ``engine``; everyone after that reads it.
+``read_pair`` and ``values_of`` give the two tensors of a pair in one shape, to whoever looks at the values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,45 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.errors import AlignError, DumpError
 
 
+class Row(NamedTuple):
+    """One measured pair."""
+
+    pair: Pair
+    dtypes: tuple[str, str] | None
+    """None where a side could not be read."""
+    shape: tuple[int, ...] | None
+    """Of both sides after the views; None where they have no common shape."""
+    views: tuple[str, ...]
+    diff: Diff | None
+    injected: Diff | None
+    golden_ratio: float | None
+    verdict: Verdict
+    amplification: float | None = None
+    """rel_l2 over that of what came in; None where nothing is known to have come in, or it had no error."""
+    downcast: float | None = None
+    """rel_l2 against the reference cast to the candidate's coarser type; measured only for pairs that diverge."""
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this pair is an input of a layer."""
+        return self.pair.reference.is_input
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both sides hold integers or booleans, which nothing rounds: ids, positions, masks."""
+        return self.dtypes is not None and all(name.startswith(("int", "uint", "bool")) for name in self.dtypes)
+
+
+def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
+    """The row of a pair that could not be measured."""
+    return Row(
+        pair=pair, dtypes=dtypes, shape=None, views=(), diff=None, injected=None, golden_ratio=None,
+        verdict=Verdict("unknown", why),
+    )  # fmt: skip
+
+
 class PairValues(NamedTuple):
-    """A pair mapped and seen in one shape."""
+    """Both tensors of a pair, mapped and brought to one shape."""
 
     pair: Pair
     views: Views
@@ -25,7 +62,7 @@ class PairValues(NamedTuple):
 
 
 def read_pair(pair: Pair) -> PairValues | Row:
-    """Map a pair; a row at once where nothing can be measured."""
+    """Map both tensors of a pair; a row with verdict ``unknown`` where they cannot be read or have no common shape."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except (DumpError, AlignError) as error:
@@ -41,40 +78,6 @@ def read_pair(pair: Pair) -> PairValues | Row:
 
 
 def values_of(pair: Pair) -> tuple[Array, Array] | None:
-    """Both sides of a pair in one shape, to be looked at more closely; None where they cannot be had."""
-    opened = read_pair(pair)
-    return None if isinstance(opened, Row) else (opened.ref, opened.cand)
-
-
-class Row(NamedTuple):
-    """One measured pair."""
-
-    pair: Pair
-    dtypes: tuple[str, str] | None
-    """None where one could not be read."""
-    shape: tuple[int, ...] | None
-    """What both have after the views; None where they have none in common."""
-    views: tuple[str, ...]
-    diff: Diff | None
-    injected: Diff | None
-    golden_ratio: float | None
-    verdict: Verdict
-    amplification: float | None = None
-    """The error over that of what came in; None where nothing is known to have come in, or no error."""
-    downcast: float | None = None
-    """``rel_l2`` against the reference cast to the candidate's coarser type; measured only of what stands out."""
-
-    @property
-    def is_input(self) -> bool:
-        """Whether this pair is what a layer was given."""
-        return self.pair.reference.is_input
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether these are, on both sides, numbers that nothing rounds: ids, positions, masks."""
-        return self.dtypes is not None and all(name.startswith(("int", "uint", "bool")) for name in self.dtypes)
-
-
-def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
-    """The row of a pair that could not be measured."""
-    return Row(pair, dtypes, None, (), None, None, None, Verdict("unknown", why))
+    """Both tensors of a pair in one shape; None where they cannot be read or have no common shape."""
+    values = read_pair(pair)
+    return None if isinstance(values, Row) else (values.ref, values.cand)

@@ -21,10 +21,10 @@ from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import (
     RTOLS,
     Need,
-    front,
     least_atols,
     match_for,
     need_of,
+    pareto_front,
     round_up,
     tolerance_for,
 )
@@ -80,7 +80,7 @@ TYPES = ("float32", "float16", "float64", ml_dtypes.bfloat16)
 def test_every_point_of_the_front_passes_and_none_is_idle(seed: int, dtype: str, error: float, margin: float) -> None:
     wide = numbers(40, seed=seed, dtype="float64") * 10.0 ** (seed % 5 - 2)
     ref, cand = wide.astype(dtype), nudged(wide, error, seed=seed + 1).astype(dtype)
-    points = front(least_atols(ref, cand, margin))
+    points = pareto_front(least_atols(ref, cand, margin))
     for point in points:
         assert measure(ref, cand, point).outside == 0
     for one, other in pairwise(points):
@@ -107,7 +107,7 @@ def test_rounding_of_the_subtraction_lets_no_element_slip_out() -> None:
 
 def test_the_front_begins_at_the_largest_error_and_ends_where_rtol_is_enough() -> None:
     ref, cand = np.array([1.0, 10.0]), np.array([1.0, 10.05])
-    points = front(least_atols(ref, cand))
+    points = pareto_front(least_atols(ref, cand))
     assert points[0] == Tolerance(round_up(cand[1] - 10.0), 0.0)
     assert points[-1] == Tolerance(0.0, 1e-2)
 
@@ -115,10 +115,10 @@ def test_the_front_begins_at_the_largest_error_and_ends_where_rtol_is_enough() -
 def test_a_margin_is_had_where_rtol_alone_decides() -> None:
     ref = np.array([1.0])
     cand = ref * 1.009
-    assert front(least_atols(ref, cand))[-1] == Tolerance(0.0, 1e-2)
-    assert front(least_atols(ref, cand, 0.25))[-1] == Tolerance(0.0, 3e-2)
+    assert pareto_front(least_atols(ref, cand))[-1] == Tolerance(0.0, 1e-2)
+    assert pareto_front(least_atols(ref, cand, 0.25))[-1] == Tolerance(0.0, 3e-2)
     worse = ref + (cand - ref) * 1.25
-    assert all(measure(ref, worse, point).outside == 0 for point in front(least_atols(ref, cand, 0.25)))
+    assert all(measure(ref, worse, point).outside == 0 for point in pareto_front(least_atols(ref, cand, 0.25)))
 
 
 def test_the_same_infinities_need_nothing() -> None:

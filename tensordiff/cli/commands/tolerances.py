@@ -23,7 +23,7 @@ from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import why_unknown
 from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.row import Row
-from tensordiff.compare.tolerances import Need, front, match_for, need_of, tolerance_for
+from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for
 from tensordiff.dump.lint import Finding, read_facts
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.report.json import dumps
@@ -180,7 +180,7 @@ def _print_table(needs: Needs, found: Mapping[str, ToleranceRule]) -> None:
 
 
 def _front_line(needs: Needs) -> str:
-    ends = ", ".join(f"{point.atol:g} {point.rtol:g}" for point in front(reduce(or_, needs.values()).atols))
+    ends = ", ".join(f"{point.atol:g} {point.rtol:g}" for point in pareto_front(reduce(or_, needs.values()).atols))
     return f"every element passes with --atol and --rtol of: {ends}"
 
 
@@ -212,7 +212,7 @@ def _as_json(
 
 
 def _front(need: Need) -> list[dict[str, float]]:
-    return [asdict(point) for point in front(need.atols)]
+    return [asdict(point) for point in pareto_front(need.atols)]
 
 
 def _measured(need: Need) -> dict[str, float | None]:

@@ -1,14 +1,10 @@
-"""Where in a module the fault lies: in one of its parts, or in what it does between them.
+"""What may excuse a pair that stands out, or tell where in a module the fault lies.
 
-Errors token by token, for the few pairs in which the whole misleads.
-
-A tensor's error is that of its largest tokens. A norm makes all tokens equally large, so what came into it may be
-worse than its error says; and where one token alone is wrong, the reason may be that it was sent to another expert.
-
-Masks that say the same in other numbers: 0 where a token is seen, and anything far below it where it is not.
-
-A float16 run cannot hold the -3.4e38 that a float32 run masks with, and some write minus infinity. A difference of
-such numbers is no error, and nothing that a layer was given of it.
+- ``between_parts``: a module whose parts are right is wrong between them.
+- ``token_errors``: the error of a tensor is that of its largest tokens. A norm makes all tokens equally large, so what
+  came into it may be worse than its error says; and a single wrong token may have been sent to another expert.
+- ``is_same_mask``: a float16 run cannot hold the -3.4e38 that a float32 run masks with, and some runs use minus
+  infinity. Masks that hide the same tokens agree whatever number they hide them with.
 """
 
 from __future__ import annotations
@@ -24,19 +20,19 @@ from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.errors import printable
 
 
-def between_parts(row: Row, past: UpstreamError, *, knows_inputs: bool = False) -> str:
-    """What is to be added to the reason of a row that diverges, as to where; empty where nothing is known."""
-    parts = [part for part in past.parts_of(row.pair) if part.verdict.name != "unknown"]
+def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = False) -> str:
+    """What to add to the reason of a row that diverges, about where the fault lies; empty where nothing is known."""
+    parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
     if any(not part.is_input for part in parts):
         return _of_parts(row, parts)
-    if knows_inputs or past.has_inputs(row.pair) or not past.latest:
+    if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
         return ""
-    before = past.latest[-1].pair.reference.layer
+    before = upstream.latest_outputs[-1].pair.reference.layer
     return f"; its inputs were not dumped, so the fault may lie between {printable(before)} and it"
 
 
 def _of_parts(row: Row, parts: list[Row]) -> str:
-    """Parts that diverge by themselves explain a module; where none does, what stands between them is wrong."""
+    """A part that diverges explains its module; where none does, the fault is between the parts."""
     if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
         return ""
     first = first_wrong_input(parts)
@@ -47,7 +43,7 @@ def _of_parts(row: Row, parts: list[Row]) -> str:
 
 
 def first_wrong_input(parts: list[Row]) -> Row | None:
-    """The first of a module's parts that was given something wrong."""
+    """The first wrong input among the rows of a module's parts."""
     return next((part for part in parts if part.is_input and part.verdict.name == "diverges"), None)
 
 
@@ -55,11 +51,11 @@ def _short(part: Row, row: Row) -> str:
     return printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
 
 
-_MOST = 1 << 20  # elements looked at
+_MOST = 1 << 20  # elements read
 
 
 def token_errors(pair: Pair) -> NDArray[np.float64] | None:
-    """The relative error of each token, or of some spread over all; None where there are none."""
+    """The relative error of each token, or of some spread over all; None where the tensor has no tokens."""
     sides = values_of(pair)
     if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
         return None
@@ -73,16 +69,16 @@ def token_errors(pair: Pair) -> NDArray[np.float64] | None:
 
 
 def even_error(pair: Pair) -> float:
-    """The error of a tensor were all its tokens equally large."""
+    """The error of a tensor if all its tokens were equally large."""
     errors = token_errors(pair)
     return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))
 
 
-_HIDDEN = -1e4
+_HIDDEN = -1e4  # a mask hides tokens with this or less
 
 
 def is_same_mask(pair: Pair, diff: Diff) -> bool:
-    """Whether both sides of a pair are masks, and hide the same. Reads them only if their numbers leave room for it."""
+    """Whether both sides are masks that hide the same tokens. Reads them only where the measured error allows it."""
     sides = values_of(pair) if _may_be_mask(pair) and (diff.apart or diff.max_abs >= -_HIDDEN / 2) else None
     if sides is None or not all(is_float(side.dtype) for side in sides):
         return False
@@ -95,7 +91,7 @@ def _may_be_mask(pair: Pair) -> bool:
 
 
 def _is_mask(side: Array) -> bool:
-    """Whether every element is 0, and shown, or hidden; and some are hidden."""
+    """Whether every element is 0 (visible) or far below (hidden), and some are hidden."""
     with np.errstate(all="ignore"):
         hidden = side.astype(np.float64) <= _HIDDEN
     return bool(((side == 0) | hidden).all() and hidden.any())

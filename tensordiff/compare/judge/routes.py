@@ -1,10 +1,10 @@
-"""Experts: which of them each token was sent to is compared first, and what they gave only where that agrees.
+"""Mixtures of experts: routes are compared first, and what the experts gave only for tokens with equal routes.
 
-Where two experts are all but equally good for a token, rounding decides between them. Such a flip is no error of the
-router, whose logits agree, and no error of an expert, which was given another token. So a difference in routes is
-explained if each side took the best by its own logits, and what is computed from routes is judged by the tokens that
-took the same ones. That integers are routes is proven by the logits; a router's name is believed only where both sides
-hold the same, in another order. In any other integers, ids or positions, the order counts.
+Where two experts score nearly the same for a token, rounding decides between them. Such a flip is no error of the
+router, whose logits agree, nor of an expert, which got another token. So a difference in routes is excused if each side
+took the best experts by its own logits, and outputs of experts are judged by the tokens that took the same ones. The
+logits prove that integers are routes; a router's name is believed only where both sides hold the same integers in
+another order. For all other integers, such as ids or positions, the order counts.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from tensordiff.dump.dtypes import Array
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_PROVEN = 0.98  # of the tokens whose routes are the best by logits, from which an integer tensor holds routes
+_PROVEN = 0.98  # share of tokens whose integers are the best experts by the logits: then they are routes
 _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:[._]|$)", re.IGNORECASE)
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
 class Flips(NamedTuple):
-    """Routes of which some differ, in one layer and step."""
+    """The routes of one layer and step, of which some differ."""
 
     router: str
     step: int
     routes: tuple[Ints, Ints]
-    """[tokens, experts a token], of the reference and the candidate; the best first."""
+    """[tokens, experts per token] of the reference and of the candidate, the best expert first."""
     flipped: Mask
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens."""
         return len(self.flipped)
 
     @property
     def told(self) -> str:
-        """How many tokens went elsewhere, for a sentence."""
+        """How many tokens took other experts, for a sentence."""
         if not self.flipped.any():
             return "some tokens took the same experts in another order"
         return f"{int(self.flipped.sum())} of {self.tokens} tokens took other experts, at a near-tie"
 
     def concerns(self, pair: Pair) -> bool:
-        """Whether a pair is of the router's own mixture, or of a module around it."""
+        """Whether a pair belongs to the router's mixture, or to a module around it."""
         layer, mixture = pair.reference.layer, parent_of(self.router)
         inside = not mixture or layer == mixture or layer.startswith(f"{mixture}.")
         return pair.reference.step == self.step and (inside or mixture.startswith(f"{layer}."))
 
     def where_they_agree(self, pair: Pair) -> tuple[Array, Array] | None:
-        """Both sides of a pair, of tokens that took the same experts; None if its rows are not the tokens'."""
+        """Both sides of a pair for the tokens that took the same experts; None if its rows are not tokens."""
         sides = values_of(pair)
         if sides is None or self.flipped.all():
             return None
@@ -66,14 +66,14 @@ class Flips(NamedTuple):
         if self.tokens in ref.shape[:-1]:
             keep, axis = ~self.flipped, ref.shape.index(self.tokens)
             return np.compress(keep, ref, axis), np.compress(keep, cand, axis)
-        return self._same_choices(ref, cand) if self.has_a_row_a_choice(ref.shape) else None
+        return self._same_choices(ref, cand) if self.has_row_per_choice(ref.shape) else None
 
-    def has_a_row_a_choice(self, shape: tuple[int, ...]) -> bool:
-        """Whether the rows of a tensor are tokens and their experts, each with each."""
+    def has_row_per_choice(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor has one row for each token and expert."""
         return len(shape) >= 2 and shape[0] == self.routes[0].size and self.routes[0].shape[1] > 1
 
     def _same_choices(self, ref: Array, cand: Array) -> tuple[Array, Array]:
-        """Rows, one a token and expert, that both sides have: as they stand by token, or sorted by expert."""
+        """The rows of tokens and experts that both sides have; rows may be sorted by token or by expert."""
         tries = []
         for by_expert in (False, True):
             rows = [_rows(routes, by_expert=by_expert) for routes in self.routes]
@@ -90,7 +90,7 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
 
 
 def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, Flips | None] | None:
-    """What differing integers mean if they are routes, by the logits among the rows before; None if they are not."""
+    """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not."""
     taken = values_of(row.pair)
     if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
         return None
@@ -105,7 +105,7 @@ def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, Flips | None
 
 
 def _by_logits(flips: Flips, of_ref: Array, of_cand: Array) -> tuple[Verdict, Flips | None]:
-    """What routes that differ mean, by the logits of either side."""
+    """The verdict on routes that differ, by the logits of each side."""
     (ref, cand), flipped = flips.routes, flips.flipped
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
     if not np.isfinite(of_cand[flipped]).all():
@@ -117,7 +117,7 @@ def _by_logits(flips: Flips, of_ref: Array, of_cand: Array) -> tuple[Verdict, Fl
 
 
 def is_router(pair: Pair) -> bool:
-    """Whether a layer is called as those are that choose experts, by its own name within its block, or its class."""
+    """Whether a layer is named like a router, by its name within its block or by its class."""
     sides = pair.reference, pair.candidate
     names = (pair.name, *(side.layer for side in sides))
     classes = ((side.origin and side.origin.module_class) or "" for side in sides)
@@ -125,7 +125,7 @@ def is_router(pair: Pair) -> bool:
 
 
 def _own_name(layer: str) -> str:
-    """A layer's name within its block, without its operation: a whole model may be called a mixture."""
+    """A layer's name within its block, without its operation: a whole model may be named after its experts."""
     *around, own = _NUMBERED.split(layer.partition("/")[0])
     return own if around else own.rpartition(".")[2]
 
@@ -135,13 +135,13 @@ def _by_token(side: Array) -> Array:
 
 
 def _are_sets(routes: Ints) -> bool:
-    """Whether no token takes an expert twice, as ids and positions may."""
+    """Whether no token takes an expert twice, which ids and positions may do."""
     ordered = np.sort(routes, 1)
     return bool(routes.shape[1] > 1 and (ordered[:, 1:] != ordered[:, :-1]).all())
 
 
 def _logits(row: Row, before: Iterable[Row], routes: Ints, cand: Ints) -> tuple[Array, Array] | None:
-    """Both sides of the nearest row before by which the reference's routes are the best, and the candidate's exist."""
+    """Both sides of the nearest earlier row that proves the reference's routes the best, and has the candidate's."""
     if min(routes.min(), cand.min()) < 0:
         return None
     for other in reversed(list(before)):
@@ -157,7 +157,7 @@ def _logits(row: Row, before: Iterable[Row], routes: Ints, cand: Ints) -> tuple[
 
 
 def _are_best(routes: Ints, logits: Array) -> Mask:
-    """For each token, whether no expert that it did not take is better than one it took."""
+    """For each token, whether every expert it took scores at least as high as every other."""
     values = logits.astype(np.float64)
     took = np.zeros(values.shape, bool)
     np.put_along_axis(took, routes, True, 1)
@@ -166,6 +166,6 @@ def _are_best(routes: Ints, logits: Array) -> Mask:
 
 
 def _gap(ref: Ints, cand: Ints, logits: Array) -> NDArray[np.float64]:
-    """How much better, by the reference, what it took is than what the candidate took instead; over the spread."""
+    """By how much the reference's choice outscores the candidate's, by the reference's logits, over their range."""
     best = [np.take_along_axis(logits, side, 1).min(1) for side in (ref, cand)]
     return np.asarray(np.abs(best[0] - best[1]) / np.maximum(np.ptp(logits, 1), np.finfo(np.float64).tiny))

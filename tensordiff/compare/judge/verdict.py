@@ -1,9 +1,8 @@
 """Whether a pair agrees, and if not, whether what came in explains it.
 
-An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is
-wrong when its output stands clear of what precision explains (the floor) *and* of what its inputs
-carried in. A user's own tolerance beats all of it; what the user said is in ``limits``. What came in, and
-how quiet the run has been so far, is for ``past`` to know.
+An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is wrong when its output
+stands clear of what precision explains (the floor) *and* of what its inputs carried in. A user's own tolerance
+(``limits``) overrides both. What came in is known to ``upstream_error``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from tensordiff.compare.limits import Limits as Limits
+from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 
 VerdictName = Literal["agrees", "drifts", "diverges", "unknown"]
@@ -38,13 +37,13 @@ UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat1
 """Half a step of each type: the relative error of one rounding."""
 _COARSEST_FIRST = ("float8", "bfloat16", "float16", "float32", "float64")
 GROWTH = 10.0
-"""How much a healthy layer may multiply the error that came in."""
+"""How much a healthy layer may multiply the incoming error."""
 GROWTH_OF_FEW_BITS = 4.0
-"""The same in types of 16 bits and fewer: there healthy errors lie close together, and a bug's not far above."""
+"""The same in types of 16 bits and fewer, where healthy errors lie close together and a bug's not far above."""
 _HALF_WRONG = 0.5
-"""An error of what came in beyond which nothing can be said of what comes out."""
+"""Incoming error beyond which nothing can be said about the output."""
 GOLDEN = Floor(2.0, 10.0)
-"""Of the candidate's error over the reference's, each against a golden run."""
+"""For the candidate's error over the reference's, each against a golden run."""
 
 
 class Verdict(NamedTuple):
@@ -66,7 +65,7 @@ def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
 
 
 def growth_of(kind: str) -> float:
-    """How much a healthy layer may multiply what came in, in a type."""
+    """How much a healthy layer may multiply the incoming error, in a type."""
     return GROWTH if kind in ("float32", "float64", "exact") else GROWTH_OF_FEW_BITS
 
 
@@ -76,7 +75,7 @@ def growth_for(dtypes: tuple[str, str]) -> float:
 
 
 def exact_below(kind: str) -> float:
-    """The error below which a run is exact, for a type: a ratio to less than a few roundings says nothing."""
+    """The error below which a run counts as exact: a ratio to less than a few roundings says nothing."""
     return (4.0 if growth_of(kind) == GROWTH else 1.0) * UNITS[kind]
 
 
@@ -96,16 +95,16 @@ def judge_diff(
 ) -> Verdict:
     """Judge one pair by the limits that are its own (``Limits.for_pair``).
 
-    ``carried`` is the error of what came in, None where nothing is known of it; ``kl_div`` is measured only where
-    there is a limit to it; ``usual`` is the worst error of what agreed in this run so far, None where nothing did.
+    ``carried`` is the error of what came in, None where it is unknown. ``kl_div`` is measured only where it has a
+    limit. ``usual`` is the worst error among the pairs of this run that agreed so far, None where none did.
     """
     if not diff.elements:
         return Verdict("agrees", "both are empty")
     if diff.apart:
-        return _by_odd(diff, carried, limits)
+        return _by_nonfinite(diff, carried, limits)
     if limits.are_set:
         broken = limits.broken_by(diff, kl_div)
-        return Verdict("diverges", broken) if broken else Verdict("agrees", f"within the tolerance {limits.said}")
+        return Verdict("diverges", broken) if broken else Verdict("agrees", f"within the tolerance {limits.label}")
     kind, floor = floor_for(*dtypes)
     if diff.rel_l2 <= floor.agrees:
         return Verdict("agrees", "equal" if diff.max_abs == 0 else f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
@@ -114,14 +113,14 @@ def judge_diff(
     return _by_what_came_in(diff.rel_l2, carried, usual, kind, floor)
 
 
-def _by_odd(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
-    """NaN and infinities that stand apart; they spread, so none is a layer's own once they came in."""
+def _by_nonfinite(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
+    """NaN or infinity on one side only. They spread, so a layer is not blamed for them once they came in."""
     if carried is None or math.isfinite(carried) or limits.are_set:
-        return Verdict("diverges", _odd(diff))
-    return Verdict("drifts", f"{_odd(diff)}; a rel_l2 of {carried} came in")
+        return Verdict("diverges", _nonfinite(diff))
+    return Verdict("drifts", f"{_nonfinite(diff)}; a rel_l2 of {carried} came in")
 
 
-def _odd(diff: Diff) -> str:
+def _nonfinite(diff: Diff) -> str:
     if diff.nan[0] != diff.nan[1]:
         return f"NaN in {diff.nan[1]} places of the candidate, in {diff.nan[0]} of the reference"
     if diff.inf[0] != diff.inf[1]:
@@ -157,9 +156,9 @@ class GoldenErrors(NamedTuple):
         return self.candidate / self.reference if self.reference > 0 else None
 
     def guarded(self, dtypes: tuple[str, str]) -> float | None:
-        """The ratio, where no error counts as less than a few roundings; None for types of which it says nothing.
+        """The ratio, counting no error as less than a few roundings; None for types where it says nothing.
 
-        A candidate with fewer bits than the reference is further off by right, and integers are not rounded.
+        A candidate with fewer bits than the reference is rightly further off, and integers are not rounded.
         """
         kind, _ = floor_for(*dtypes)
         if kind == "exact" or is_coarser(dtypes) or not math.isfinite(self.reference):
@@ -168,7 +167,7 @@ class GoldenErrors(NamedTuple):
 
 
 def judge_by_golden(golden: GoldenErrors, ratio: float, carried: float | None) -> Verdict:
-    """Judge by a guarded ratio; ``carried`` is that of what came in."""
+    """Judge by a guarded ratio; ``carried`` is the ratio of what came in."""
     told = f"{golden.candidate:.1e} from the golden, the reference {golden.reference:.1e}"
     if ratio <= GOLDEN.agrees:
         return Verdict("agrees", f"as near to the golden as the reference is: {told}")
