@@ -30,7 +30,7 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
 from tensordiff.session.sources import open_side
-from tensordiff.session.state import State, read_state, rules_of_state
+from tensordiff.session.state import SessionState, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.garbage_collector import gc_paused
 
@@ -50,7 +50,7 @@ class Session:
     """The rules as their file has them; ``rules`` are those in force, edited or not."""
 
     @classmethod
-    def open(cls, request: Request, state: State | None = None) -> Session:
+    def open(cls, request: Request, state: SessionState | None = None) -> Session:
         """Open and align what a request names, with the rules of a session's ``state``. Reads headers at most."""
         with gc_paused():
             reference, candidate = open_side(request.reference), open_side(request.candidate)
@@ -63,12 +63,12 @@ class Session:
         reference: Dump,
         candidate: Dump,
         third_dumps: ThirdDumps | None = None,
-        state: State | None = None,
+        state: SessionState | None = None,
     ) -> Session:
         """Align dumps that are open already or lie in memory; all else is as the request says."""
         third_dumps = third_dumps or ThirdDumps()
         saved_rules = read_rules_file(request.rules) if request.rules else None
-        state = state or (read_state(request.session) if request.session else State())
+        state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
         with gc_paused():
             return cls(

@@ -1,15 +1,10 @@
-"""A session file's content: what is in it, as a frozen value, and as JSON that is read strictly.
+"""The session file: what a person did with two dumps, written beside them and read back when they return.
 
-A word that is not known is refused, as in a rules file: passed over it would be lost at the next
-writing. Where the file stands, and when it is put aside, is decided in ``state``.
-
-The session file: where what a person did with two dumps is kept, and how it comes back.
-
-The file stands beside the candidate, or where it was told, or in the user's state folder where nothing
-can be written beside the dumps. It is replaced whole or not at all. What cannot be read is never
-overwritten: it is put aside under another name, and a sentence says so. A file knows which dumps it is
-about and says when they changed; everything in it is by name, so it can be applied to other dumps too.
-What is in it is in ``state_json``. Nothing here opens a dump.
+A file lies beside the candidate, or where ``--session`` says, or in the user's state folder where nothing can be
+written beside the dumps. It is replaced whole or not at all, and a file that cannot be read is renamed, never
+overwritten. Everything in it is by name, so it can be applied to other dumps too; it records which dumps it is about,
+so that one can say when they changed. The JSON is read strictly: an unknown key is refused, as it would be lost at the
+next write. Nothing here opens a dump.
 """
 
 from __future__ import annotations
@@ -35,8 +30,8 @@ _FAMILY = "tensordiff.session/"
 T = TypeVar("T")
 
 
-class Identity(NamedTuple):
-    """Which dump it was: where, and what its files come to."""
+class DumpIdentity(NamedTuple):
+    """What a dump looked like on disk: its path, and the count, size and date of its files."""
 
     path: str
     files: int
@@ -46,20 +41,20 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True)
-class State:
+class SessionState:
     """What a person did. Rows are named by ``row_name``, layers by their canonical name."""
 
-    dumps: tuple[Identity, Identity] | None = None
-    """Reference and candidate, as they were; None where it is about none yet."""
-    said: RulesFile | None = None
-    """All rules as edited; None where nobody edited any."""
-    said_over: RulesFile = field(default_factory=RulesFile)
-    """What the rules file said when they were edited."""
+    dumps: tuple[DumpIdentity, DumpIdentity] | None = None
+    """Reference and candidate as they were; None where nothing was compared yet."""
+    rules: RulesFile | None = None
+    """All rules as edited; None where none were."""
+    rules_base: RulesFile = field(default_factory=RulesFile)
+    """The rules file as it was when they were edited."""
     marks: tuple[str, ...] = ()
     bisect: str = ""
     """The log of a search, as ``bisect --replay`` takes it."""
     columns: tuple[str, ...] | None = None
-    """Those shown; None for those shown unless told."""
+    """Columns of the table; None for the usual ones."""
     sort: str | None = None
     """A column's id; None for execution order."""
     descending: bool = False
@@ -68,16 +63,16 @@ class State:
     inputs: bool = False
     cursor: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By canonical name of the layer."""
+    """Notes by canonical name of the layer."""
 
 
-def state_text(state: State) -> str:
+def state_text(state: SessionState) -> str:
     """A state as JSON."""
     return json.dumps(_as_json(state), indent=1) + "\n"
 
 
-def _as_json(state: State) -> dict[str, Any]:
-    rules = None if state.said is None else {"said": rules_text(state.said), "over": rules_text(state.said_over)}
+def _as_json(state: SessionState) -> dict[str, Any]:
+    rules = None if state.rules is None else {"said": rules_text(state.rules), "over": rules_text(state.rules_base)}
     dumps = state.dumps and dict(zip(("reference", "candidate"), (d._asdict() for d in state.dumps), strict=True))
     return {
         "schema": SCHEMA,
@@ -96,8 +91,8 @@ def _as_json(state: State) -> dict[str, Any]:
     }
 
 
-def state_of(text: str, path: Path) -> State:
-    """Read JSON back; ``BadFile`` where it is none of ours."""
+def parse_state(text: str, path: Path) -> SessionState:
+    """Read JSON back; raises ``BadFile`` where it is not a session file."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -117,16 +112,16 @@ def _check_schema(schema: object, path: Path) -> None:
 
 
 class _Content(NamedTuple):
-    """The object of a file, not yet believed."""
+    """The JSON object of a file, checked as it is read."""
 
     values: Mapping[str, Any]
     path: Path
 
-    def state(self) -> State:
+    def state(self) -> SessionState:
         for key in self.values:
-            if key not in _as_json(State()):
+            if key not in _as_json(SessionState()):
                 raise BadFile(self.path, f"{key!r:.60} in it is not known")
-        state = State(
+        state = SessionState(
             dumps=self._dumps(),
             marks=self._texts("marks") or (),
             bisect=self._get("bisect", str, ""),
@@ -162,72 +157,68 @@ class _Content(NamedTuple):
             raise self._wrong("notes")
         return notes
 
-    def _dumps(self) -> tuple[Identity, Identity] | None:
+    def _dumps(self) -> tuple[DumpIdentity, DumpIdentity] | None:
         dumps: dict[str, Any] | None = self._get("dumps", dict | None, None)
         if dumps is None:
             return None
         return self._identity(dumps.get("reference")), self._identity(dumps.get("candidate"))
 
-    def _identity(self, values: object) -> Identity:
-        if not isinstance(values, dict) or set(values) != set(Identity._fields):
+    def _identity(self, values: object) -> DumpIdentity:
+        if not isinstance(values, dict) or set(values) != set(DumpIdentity._fields):
             raise self._wrong("dumps")
-        found = Identity(**values)
-        if not isinstance(found.path, str) or not all(type(number) is int for number in found[1:]):
+        identity = DumpIdentity(**values)
+        if not isinstance(identity.path, str) or not all(type(number) is int for number in identity[1:]):
             raise self._wrong("dumps")
-        return found
+        return identity
 
-    def _with_rules(self, state: State) -> State:
+    def _with_rules(self, state: SessionState) -> SessionState:
         rules: dict[str, Any] | None = self._get("rules", dict | None, None)
         if rules is None:
             return state
         if set(rules) != {"said", "over"} or not all(isinstance(text, str) for text in rules.values()):
             raise self._wrong("rules")
-        said, over = (self._rules(rules[key]) for key in ("said", "over"))
-        return replace(state, said=said, said_over=over)
+        return replace(state, rules=self._rules(rules["said"]), rules_base=self._rules(rules["over"]))
 
     def _rules(self, text: str) -> RulesFile:
         try:
-            found = read_text(text, "rules")
+            rules = read_text(text, "rules")
         except TensordiffError as error:
             raise BadFile(self.path, f"its rules cannot be read: {error}") from error
-        return replace(found, rules=tuple(replace(rule, source="") for rule in found.rules))
+        return replace(rules, rules=tuple(replace(rule, source="") for rule in rules.rules))
 
 
-__all__ = [
-    "SCHEMA", "Identity", "Places", "Restored", "State",
-    "identity_of", "keep", "places_for", "read_state", "restore", "row_name", "rules_of_state", "what_changed",
-]  # fmt: skip
+# --- the file -------------------------------------------------------------------------------------
 
 SUFFIX = ".tensordiff-session.json"
 _MAX_BYTES = 1 << 26
 _LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
 
 
-class Places(NamedTuple):
-    """Where a session may be kept: in the first place that can be written."""
+class SessionPaths(NamedTuple):
+    """Where a session file may lie, the preferred path first; it is written to the first that can be."""
 
     paths: tuple[Path, ...]
 
 
-class Restored(NamedTuple):
-    """A state, and what a person should be told about it."""
+class RestoredState(NamedTuple):
+    """A state that was read back, and sentences that a person should see about it."""
 
-    state: State
+    state: SessionState
     sentences: tuple[str, ...] = ()
 
 
-def places_for(reference: Path, candidate: Path, told: Path | None = None) -> Places:
-    """Where the session of two dumps is kept; where it was told, there and nowhere else."""
-    if told is not None:
-        return Places((told,))
+def session_paths(reference: Path, candidate: Path, path: Path | None = None) -> SessionPaths:
+    """Where the session of two dumps lies; where a path is given, there and nowhere else."""
+    if path is not None:
+        return SessionPaths((path,))
     candidate, reference = candidate.absolute(), reference.absolute()
     beside = _name(candidate.name, os.path.relpath(reference, candidate.parent))
     far = _name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
-    return Places((candidate.parent / beside, _state_folder() / far))
+    return SessionPaths((candidate.parent / beside, _state_folder() / far))
 
 
 def _name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
-    """A file's name that says which two dumps it is about; hashed where it would be too long."""
+    """The name of a session file, after its two dumps; the reference is hashed where the name would be too long."""
     words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
     name = f"{candidate or 'dump'}.vs.{words}"
     if not always_hashed and len(os.fsencode(name)) <= _LONGEST_NAME:
@@ -242,8 +233,8 @@ def _state_folder() -> Path:
     return user_state_path("tensordiff", appauthor=False) / "sessions"
 
 
-def read_state(path: Path) -> State:
-    """Read a session file; ``BadFile`` where it is none."""
+def read_state(path: Path) -> SessionState:
+    """Read a session file; raises ``BadFile`` where it is none."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise BadFile(path, f"is larger than {_MAX_BYTES >> 20} MB; is it a session file?")
@@ -251,18 +242,18 @@ def read_state(path: Path) -> State:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadFile(path, f"the session cannot be read ({why!s:.120})") from error
-    return state_of(text, path)
+    return parse_state(text, path)
 
 
-def restore(places: Places) -> Restored:
-    """What was kept last; what cannot be read is put aside, and the next place looked at."""
+def restore_state(paths: SessionPaths) -> RestoredState:
+    """The state that was written last. A file that cannot be read is renamed, and the next path is tried."""
     sentences: list[str] = []
-    for path in sorted(filter(Path.exists, places.paths), key=_changed, reverse=True):
+    for path in sorted(filter(Path.exists, paths.paths), key=_changed, reverse=True):
         try:
-            return Restored(read_state(path), tuple(sentences))
+            return RestoredState(read_state(path), tuple(sentences))
         except BadFile as error:
             sentences.append(f"{error}; {_put_aside(path)}")
-    return Restored(State(), tuple(sentences))
+    return RestoredState(SessionState(), tuple(sentences))
 
 
 def _changed(path: Path) -> int:
@@ -270,7 +261,7 @@ def _changed(path: Path) -> int:
 
 
 def _put_aside(path: Path) -> str:
-    """Give a file another name, that nothing be written over it."""
+    """Rename a file, so that nothing is written over it; the end of a sentence about that."""
     free = next(name for name in _aside(path) if not name.exists())
     try:
         path.rename(free)
@@ -283,16 +274,16 @@ def _aside(path: Path) -> Iterator[Path]:
     return (path.with_name(f"{path.name}.aside{k or ''}") for k in count())
 
 
-def keep(places: Places, state: State) -> Path:
-    """Write a session file to the first place that can be written; the file."""
+def write_state(paths: SessionPaths, state: SessionState) -> Path:
+    """Write a session file to the first path that can be written; the path."""
     text = state_text(state)
-    for path in places.paths[:-1]:
+    for path in paths.paths[:-1]:
         try:
             write_file(path, text)
         except WriteError:
-            continue  # the last place says why, if that cannot be written either
+            continue  # the last path says why, if that cannot be written either
         return path
-    last = places.paths[-1]
+    last = paths.paths[-1]
     try:
         last.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -302,20 +293,20 @@ def keep(places: Places, state: State) -> Path:
     return last
 
 
-def rules_of_state(state: State, file: RulesFile | None) -> RulesFile:
-    """The rules as they were edited, over what the rules file says by now; as they were where none is given."""
-    if state.said is None or file is None:
-        return state.said or file or RulesFile()
-    said = rebased(state.said, state.said_over, file)
+def rules_of_state(state: SessionState, file: RulesFile | None) -> RulesFile:
+    """The rules as edited, with what has changed in their file since; as they were where there is no file."""
+    if state.rules is None or file is None:
+        return state.rules or file or RulesFile()
+    rules = rebased(state.rules, state.rules_base, file)
     sources = {rule: rule.source for rule in file.rules}
-    return replace(said, rules=tuple(replace(rule, source=sources.get(rule, "")) for rule in said.rules))
+    return replace(rules, rules=tuple(replace(rule, source=sources.get(rule, "")) for rule in rules.rules))
 
 
-def identity_of(path: Path) -> Identity:
-    """Which dump this is. Looks at every file's size and date, and into none."""
-    stats = [found for file in _files(path) if (found := _stat(file)) is not None]
+def identity_of(path: Path) -> DumpIdentity:
+    """What a dump looks like on disk: the size and date of every file; none is opened."""
+    stats = [stat for file in _files(path) if (stat := _stat(file)) is not None]
     newest = max((one.st_mtime_ns for one in stats), default=0)
-    return Identity(str(path.absolute()), len(stats), sum(one.st_size for one in stats), newest)
+    return DumpIdentity(str(path.absolute()), len(stats), sum(one.st_size for one in stats), newest)
 
 
 def _files(path: Path) -> Iterator[str | Path]:
@@ -331,15 +322,15 @@ def _stat(file: str | Path) -> os.stat_result | None:
         return None  # gone since the folder was listed, or a link to nowhere
 
 
-def what_changed(state: State, reference: Identity, candidate: Identity) -> tuple[str, ...]:
-    """A sentence for each dump that is not what it was when the session was kept."""
+def what_changed(state: SessionState, reference: DumpIdentity, candidate: DumpIdentity) -> tuple[str, ...]:
+    """A sentence for each dump that is not what it was when the session was written."""
     if state.dumps is None:
         return ()
     sides = zip(("reference", "candidate"), state.dumps, (reference, candidate), strict=True)
     return tuple(sentence for side, then, now in sides if (sentence := _difference(side, then, now)))
 
 
-def _difference(side: str, then: Identity, now: Identity) -> str:
+def _difference(side: str, then: DumpIdentity, now: DumpIdentity) -> str:
     if then[1:] == now[1:]:
         return ""
     if then.path != now.path:
@@ -351,6 +342,6 @@ def _difference(side: str, then: Identity, now: Identity) -> str:
 
 
 def row_name(pair: Pair) -> str:
-    """What a row is called in a session file."""
+    """The name of a row in a session file."""
     step = f"step {pair.reference.step}: " if pair.reference.step else ""
     return f"{step}{pair.reference.name} = {pair.candidate.name}"

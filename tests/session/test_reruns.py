@@ -14,7 +14,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Rerunner
 from tensordiff.session.session import Session
-from tensordiff.session.state import State
+from tensordiff.session.state import SessionState
 from tests.capture.models import SMALL, run_here, script
 
 pytest.importorskip("torch")
@@ -79,14 +79,14 @@ def test_a_probe_is_judged_by_the_tolerances_of_the_request(dumps: Path, tmp_pat
 
 def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path) -> None:
     request = Request(dumps / "good", dumps / "renamed", only=r"blocks\.\d(\.act)?$|^model$")
-    assert found(Session.open(request, State(said=RULES))).endswith("blocks.2.act")
+    assert found(Session.open(request, SessionState(rules=RULES))).endswith("blocks.2.act")
 
 
 def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Path) -> None:
-    session = Session.open(Request(dumps / "good", dumps / "renamed"), State(said=RULES))
+    session = Session.open(Request(dumps / "good", dumps / "renamed"), SessionState(rules=RULES))
     injected = Path(Rerunner(session, tmp_path).inject("blocks.2.act").result().path)
     request = Request(dumps / "good", dumps / "renamed", injected=injected)
-    rows = Session.open(request, State(said=RULES)).rows()
+    rows = Session.open(request, SessionState(rules=RULES)).rows()
     assert [row.pair.name for row in rows if row.injected is not None and row.injected.max_abs > 0]
 
 

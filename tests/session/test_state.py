@@ -18,16 +18,16 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.state import (
     SCHEMA,
-    Places,
-    State,
+    SessionPaths,
+    SessionState,
     identity_of,
-    keep,
-    places_for,
     read_state,
-    restore,
+    restore_state,
     row_name,
     rules_of_state,
+    session_paths,
     what_changed,
+    write_state,
 )
 from tests.align.rules_crafting import READ
 from tests.align.test_rules_writing import FILES
@@ -35,8 +35,8 @@ from tests.making import numbers, save, write
 
 TEXTS = st.text(max_size=12)
 STATES = st.builds(
-    State,
-    said=st.none() | FILES,
+    SessionState,
+    rules=st.none() | FILES,
     marks=st.lists(TEXTS, max_size=3).map(tuple),
     bisect=TEXTS,
     columns=st.none() | st.lists(TEXTS, max_size=3).map(tuple),
@@ -48,25 +48,25 @@ STATES = st.builds(
 )
 
 
-def here(path: Path) -> Places:
-    return Places((path,))
+def here(path: Path) -> SessionPaths:
+    return SessionPaths((path,))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STATES)
-def test_what_is_kept_comes_back(tmp_path: Path, state: State) -> None:
+def test_what_is_kept_comes_back(tmp_path: Path, state: SessionState) -> None:
     path = tmp_path / "session.json"
-    keep(here(path), state)
+    write_state(here(path), state)
     assert read_state(path) == state
-    assert restore(here(path)) == (state, ())
+    assert restore_state(here(path)) == (state, ())
 
 
 def test_nothing_kept_is_an_empty_state(tmp_path: Path) -> None:
-    assert restore(here(tmp_path / "none.json")) == (State(), ())
+    assert restore_state(here(tmp_path / "none.json")) == (SessionState(), ())
 
 
 def kept_as_json(path: Path, **changes: object) -> Path:
-    keep(here(path), State(said=READ, said_over=RulesFile()))
+    write_state(here(path), SessionState(rules=READ, rules_base=RulesFile()))
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
 
@@ -91,13 +91,13 @@ def test_what_cannot_be_read_is_put_aside_with_a_sentence(tmp_path: Path, text: 
     path.write_bytes(text)
     with pytest.raises(BadFile, match=why):
         read_state(path)
-    found = restore(here(path))
-    assert found.state == State()
+    found = restore_state(here(path))
+    assert found.state == SessionState()
     assert why in found.sentences[0] and "put aside as session.json.aside" in found.sentences[0]
-    keep(here(path), State(filter="mine"))
+    write_state(here(path), SessionState(filter="mine"))
     assert (tmp_path / "session.json.aside").read_bytes() == text
     path.write_bytes(text)
-    restore(here(path))
+    restore_state(here(path))
     assert (tmp_path / "session.json.aside1").read_bytes() == text
 
 
@@ -122,12 +122,12 @@ def test_rules_that_are_none_are_pointed_at(tmp_path: Path) -> None:
 
 
 def test_beside_the_candidate_by_both_names(tmp_path: Path) -> None:
-    places = places_for(tmp_path / "torch", tmp_path / "max")
+    places = session_paths(tmp_path / "torch", tmp_path / "max")
     assert places.paths[0] == tmp_path / "max.vs.torch.tensordiff-session.json"
-    other = places_for(tmp_path / "fp32" / "torch", tmp_path / "max")
+    other = session_paths(tmp_path / "fp32" / "torch", tmp_path / "max")
     assert other.paths[0].name == "max.vs.fp32-torch.tensordiff-session.json"
-    assert places_for(tmp_path / "a", tmp_path / "b", tmp_path / "told.json").paths == (tmp_path / "told.json",)
-    assert len(places_for(tmp_path / ("r" * 200), tmp_path / ("c" * 200)).paths[0].name.encode()) < 255
+    assert session_paths(tmp_path / "a", tmp_path / "b", tmp_path / "told.json").paths == (tmp_path / "told.json",)
+    assert len(session_paths(tmp_path / ("r" * 200), tmp_path / ("c" * 200)).paths[0].name.encode()) < 255
 
 
 def test_where_nothing_can_be_written_beside_it_is_kept_in_the_state_folder(
@@ -136,29 +136,29 @@ def test_where_nothing_can_be_written_beside_it_is_kept_in_the_state_folder(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     blocked = tmp_path / "a_file"
     blocked.write_text("")
-    places = places_for(tmp_path / "torch", blocked / "max")
-    path = keep(places, State(filter="x"))
+    places = session_paths(tmp_path / "torch", blocked / "max")
+    path = write_state(places, SessionState(filter="x"))
     assert path.is_relative_to(tmp_path / "state")
-    assert restore(Places((tmp_path / "no.json", path))).state.filter == "x"
+    assert restore_state(SessionPaths((tmp_path / "no.json", path))).state.filter == "x"
 
 
 def test_where_it_was_told_or_nowhere(tmp_path: Path) -> None:
     blocked = tmp_path / "a_file"
     blocked.write_text("")
     with pytest.raises(WriteError):
-        keep(here(blocked / "session.json"), State())
+        write_state(here(blocked / "session.json"), SessionState())
 
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "session.json"
-    keep(here(path), State(filter="old"))
+    write_state(here(path), SessionState(filter="old"))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(WriteError, match="no space left"):
-        keep(here(path), State(filter="new"))
+        write_state(here(path), SessionState(filter="new"))
     assert read_state(path).filter == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -166,7 +166,7 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_dumps_that_changed_are_named(tmp_path: Path) -> None:
     ours, theirs = write(tmp_path / "ours", {"a": numbers(4)}), save(tmp_path / "t.safetensors", {"a": numbers(4)})
     then = identity_of(ours), identity_of(theirs)
-    state = State(dumps=then)
+    state = SessionState(dumps=then)
     assert what_changed(state, *then) == ()
     os.utime(theirs, ns=(1, 1))
     (ours / "more").write_text("x")
@@ -175,7 +175,7 @@ def test_dumps_that_changed_are_named(tmp_path: Path) -> None:
     ]  # fmt: skip
     other = save(tmp_path / "other.safetensors", {"b": numbers(9)})
     assert "of another candidate" in what_changed(state, then[0], identity_of(other))[0]
-    assert what_changed(State(), *then) == ()
+    assert what_changed(SessionState(), *then) == ()
     assert identity_of(tmp_path / "hf:none").files == 0
 
 
@@ -187,11 +187,11 @@ def test_a_link_to_nowhere_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_rules_come_back_over_a_file_and_without_one(tmp_path: Path) -> None:
     rule, said = Rule("both", "a", "b"), RulesFile(rules=(Rule("both", "c", "d"), Rule("both", "a", "b")))
-    state = State(said=said, said_over=RulesFile(rules=(rule,)))
+    state = SessionState(rules=said, rules_base=RulesFile(rules=(rule,)))
     assert rules_of_state(state, None) == said
     file = RulesFile(rules=(replace(rule, source="rules.toml"),))
     assert [one.source for one in rules_of_state(state, file).rules] == ["", "rules.toml"]
-    assert rules_of_state(State(), file) is file
+    assert rules_of_state(SessionState(), file) is file
 
 
 def test_a_session_is_opened_as_it_was_left(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_session_is_opened_as_it_was_left(tmp_path: Path) -> None:
     theirs = save(tmp_path / "c.safetensors", {"a": numbers(4), "x": numbers(4, seed=1)})
     kept, rules = tmp_path / "session.json", tmp_path / "rules.toml"
     said = RulesFile(maps=(MapRule("b", "x"),))
-    keep(here(kept), State(said=said))
+    write_state(here(kept), SessionState(rules=said))
     session = Session.open(Request(ours, theirs, session=kept))
     assert [row_name(pair) for pair in session.alignment.pairs] == ["a = a", "b = x"]
     assert session.rules == said and session.saved_rules == RulesFile()

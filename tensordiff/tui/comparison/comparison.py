@@ -28,7 +28,7 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.reruns import is_rerun
 from tensordiff.session.session import Session
-from tensordiff.session.state import Identity
+from tensordiff.session.state import DumpIdentity
 from tensordiff.session.state import row_name as key_of
 from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.bisect_bar import BisectBar
@@ -61,7 +61,7 @@ class Comparison(Screen[None]):
     class _Touched(Message):
         """The dumps on disk are not those that are shown."""
 
-        found: tuple[Identity, Identity]
+        found: tuple[DumpIdentity, DumpIdentity]
 
     @dataclass
     class _Drawn(Message):
@@ -79,7 +79,7 @@ class Comparison(Screen[None]):
         self.keeper = Keeper(None)
         self.shows_injected = True
         self.plot_metric = "rel_l2"
-        self._on_disk: tuple[Identity, Identity] | None = None
+        self._on_disk: tuple[DumpIdentity, DumpIdentity] | None = None
         self._plot_timer: Timer | None = None
         self._keep_timer: Timer | None = None
         self._is_restored = False

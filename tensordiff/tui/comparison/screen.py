@@ -155,7 +155,7 @@ class DiffScreen(Viewing):
     def on_rules_panel_aligned(self, message: RulesPanel.Aligned) -> None:
         """In a thread: a listing of many rows takes a moment."""
         session = message.session
-        self.keep(said=session.rules, said_over=session.saved_rules)
+        self.keep(rules=session.rules, rules_base=session.saved_rules)
         self.in_thread("open", partial(self._realign, session, self.listing))
 
     def _realign(self, session: Session, before: Listing) -> None:
@@ -175,7 +175,7 @@ class DiffScreen(Viewing):
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
         """The rules are those of a file now; pairs and numbers stay."""
         written = message.session.saved_rules
-        self.keep(said=written, said_over=written)
+        self.keep(rules=written, rules_base=written)
         if self.session is not None:
             self.session = self.session.with_rules_file(message.path, written)
             self.request = self.session.request

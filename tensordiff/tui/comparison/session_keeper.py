@@ -10,16 +10,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensordiff.session.request import Request
-from tensordiff.session.state import Identity, Places, State, identity_of, keep, places_for, restore, what_changed
+from tensordiff.session.state import (
+    DumpIdentity,
+    SessionPaths,
+    SessionState,
+    identity_of,
+    restore_state,
+    session_paths,
+    what_changed,
+    write_state,
+)
 
 
 @dataclass
 class Keeper:
     """The session file of one comparison."""
 
-    places: Places | None
+    places: SessionPaths | None
     """None where nothing is to be kept."""
-    state: State = field(default_factory=State)
+    state: SessionState = field(default_factory=SessionState)
     sentences: tuple[str, ...] = ()
     """What a person should be told about the file."""
     is_dirty: bool = False
@@ -30,8 +39,8 @@ class Keeper:
         """Restore what was kept; looks at files, so not in the event loop."""
         if not keeps:
             return cls(None)
-        places = places_for(request.reference, request.candidate, request.session)
-        restored = restore(places)
+        places = session_paths(request.reference, request.candidate, request.session)
+        restored = restore_state(places)
         now = identity_of(request.reference), identity_of(request.candidate)
         changed = what_changed(restored.state, *now)
         return cls(places, replace(restored.state, dumps=now), (*restored.sentences, *changed))
@@ -47,9 +56,9 @@ class Keeper:
         if self.places is None or not self.is_dirty:
             return None
         self.is_dirty = False
-        return keep(self.places, self.state)
+        return write_state(self.places, self.state)
 
 
-def identities(request: Request) -> tuple[Identity, Identity]:
+def identities(request: Request) -> tuple[DumpIdentity, DumpIdentity]:
     """What lies on disk now."""
     return identity_of(request.reference), identity_of(request.candidate)
