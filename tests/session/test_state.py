@@ -29,8 +29,8 @@ from tensordiff.session.state import (
     what_changed,
     write_state,
 )
-from tests.align.rules_crafting import READ
-from tests.align.test_rules_writing import FILES
+from tests.align.rules.rules_samples import READ
+from tests.align.rules.test_writing import FILES
 from tests.making import numbers, save, write
 
 TEXTS = st.text(max_size=12)

@@ -21,7 +21,7 @@ from tensordiff.align.expression import (
 )
 from tensordiff.dump.dtypes import DTYPES
 from tensordiff.dump.model import Spec
-from tests.align.expression_crafting import ENTRIES, expressions
+from tests.align.expression.strategies import ENTRIES, expressions
 
 
 def spec(*shape: int, dtype: str = "float32") -> Spec:

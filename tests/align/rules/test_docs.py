@@ -15,7 +15,7 @@ from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.errors import AlignError
 from tests.making import held, numbers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "rules.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 

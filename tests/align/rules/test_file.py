@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tensordiff.align.rules.file import MapRule, RulesFile, read_rules_file
 from tensordiff.errors import AlignError
-from tests.align.rules_crafting import EVERYTHING, READ
+from tests.align.rules.rules_samples import EVERYTHING, READ
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tensordiff.align.expression.lexer import MOST_CHARACTERS
 from tensordiff.align.expression.parse import MOST_NESTED
 from tensordiff.align.expression.plan import SHAPE_RULES
 from tensordiff.errors import AlignError
-from tests.align.expression_crafting import any_text, entry_names, expressions, views
+from tests.align.expression.strategies import any_text, entry_names, expressions, views
 
 
 def test_every_function_is_known_to_parse_plan_and_do() -> None:

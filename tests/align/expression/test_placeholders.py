@@ -17,7 +17,7 @@ from tensordiff.align.expression import (
     parse_view,
     placeholders,
 )
-from tests.align.expression_crafting import entry_names, expressions
+from tests.align.expression.strategies import entry_names, expressions
 
 numbers = st.integers(0, 999_999_999)
 

@@ -24,8 +24,7 @@ from tensordiff.align.expression import (
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import DTYPES, Array, DType, is_float
 from tests import processes
-from tests.align.expression_crafting import ENTRIES, expressions
-from tests.align.expression_doing import (
+from tests.align.expression.evaluation import (
     all_dtypes,
     assert_same,
     fast,
@@ -38,8 +37,9 @@ from tests.align.expression_doing import (
     widened,
     worked_out,
 )
+from tests.align.expression.strategies import ENTRIES, expressions
 
-SAMPLES = Path(__file__).parents[2] / "sample_dumps"
+SAMPLES = Path(__file__).parents[3] / "sample_dumps"
 
 
 @fast

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump.dtypes import DType
-from tests.align.expression_doing import all_dtypes, assert_same, fast, random_array, shapes, worked_out
+from tests.align.expression.evaluation import all_dtypes, assert_same, fast, random_array, shapes, worked_out
 
 
 @fast

@@ -23,7 +23,7 @@ from tensordiff.align.rules.file import (
 )
 from tensordiff.align.rules.rule import Rule
 from tensordiff.errors import AlignError, TensordiffError, WriteError
-from tests.align.rules_crafting import EVERYTHING, QKV, READ
+from tests.align.rules.rules_samples import EVERYTHING, QKV, READ
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 REGEXES = TEXTS.map(lambda text: "".join(c if c.isalnum() else f"\\{c}" if c.isascii() else "." for c in text)) | (
