@@ -1,16 +1,13 @@
-"""What is wrong with a comparison before any number is believed.
+"""What is wrong with a comparison, before any number is believed.
 
-The commonest failures are captures that look like results: other tokens, another step, a buffer
-overwritten, half a dump. Each finding says why it matters and what to do. What can be told from
-headers, token ids and the embedding is said at the top of every compare; what values show is said at its end,
-from what was measured (``lint_rows``); what needs every byte of a dump is ``dump.lint``'s, and only
-``tensordiff lint`` asks for it.
+The commonest failures are captures that look like results: other tokens, another step, an overwritten buffer, half a
+dump. Each finding says why it matters and what to do.
 
-What the measured numbers show of each side: NaN, overflow, zeros, blocks that are the same, broken chains.
-
-Measuring has looked at every value of what is paired, so that a compare need not read it all again to ask whether its
-dumps are sound. What a number only hints at (two blocks of one RMS) is looked up in the few entries concerned. What
-is not paired is seen by ``dump.lint`` alone.
+- ``lint_pair`` uses headers, token ids and the embedding; its findings head every comparison.
+- ``lint_rows`` uses the measured numbers; its findings end every comparison: NaN, overflow, zeros, identical blocks,
+  broken chains. Measuring has read every paired value, so this reads again only the few entries that a number makes
+  suspicious (two blocks of one RMS).
+- ``dump.lint`` reads every byte of a dump, unpaired entries included; only ``tensordiff lint`` asks for that.
 """
 
 from __future__ import annotations
@@ -49,11 +46,11 @@ from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
 
-# Tables that tokens are looked up in, by the last part of their names ...
+# Embedding tables, by the last part of their names ...
 _TABLES = frozenset((
     "embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "token_embedding", "embedding", "tok_embed",
 ))  # fmt: skip
-# ... and names that a table has as well as a module that adds positions to it, or normalizes.
+# ... and names that tables share with modules which add positions to them, or normalize.
 _PERHAPS_TABLES = frozenset(("embeddings", "shared", "embed"))
 _ANY_TABLE = _TABLES | _PERHAPS_TABLES
 _IDS = frozenset(("ids", "input_ids", "token_ids", "tokens", "input_tokens", "decoder_input_ids"))
@@ -217,8 +214,8 @@ _NEAR = 1e-6  # of itself: an RMS is known better than this, and other values ha
 _APART = 1e-3  # ... and what is further off is of other values
 
 
-class _Seen(NamedTuple):
-    """What was measured of one entry."""
+class _EntryNumbers(NamedTuple):
+    """What was measured of one entry of a side."""
 
     entry: Entry
     rms: float
@@ -231,7 +228,7 @@ def lint_rows(rows: Iterable[Row]) -> Iterator[Finding]:
     """Findings about the values of both sides, from the rows of a comparison."""
     measured = [row for row in rows if row.diff is not None and row.diff.elements]
     with gc_paused():
-        reference, candidate = (list(_findings(_seen(measured, side))) for side in (0, 1))
+        reference, candidate = (list(_value_findings(_numbers_of(measured, side))) for side in (0, 1))
     for finding in reference:
         yield _named("both sides" if finding in candidate else "reference", finding)
     for finding in candidate:
@@ -243,14 +240,14 @@ def _named(side: str, finding: Finding) -> Finding:
     return finding._replace(where=f"{side}: {finding.where}" if finding.where else side)
 
 
-def _seen(rows: Sequence[Row], side: int) -> list[_Seen]:
-    """Every entry of a side, or expression, once."""
-    found: dict[int, _Seen] = {}
+def _numbers_of(rows: Sequence[Row], side: int) -> list[_EntryNumbers]:
+    """The numbers of every entry (or expression) of a side, once each."""
+    numbers: dict[int, _EntryNumbers] = {}
     for row in rows:
         entry = row.pair.candidate if side else row.pair.reference
         if row.diff is not None:
-            found[id(entry)] = _Seen(entry, _rms(row.diff, side), row.diff.nan[side], row.diff.inf[side])
-    return list(found.values())
+            numbers[id(entry)] = _EntryNumbers(entry, _rms(row.diff, side), row.diff.nan[side], row.diff.inf[side])
+    return list(numbers.values())
 
 
 def _rms(diff: Diff, side: int) -> float:
@@ -263,7 +260,7 @@ def _rms(diff: Diff, side: int) -> float:
     return 0.0 if diff.scale == 0 and diff.rel_l2 == 1 else math.nan
 
 
-def _findings(seen: list[_Seen]) -> Iterator[Finding]:
+def _value_findings(seen: list[_EntryNumbers]) -> Iterator[Finding]:
     yield from nan_findings([(one.entry.name, one.nan) for one in seen if one.nan])
     yield from inf_findings([(name, count) for name, count in _overflows(seen) if count])
     zeros = (one.entry for one in seen if one.rms == 0 and not one.nan and not one.inf and is_never_zero(one.entry))
@@ -275,7 +272,7 @@ def _findings(seen: list[_Seen]) -> Iterator[Finding]:
     yield from broken_chain_findings(_breaks(lying))
 
 
-def _overflows(seen: Sequence[_Seen]) -> Iterator[tuple[str, int]]:
+def _overflows(seen: Sequence[_EntryNumbers]) -> Iterator[tuple[str, int]]:
     """How many +inf the first that hold infinities have: the numbers do not tell them from a mask's -inf."""
     for one in islice((one for one in seen if one.inf and "mask" not in one.entry.name.lower()), SHOWN):
         yield one.entry.name, sum(map(overflows, chunks(one.entry.read())))
@@ -286,15 +283,15 @@ def _is_zero(entry: Entry) -> bool:
     return not any(part.any() for part in chunks(entry.read()))
 
 
-def _identical(seen: Sequence[_Seen]) -> Iterator[list[str]]:
+def _identical(seen: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
     """Entries of several blocks that have one RMS, and then the same bytes; no more than a few are looked up."""
     alike = (run for group in _kin(seen) for near in _runs(group) for run in _parts(near))
     return islice((names for run in alike if len(names := _same(run)) > 1), SHOWN + 1)
 
 
-def _kin(seen: Iterable[_Seen]) -> Iterable[list[_Seen]]:
+def _kin(seen: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
     """Outputs by the last part of their names: quicker told than all that ``block_part`` asks."""
-    groups: dict[tuple[str, str], list[_Seen]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[_EntryNumbers]] = defaultdict(list)
     for one in seen:
         if 0 < one.rms < math.inf and not one.entry.is_input:
             last = one.entry.layer.rpartition(".")[2]
@@ -302,7 +299,7 @@ def _kin(seen: Iterable[_Seen]) -> Iterable[list[_Seen]]:
     return groups.values()
 
 
-def _runs(group: list[_Seen]) -> Iterator[list[_Seen]]:
+def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
     """Those whose RMS lie next to each other, more than one of them, in the order of execution."""
     ranked = sorted(range(len(group)), key=lambda k: group[k].rms)
     cuts = [at for at, (a, b) in enumerate(pairwise(ranked), 1) if group[b].rms > group[a].rms * (1 + _NEAR)]
@@ -311,7 +308,7 @@ def _runs(group: list[_Seen]) -> Iterator[list[_Seen]]:
             yield [group[k] for k in sorted(ranked[begin:end])]
 
 
-def _parts(near: Iterable[_Seen]) -> Iterator[list[Entry]]:
+def _parts(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
     """Those that are one part of several blocks."""
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     for one in near:
@@ -338,9 +335,9 @@ def _bytes(part: Array) -> Array:
     return np.ascontiguousarray(part).view(np.uint8)
 
 
-def _breaks(seen: Sequence[_Seen]) -> Iterator[tuple[str, str]]:
+def _breaks(seen: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
     """Blocks that got nothing of the RMS that the one before gave, in that shape."""
-    got: dict[CallKey, list[_Seen]] = defaultdict(list)
+    got: dict[CallKey, list[_EntryNumbers]] = defaultdict(list)
     for one in seen:
         if one.entry.is_input and (place := call_of_block_before(one.entry))[0]:
             got[place].append(one)

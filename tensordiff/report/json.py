@@ -140,7 +140,7 @@ def bisect_json(outcome: BisectOutcome) -> dict[str, Any]:
     return {
         "schema": BISECT_SCHEMA,
         "assumption": ASSUMPTION,
-        "places": len(bisect.places),
+        "places": len(bisect.points),
         "first_bad": _first_bad(outcome),
         "suspects": [_place(outcome, at) for at in _suspects(outcome)],
         "probes": [_judged(outcome, at, mark) for mark, at in bisect.marks],

@@ -1,10 +1,8 @@
-"""Whether a binary search may be believed: a look at the neighbours of its answer, and a few samples beyond.
+"""What a binary search came to, and whether it may be believed: a check of its neighbours and a few samples.
 
-Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what
-came in. A bad place that turns up before the answer is taken up, and searched before. No pair is read
-twice, so at the worst this reads what a scan would.
-
-What a binary search came to: the first bad place or the suspects, one verdict, an exit status.
+Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what came in. If
+the check meets a bad pair before the answer, the search goes on before that one. No pair is read twice, so in the worst
+case this reads what a scan would.
 """
 
 from __future__ import annotations
@@ -21,45 +19,45 @@ from tensordiff.search.oracle import MARKS, VerdictOracle, search
 
 @dataclass(frozen=True)
 class NeighbourCheck:
-    """What was seen around an answer."""
+    """What a check found around the answer of a search."""
 
     looked: tuple[int, ...]
-    """Positions judged beyond those that the search asked about, in order."""
+    """Positions that the check judged beside those of the search, in order."""
     marks: Mapping[int, Mark]
-    """All that was judged, by position."""
+    """All marks, by position."""
     bad_from: int
-    """Where the search holds the first bad place to be."""
+    """The first bad position according to the search."""
 
     @property
     def earlier(self) -> int | None:
-        """A bad place before the answer."""
+        """A bad position before the answer."""
         return min((at for at, mark in self.marks.items() if mark == "bad" and at < self.bad_from), default=None)
 
     @property
     def good_again(self) -> tuple[int, ...]:
-        """Good places after a bad one."""
+        """Good positions after a bad one."""
         bad = min((at for at, mark in self.marks.items() if mark == "bad"), default=self.bad_from)
         return tuple(sorted(at for at, mark in self.marks.items() if mark == "good" and at > bad))
 
     @property
     def is_monotone(self) -> bool | None:
-        """Whether all that was judged is good up to one place and bad from there; None where all was skipped."""
+        """Whether everything judged is good up to one position and bad from there; None where all was skipped."""
         if set(self.marks.values()) <= {"skip"}:
             return None
         return self.earlier is None and not self.good_again
 
 
 def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
-    """Look at the neighbours of an answer, and at a few samples."""
+    """Judge the neighbours of an answer, and a few samples."""
     given = {position: mark for mark, position in bisect.marks}
-    around = {at: oracle.mark(at) for at in _around(bisect) if at not in given}
-    seen = {at: oracle.mark(at) for at in oracle.rows}
-    return NeighbourCheck(tuple(sorted(around)), seen | given, bisect.bad_from)
+    checked = {at: oracle.mark(at) for at in _positions_to_check(bisect) if at not in given}
+    measured = {at: oracle.mark(at) for at in oracle.rows}
+    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from)
 
 
-def _around(bisect: Bisect) -> list[int]:
-    """Where to look: about the first bad place and after it; where none is bad, in the half that was not probed."""
-    count, bad = len(bisect.places), bisect.bad_from
+def _positions_to_check(bisect: Bisect) -> list[int]:
+    """Around the first bad position and after it; where none is bad, in the half that was not probed."""
+    count, bad = len(bisect.points), bisect.bad_from
     if bisect.any_bad:
         some = [bad - 2, bad - 1, bad, bad + 1, (bad + count) // 2, count - 1]
     else:
@@ -68,44 +66,44 @@ def _around(bisect: Bisect) -> list[int]:
 
 
 def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
-    """Search; where a check meets a bad place before the answer, search again before it. Every state on the way."""
+    """Search, and search again before a bad position that the check finds earlier; yields every state."""
     while True:
         for state in search(bisect, oracle):
             bisect = state
             yield state
         earlier = check_neighbours(bisect, oracle).earlier
-        if earlier is None or _is_said_good(bisect, earlier, oracle):
+        if earlier is None or _contradicts_a_person(bisect, earlier, oracle):
             return
         bisect = bisect.before(earlier)
         yield bisect
 
 
-def _is_said_good(bisect: Bisect, earlier: int, oracle: VerdictOracle) -> bool:
-    """Whether somebody else called a place good that would be forgotten; their word is not ours to drop."""
+def _contradicts_a_person(bisect: Bisect, earlier: int, oracle: VerdictOracle) -> bool:
+    """Whether going back would drop a ``good`` that a person gave, and not the oracle: their marks are kept."""
     return any(mark == "good" and at > earlier and at not in oracle.rows for mark, at in bisect.marks)
 
 
 @dataclass(frozen=True)
 class BisectOutcome:
-    """What a search came to, done or not."""
+    """What a search came to, finished or not."""
 
     bisect: Bisect
     oracle: VerdictOracle
-    """What measures the places, whoever judged them."""
+    """Measures the pairs, whoever marked them."""
     check: NeighbourCheck | None = None
-    """None where nobody checked: each answer of a person is dear."""
+    """None where a person answers, who is not asked more than needed."""
     unread: tuple[str, ...] = ()
     """Files of the two dumps that could not be read, each with the reason."""
 
     @cached_property
     def first_bad(self) -> Row | None:
-        """The first bad place, measured."""
+        """The row of the first bad pair, if the search isolated one."""
         at = self.bisect.first_bad
         return None if at is None else self.oracle.row(at)
 
     @property
     def why_bad(self) -> str:
-        """What is wrong with the first bad place; empty where none is isolated."""
+        """What is wrong with the first bad pair; empty where none is isolated."""
         if self.first_bad is None:
             return ""
         verdict = self.first_bad.verdict
@@ -113,7 +111,7 @@ class BisectOutcome:
 
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole. A person's ``bad`` is a divergence; without one, drifting places alone are not."""
+        """Of the whole search. A ``bad`` from a person is a divergence; pairs that only drift are not."""
         if not self.bisect.is_done:
             return "unknown"
         if self.bisect.any_bad:

@@ -1,7 +1,7 @@
-"""What stands around a row: what its layer was given, the module around it, its parts, what ran before and after.
+"""The neighbours of a row: its layer's inputs and other outputs, its parent, its parts, what ran before and after.
 
-A parent is the nearest module around that has a row, children are the rows whose parent one is: a dump seldom has
-every module. Positions are those of the rows that were given.
+Dumps seldom hold every module, so the parent is the nearest module around that has a row, and the children are the rows
+whose parent this one is. Neighbours are positions in the given rows.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tensordiff.compare.row import Row
+from tensordiff.dump.model import CallKey
 
 
 class RowNeighbours(NamedTuple):
-    """Positions of rows around one, each list in order."""
+    """Positions of the rows around one, each in order."""
 
     inputs: tuple[int, ...] = ()
-    """What the same call of the layer was given; not the row itself."""
+    """Inputs of the same call of the layer, without the row itself."""
     outputs: tuple[int, ...] = ()
-    """What else the same call gave."""
+    """Outputs of the same call, without the row itself."""
     parent: int | None = None
     children: tuple[int, ...] = ()
     previous: int | None = None
-    """The output that came before."""
+    """The output of another layer before this row ..."""
     following: int | None = None
+    """... and after it."""
 
 
 def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
-    """Look around one row."""
+    """The neighbours of the row at a position."""
     row = rows[at]
-    step, place = row.pair.reference.step, _place(row)
-    same = [k for k, other in enumerate(rows) if k != at and _place(other) == place]
+    step, call = row.pair.reference.step, row.pair.reference.call_key
+    same = [k for k, other in enumerate(rows) if k != at and other.pair.reference.call_key == call]
     firsts = _first_of_each_layer(rows, step)
     layer = row.pair.reference.layer
     return RowNeighbours(
@@ -38,29 +40,24 @@ def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
         outputs=tuple(k for k in same if not rows[k].is_input),
         parent=firsts.get(_parent(layer, firsts)),
         children=tuple(_children(layer, firsts)),
-        previous=_output(rows, range(at - 1, -1, -1), place),
-        following=_output(rows, range(at + 1, len(rows)), place),
+        previous=_output(rows, range(at - 1, -1, -1), call),
+        following=_output(rows, range(at + 1, len(rows)), call),
     )  # fmt: skip
 
 
-def _place(row: Row) -> tuple[str, int, int]:
-    entry = row.pair.reference
-    return entry.layer, entry.step, entry.call
-
-
 def _first_of_each_layer(rows: Sequence[Row], step: int) -> dict[str, int]:
-    """A row for each layer: its first output, or its first input where it has no other."""
-    found: dict[str, int] = {}
+    """The position of each layer's first output, or of its first input where it has no output."""
+    first: dict[str, int] = {}
     for k, row in enumerate(rows):
         entry = row.pair.reference
-        before = found.get(entry.layer)
+        before = first.get(entry.layer)
         if entry.step == step and (before is None or (rows[before].is_input and not row.is_input)):
-            found[entry.layer] = k
-    return found
+            first[entry.layer] = k
+    return first
 
 
 def _parent(layer: str, known: dict[str, int]) -> str:
-    """The nearest module around that is known; "" where there is none."""
+    """The nearest known module around a layer; "" where there is none."""
     while layer := layer.rpartition(".")[0]:
         if layer in known:
             return layer
@@ -74,6 +71,7 @@ def _children(layer: str, known: dict[str, int]) -> Iterator[int]:
             yield k
 
 
-def _output(rows: Sequence[Row], positions: Iterable[int], place: tuple[str, int, int]) -> int | None:
-    """The first output of another layer."""
-    return next((k for k in positions if not rows[k].is_input and _place(rows[k]) != place), None)
+def _output(rows: Sequence[Row], positions: Iterable[int], call: CallKey) -> int | None:
+    """The first output of another call."""
+    outputs = (k for k in positions if not rows[k].is_input)
+    return next((k for k in outputs if rows[k].pair.reference.call_key != call), None)

@@ -1,8 +1,7 @@
-"""What answers a search's probes: a verdict, a person, a rerun. The search does not know which.
+"""What answers the probes of a search: a verdict, a person, a rerun. The search does not know which.
 
-The verdict's oracle reads the tensors of the pairs it is asked about and of no others, and each once.
-A pair is judged by itself here: what came into its layer is not known, so an error that would drift in a
-scan may diverge. For a search both are bad.
+``VerdictOracle`` reads only the pairs it is asked about, and each once. It judges a pair by itself: what came into its
+layer is not known, so an error that would drift in a full comparison may diverge here. For a search both are bad.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges":
 
 
 class Oracle(Protocol):
-    """Who judges."""
+    """Answers the probes of a search."""
 
     def ask(self, bisect: Bisect) -> Answer | None:
-        """Judge the probe, or take the last mark back; None where the oracle has no more to say."""
+        """Mark the probe, or undo the last mark; None to stop the search."""
 
 
 def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
-    """Ask until the first bad place is isolated or the oracle stops; every state on the way."""
+    """Ask until the first bad pair is isolated or the oracle stops; yields every state."""
     while not bisect.is_done and (answer := oracle.ask(bisect)) is not None:
         bisect = bisect.undo() if answer == "undo" else bisect.mark(answer)
         yield bisect
@@ -37,35 +36,35 @@ def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
 
 @dataclass(frozen=True)
 class VerdictOracle:
-    """Judges a place by its pair's own verdict: the user's limits if there are any, else the floor."""
+    """Marks a pair by its own verdict: by the user's limits if there are any, else by the floor."""
 
     engine: Engine
     pairs: tuple[Pair, ...]
     rows: dict[int, Row] = field(default_factory=dict)
-    """What was measured, by position."""
+    """Rows measured so far, by position."""
 
     @classmethod
     def over(cls, engine: Engine, pairs: Sequence[Pair]) -> VerdictOracle:
-        """Over the outputs, since what a layer was given is another's output; over all where there are none."""
+        """Over the outputs, since an input is another layer's output; over all pairs where there are none."""
         outputs = tuple(pair for pair in pairs if not pair.reference.is_input)
         return cls(engine, outputs or tuple(pairs))
 
     def start(self) -> Bisect:
-        """A search in which nothing is marked."""
+        """A search without any mark."""
         return Bisect(tuple(ProbePoint(pair.index, _name(pair)) for pair in self.pairs))
 
     def row(self, position: int) -> Row:
-        """Measure one pair, unless it was."""
+        """The row of one pair, measured once."""
         if position not in self.rows:
             self.rows[position] = next(self.engine.rows([self.pairs[position]]))
         return self.rows[position]
 
     def mark(self, position: int) -> Mark:
-        """Judge one pair."""
+        """The mark of one pair."""
         return MARKS[self.row(position).verdict.name]
 
     def ask(self, bisect: Bisect) -> Mark | None:
-        """Judge the probe."""
+        """The mark of the probe; None when the search is done."""
         return None if bisect.probe is None else self.mark(bisect.probe)
 
 

@@ -1,10 +1,8 @@
-"""The first culprit: where inputs agree and the output does not.
+"""What a whole comparison came to: one verdict, the culprits, an exit status.
 
-A module that holds a culprit diverges too; the innermost that diverges is the one to name. Where all
-within a module agrees and the module does not, what it does between its parts is wrong, and it is
-named itself.
-
-What a whole comparison came to: one verdict, the first culprit, an exit status.
+A culprit is an output that diverges although its inputs agree. A module that holds a culprit diverges, too, so the
+innermost one is named. Where everything inside a module agrees and the module does not, the fault is between its parts,
+and the module itself is named.
 """
 
 from __future__ import annotations
@@ -16,40 +14,27 @@ from functools import cached_property
 
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.row import Row
+from tensordiff.dump.model import CallKey
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
-    """Every output that diverges by itself, in order; inputs, which no layer computes, only where no output does."""
+    """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
-    places = sorted(_place(row) for row in outputs)
-    return [row for row in outputs if not _holds_any(row, places)] or wrong
+    modules = sorted(_step_and_layer(row) for row in outputs)
+    return [row for row in outputs if not _contains_any(row, modules)] or wrong
 
 
-def independent(rows: Sequence[Row]) -> list[Row]:
-    """The culprits, one row for each run of a layer: its first."""
-    first: dict[tuple[str, int, int], Row] = {}
-    for row in culprits(rows):
-        entry = row.pair.reference
-        first.setdefault((entry.layer, entry.step, entry.call), row)
-    return list(first.values())
-
-
-def first_culprit(rows: Sequence[Row]) -> Row | None:
-    """The first place that is wrong by itself."""
-    return next(iter(culprits(rows)), None)
-
-
-def _place(row: Row) -> tuple[int, str]:
+def _step_and_layer(row: Row) -> tuple[int, str]:
     return row.pair.reference.step, row.pair.reference.layer
 
 
-def _holds_any(row: Row, places: Sequence[tuple[int, str]]) -> bool:
-    """Whether one of the sorted places lies in a module."""
-    step, layer = _place(row)
-    inside = f"{layer}."
-    at = bisect_left(places, (step, inside))
-    return at < len(places) and places[at][0] == step and places[at][1].startswith(inside)
+def _contains_any(row: Row, modules: Sequence[tuple[int, str]]) -> bool:
+    """Whether one of the sorted modules is inside that of a row."""
+    step, layer = _step_and_layer(row)
+    prefix = f"{layer}."
+    at = bisect_left(modules, (step, prefix))
+    return at < len(modules) and modules[at][0] == step and modules[at][1].startswith(prefix)
 
 
 @dataclass(frozen=True)
@@ -62,17 +47,20 @@ class Outcome:
 
     @cached_property
     def culprit(self) -> Row | None:
-        """The first place that is wrong by itself."""
+        """The first culprit."""
         return next(iter(self.culprits), None)
 
     @cached_property
     def culprits(self) -> tuple[Row, ...]:
-        """Every place that is wrong by itself, the first first; one row a layer."""
-        return tuple(independent(self.rows))
+        """One row, its first, for each call of a layer that is a culprit, in order."""
+        first: dict[CallKey, Row] = {}
+        for row in culprits(self.rows):
+            first.setdefault(row.pair.reference.call_key, row)
+        return tuple(first.values())
 
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole: one culprit is enough to diverge, one pair or file nobody could judge to be unsure."""
+        """Of the whole: one culprit makes it ``diverges``, one pair or file that could not be judged ``unknown``."""
         if self.culprit is not None:
             return "diverges"
         names = {row.verdict.name for row in self.rows}

@@ -67,16 +67,16 @@ class RerunOracle:
         """Judge the probe."""
         if bisect.probe is None:
             return None
-        number = bisect.places[bisect.probe].number
+        number = bisect.points[bisect.probe].number
         return self.mark(next(pair for pair in self.session.pairs if pair.index == number))
 
     def told(self, bisect: Bisect) -> str:
         """Where the fault lies, once one suspect is left: in the layer itself, or in what happens just before it."""
         at = bisect.first_bad
-        if at is None or bisect.places[at].number not in self.healed:
+        if at is None or bisect.points[at].number not in self.healed:
             return ""
-        here = printable(bisect.places[at].name)
-        since = f" after {printable(bisect.places[at - 1].name)}" if at else ""
+        here = printable(bisect.points[at].name)
+        since = f" after {printable(bisect.points[at - 1].name)}" if at else ""
         return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
 
     def mark(self, pair: Pair) -> Mark:

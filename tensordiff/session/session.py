@@ -20,7 +20,7 @@ from tensordiff.compare.engine import Engine
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.compare.look.elements import Element, worst_elements
-from tensordiff.compare.look.logits import LogitsDiff, compare_logits, is_logits, summed_up
+from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump import Dump, open_dump
@@ -208,7 +208,7 @@ class Session:
                 before = largest.setdefault(entry.step, row)
                 largest[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
         values = (values_of(row.pair) for row in largest.values())
-        return summed_up(compare_logits(*sides, most=_LOGITS_READ) for sides in values if sides is not None)
+        return combined(compare_logits(*sides, most=_LOGITS_READ) for sides in values if sides is not None)
 
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""

@@ -64,13 +64,13 @@ def test_a_place_is_judged_by_itself() -> None:
 def test_outputs_are_searched() -> None:
     tensors = {"a-input_0": A, "a-output": A, "b-input_0": A, "b-output_0": A, "b-output_1": A}
     made = VerdictOracle.over(Engine(), pairs(tensors, tensors))
-    assert [(place.number, place.name) for place in made.start().places] == [(1, "a"), (3, "b"), (4, "b output_1")]
+    assert [(place.number, place.name) for place in made.start().points] == [(1, "a"), (3, "b"), (4, "b output_1")]
 
 
 def test_inputs_are_searched_where_there_are_no_outputs() -> None:
     tensors = {"a-input_0": A, "b-input_0": A}
     made = VerdictOracle.over(Engine(), pairs(tensors, tensors))
-    assert [place.name for place in made.start().places] == ["a input_0", "b input_0"]
+    assert [place.name for place in made.start().points] == ["a input_0", "b input_0"]
 
 
 def test_only_what_is_probed_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def found(session: Session) -> str:
     oracle = RerunOracle.over(session, lambda run: run.result())
     last = list(search(oracle.places().start(), oracle))[-1]
     assert last.first_bad is not None
-    return last.places[last.first_bad].name
+    return last.points[last.first_bad].name
 
 
 def test_a_probe_is_judged_by_the_threshold_of_the_request(dumps: Path) -> None:

@@ -155,7 +155,7 @@ def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
     if wish.as_json and wish.asks_nobody:
         return
     lines = [
-        f"{len(state.places)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
+        f"{len(state.points)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
         f"assuming that {ASSUMPTION}",
     ]
     if session.alignment.order_from == "names":
@@ -194,7 +194,7 @@ def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
             state = reached
             mark, position = state.marks[-1]
             if not wish.as_json:
-                echo(f"{mark:4}  {printable(state.places[position].name)}  ({len(state.suspects)} suspects left)")
+                echo(f"{mark:4}  {printable(state.points[position].name)}  ({len(state.suspects)} suspects left)")
     if not wish.as_json and (sentence := oracle.told(state)):
         echo(sentence)
     return state

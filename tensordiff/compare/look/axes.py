@@ -1,8 +1,7 @@
-"""What the axes of a tensor are: tokens, channels, heads, told from the dump around it.
+"""The axes of a tensor: which are tokens, channels and heads, told from the dump around it.
 
-Nothing here is guessed that the dump does not show: how many tokens a step has is the length of its ids, how many
-channels a head has is what a norm over heads, the rotary angles or the attention weights say. Headers at most
-are read.
+Only what the dump shows is used: the number of tokens of a step is the length of its ids; the channels of a head are
+what a norm over heads, the rotary angles or the attention weights show. Only headers are read.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ _QUERY = re.compile(r"(^|[._])(q|query)(_proj)?$")
 
 
 class NamedShape(NamedTuple):
-    """A tensor's shape as it is shown, with a name for each axis. Elements stand in the same order in every form."""
+    """A shape with a name for each axis. Splitting or adding axes does not change the order of the elements."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
 
     def with_heads(self, heads: int) -> NamedShape | None:
-        """The last axis as heads and what each has; None where it does not come out even."""
+        """With the last axis split into heads; None where that leaves a remainder."""
         if heads < 2 or not self.shape or self.shape[-1] % heads:
             return None
         return NamedShape(
             (*self.names[:-1], "head", "head channel"), (*self.shape[:-1], heads, self.shape[-1] // heads)
         )
 
-    def at_least_flat(self) -> NamedShape:
-        """With two axes or more."""
+    def at_least_2d(self) -> NamedShape:
+        """With at least two axes."""
         missing = max(0, 2 - len(self.shape))
         return NamedShape(("",) * missing + self.names, (1,) * missing + self.shape)
 
     def index_in(self, other: NamedShape, index: Sequence[int]) -> tuple[int, ...]:
-        """The same place in another form."""
+        """The same element's index in another shape."""
         flat = 0
         for at, size in zip(index, self.shape, strict=True):
             flat = flat * size + at
@@ -50,7 +49,7 @@ class NamedShape(NamedTuple):
 
 
 def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> NamedShape:
-    """Name the axes of a tensor that an entry holds, in the shape it is compared in."""
+    """Name the axes of an entry's tensor, in the shape it is compared in."""
     names = ["batch" if axis == 0 else f"axis {axis}" for axis in range(len(shape))]
     is_ids = len(shape) < 3 and tokens is not None and shape[-1:] == (tokens,)
     if is_ids:
@@ -62,7 +61,7 @@ def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Named
 
 
 def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) -> None:
-    """Name what lies before the last axis."""
+    """Name the axes before the last."""
     found = [axis for axis in range(len(shape) - 1) if shape[axis] == tokens and tokens != 1]
     token = found[-1] if found else None
     if token is None:
@@ -80,7 +79,7 @@ def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) ->
 
 
 def tokens_of(dump: Dump, step: int) -> int | None:
-    """How many tokens a step has, from the ids it was given; None where no ids were dumped."""
+    """How many tokens a step has, by the ids it was given; None where no ids were dumped."""
     for entry in dump.entries:
         is_given = entry.step == step and entry.is_input
         if is_given and (_IDS.search(entry.port) or "embed" in entry.layer):
@@ -92,13 +91,13 @@ def tokens_of(dump: Dump, step: int) -> int | None:
 
 
 def token_ids_of(dump: Dump, step: int) -> tuple[int, ...]:
-    """The ids themselves, where the dump says what it was asked."""
+    """The token ids of a step, where the dump has them."""
     ids = dump.facts.get("token_ids")
     return tuple(ids) if step == 0 and isinstance(ids, list) and all(isinstance(i, int) for i in ids) else ()
 
 
 def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
-    """Into how many heads an entry's channels fall; None where it has none, or nothing shows how many."""
+    """How many heads an entry's channels form; None where it has none, or the dump does not show how many."""
     has_heads = _JOINED.search(entry.layer) if entry.is_input else _SPLIT.search(entry.layer)
     if not has_heads:
         return None
@@ -108,7 +107,7 @@ def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
 
 
 def _head_sizes(entry: Entry, dump: Dump) -> Iterator[int | None]:
-    """Channels of a head: what is surest first."""
+    """Candidates for the channels of a head, the surest first."""
     around = entry.layer.rpartition(".")[0]
     near = [other for other in dump.entries if other.step == entry.step and _lies_near(other, around)]
     for other in near:
@@ -126,7 +125,7 @@ def _lies_near(other: Entry, around: str) -> bool:
 
 
 def _by_weights(near: Sequence[Entry]) -> int | None:
-    """Attention weights have one matrix a head; the queries are then shared out among so many."""
+    """By attention weights, which have one matrix per head: the queries are divided among as many."""
     specs = [(other, spec) for other in near if not other.is_input and (spec := _spec(other))]
     square = (s.shape for _, s in specs if len(s.shape) == 4 and s.shape[-1] == s.shape[-2])
     queries = (s.shape[-1] for other, s in specs if _QUERY.search(other.layer) and len(s.shape) >= 2)

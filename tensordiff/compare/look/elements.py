@@ -1,8 +1,8 @@
-"""A closer look at one pair, on request: worst elements, error along an axis, how errors are spread, some values.
+"""A closer look at one pair, on request: worst elements, error along an axis, a histogram of errors, some values.
 
-These read the pair again, in parts; the numbers every pair gets are ``measure``'s. What goes over the whole pair
-yields what it has after each part, so that whoever asks may show it, or stop. Complex numbers are seen as
-pairs of reals along a last axis, as ``measure`` sees them.
+These read the pair again, in chunks; the numbers that every pair gets come from ``measure``. Whatever goes over the
+whole pair yields an intermediate result after each chunk, so that the caller may show it, or stop. Complex numbers
+become pairs of reals along a last axis, as in ``measure``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Element:
 
     @property
     def relative(self) -> float:
-        """The error over the reference, as ``max_rel`` has it."""
+        """The relative error, as ``max_rel`` defines it."""
         size = abs(self.reference)
         return self.error / max(size if math.isfinite(size) else 0.0, REL_GUARD)
 
@@ -48,18 +48,18 @@ class AxisErrors(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A small rectangle of both sides, as they are stored, and how they differ."""
+    """A small rectangle of both sides as they are stored, and their difference."""
 
     reference: Array
     candidate: Array
     difference: Floats
     """candidate - reference; 0 where both are the same and not finite."""
     relative: Floats
-    """|difference| over the reference, as ``max_rel`` has it."""
+    """The relative error, as ``max_rel`` defines it."""
 
 
 def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
-    """The k largest errors, largest first; NaN is larger than anything; the first of equals first."""
+    """The k largest errors, largest first. NaN counts as largest; equal errors keep their order."""
     ref, cand = as_reals(ref, cand)
     found: list[tuple[float, int, float, float, float]] = []
     for offset, r, c, error in element_errors(ref, cand):
@@ -72,14 +72,14 @@ def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
 
 
 def worst_in(ref: Array, cand: Array, block: Block) -> tuple[int, ...]:
-    """Where in a rectangle the largest error stands; its first place where there is none."""
+    """The index of the largest error in a rectangle; its first element where there is no error."""
     found = worst_elements(ref[block], cand[block], 1)
     within = found[0].index if found else (0,) * ref.ndim
     return tuple(part.start + at for part, at in zip(block, within, strict=True))
 
 
 def errors_along(ref: Array, cand: Array, axis: int) -> Iterator[AxisErrors]:
-    """The error of each slice along an axis, of all that was read so far."""
+    """The error of each slice along an axis, over what was read so far."""
     axis %= ref.ndim
     length = ref.shape[axis]
     squares, largest = np.zeros(length), np.zeros(length)
@@ -108,27 +108,27 @@ def window(
 
 
 def _flat_window(part: Array, down: int, across: int | None) -> Array:
-    """A rectangle in two dimensions, copied: what is shown outlives the file."""
+    """A rectangle in two dimensions, copied, since it may outlive the file mapping."""
     rows = part.shape[down]
     turned = across is not None and across < down
     return np.array(part.reshape(-1, rows).T if turned else part.reshape(rows, -1))
 
 
 def element_errors(ref: Array, cand: Array) -> Iterator[tuple[int, Floats, Floats, Floats]]:
-    """Flat parts of the pair with their |error|; equal non-finite values have none."""
+    """Flat chunks of the pair with their |error|; equal non-finite values have none."""
     for offset, r, c in flat_chunks(ref, cand):
         yield offset, *errors(r, c)
 
 
-# --- how errors are spread -------------------------------------------------------------------------
+# --- histogram ------------------------------------------------------------------------------------
 
 PER_DECADE = 10
-"""Into how many bins a decade is counted at first; ``Histogram.merged`` makes them fewer."""
+"""Bins per decade while counting; ``Histogram.merged`` makes them fewer."""
 _LOWEST, _HIGHEST = -324 * PER_DECADE, 308 * PER_DECADE + 2  # all that float64 holds
 
 
 def _edge(k: int, per_decade: int) -> float:
-    """Where bin k begins: powers of ten as they are written."""
+    """Where bin k begins; powers of ten are exact."""
     decade, within = divmod(k, per_decade)
     return float(f"1e{decade}") if not within else 10.0 ** (k / per_decade)
 
@@ -137,10 +137,10 @@ _EDGES = np.array([*(_edge(k, PER_DECADE) for k in range(_LOWEST, _HIGHEST + 1))
 
 
 class Histogram(NamedTuple):
-    """How many errors lie in each bin. ``zero`` are equal; NaN and infinite stand apart on one side."""
+    """How many errors are in each bin. ``zero`` counts equal elements; ``nan`` and ``inf`` those of one side only."""
 
     first: int
-    """The number of the first bin: bin k holds errors from 10^(k / per_decade) up to the next."""
+    """The number of the first bin; bin k begins at 10^(k / per_decade)."""
     counts: tuple[int, ...]
     zero: int
     nan: int
@@ -148,7 +148,7 @@ class Histogram(NamedTuple):
     per_decade: int = PER_DECADE
 
     def merged(self, per_decade: int) -> Histogram:
-        """The same in fewer bins; ``per_decade`` divides the present number."""
+        """The same with fewer bins; ``per_decade`` must divide the present number."""
         factor = self.per_decade // per_decade
         sums: dict[int, int] = {}
         for k, count in enumerate(self.counts, self.first):
@@ -161,7 +161,7 @@ class Histogram(NamedTuple):
 
 
 def histogram(ref: Array, cand: Array) -> Iterator[Histogram]:
-    """Errors counted by size, of all that was read so far."""
+    """Errors counted by magnitude, over what was read so far."""
     counts = np.zeros(_HIGHEST - _LOWEST + 1, np.int64)
     zero = nan = inf = 0
     yield Histogram(0, (), 0, 0, 0)
@@ -183,7 +183,7 @@ def _histogram(counts: NDArray[np.int64], zero: int, nan: int, inf: int) -> Hist
 
 
 def _bins(positive: Floats) -> NDArray[np.int64]:
-    """The bin of each error. The logarithm may miss an edge by a hair; the edges themselves decide."""
+    """The bin of each error. The logarithm may be off by one at an edge, so the edges themselves decide."""
     found: NDArray[np.int64] = np.floor(np.log10(positive) * PER_DECADE).astype(np.int64) - _LOWEST
     found += positive >= _EDGES[found + 1]
     found -= positive < _EDGES[found]

@@ -1,7 +1,7 @@
-"""|error| over two axes of a pair, in as many cells as a picture has: each the largest error of its block.
+"""|error| over two axes of a pair, in as many cells as a picture has.
 
-A cell is the largest of all elements that fall into it, over every other axis too, so that a single wrong element
-is seen at any zoom. NaN is larger than anything.
+A cell is the largest error of all elements in it, over every other axis, too, so that a single wrong element is visible
+at any zoom. NaN counts as largest.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Cuts = NDArray[np.int64]
 
 
 class Plane(NamedTuple):
-    """Two axes of a shape, and where their cells begin and end, in order."""
+    """Two axes of a shape, cut into cells."""
 
     down: int
     across: int
     rows: tuple[int, ...]
-    """The first place of each row of cells, and where the last ends."""
+    """Where each row of cells begins, and where the last ends."""
     columns: tuple[int, ...]
 
     def block(self, row: int, column: int, shape: tuple[int, ...]) -> Block:
-        """All elements of one cell."""
+        """The rectangle of elements in one cell."""
         ranges = {
             self.down: slice(self.rows[row], self.rows[row + 1]),
             self.across: slice(self.columns[column], self.columns[column + 1]),
@@ -37,12 +37,12 @@ class Plane(NamedTuple):
 
 
 def heat(ref: Array, cand: Array, plane: Plane) -> Iterator[Floats]:
-    """The largest error in each cell, of all that was read so far."""
+    """The largest error in each cell, over what was read so far."""
     rows, columns = np.array(plane.rows), np.array(plane.columns)
     cells = np.zeros((len(rows) - 1, len(columns) - 1))
     yield cells.copy()
-    seen = _within(plane, ref.ndim)
-    ref, cand = ref[seen], cand[seen]
+    covered = _covered(plane, ref.ndim)
+    ref, cand = ref[covered], cand[covered]
     for block in blocks(ref.shape):
         _, _, error = errors(ref[block], cand[block])
         flat = _over_other_axes(error, plane)
@@ -50,8 +50,8 @@ def heat(ref: Array, cand: Array, plane: Plane) -> Iterator[Floats]:
         yield cells.copy()
 
 
-def _within(plane: Plane, ndim: int) -> Block:
-    """Only what is looked at."""
+def _covered(plane: Plane, ndim: int) -> Block:
+    """The part of the tensor that the cells cover."""
     ranges = {
         plane.down: slice(plane.rows[0], plane.rows[-1]),
         plane.across: slice(plane.columns[0], plane.columns[-1]),
@@ -66,16 +66,16 @@ def _over_other_axes(error: Floats, plane: Plane) -> Floats:
 
 
 def _take(flat: Floats, top: int, rows: Cuts, left: int, columns: Cuts, cells: Floats) -> None:
-    """Reduce a part to cells and take them in; ``np.maximum`` keeps a NaN."""
+    """Reduce a block to cells and merge them; ``np.maximum`` keeps a NaN."""
     row_cuts, row = _cuts(rows, top, flat.shape[0])
     column_cuts, column = _cuts(columns, left, flat.shape[1])
-    found = np.maximum.reduceat(np.maximum.reduceat(flat, row_cuts, axis=0), column_cuts, axis=1)
+    largest = np.maximum.reduceat(np.maximum.reduceat(flat, row_cuts, axis=0), column_cuts, axis=1)
     into = cells[row : row + len(row_cuts), column : column + len(column_cuts)]
-    np.maximum(into, found, out=into)
+    np.maximum(into, largest, out=into)
 
 
 def _cuts(edges: Cuts, start: int, length: int) -> tuple[Cuts, int]:
-    """Where cells begin inside a part, and the number of the first."""
+    """Where cells begin inside a block, and the number of the first."""
     first = int(np.searchsorted(edges, start, side="right")) - 1
     last = int(np.searchsorted(edges, start + length, side="left"))
     return np.maximum(edges[first:last] - start, 0), first

@@ -1,9 +1,9 @@
 """Logits: how far apart two models are in what they would say next.
 
-A row along the last axis is one token's logits. As MAX's ``verify`` has it: the KL divergence of the candidate's
-distribution from the reference's, the cosine distance, each by token; and whether the likeliest tokens are the
-same. All of it in float64. The divergence is summed from terms that are never negative, so that the 1e-15 of two
-healthy float32 runs is a number and not what rounding left of one.
+A row along the last axis is one token's logits. As in MAX's ``verify``: the KL divergence of the candidate's
+distribution from the reference's and the cosine distance, by token; and whether the likeliest tokens are the same. All
+in float64. The divergence is summed from terms that are never negative, so that the 1e-15 of two healthy float32 runs
+is a number and not a remainder of rounding.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Flags = NDArray[np.bool_]
 
 
 class LogitsDiff(NamedTuple):
-    """Two sets of logits beside each other."""
+    """How two sets of logits differ."""
 
     tokens: int
     """How many were measured."""
     of: int
     """How many there are."""
     kl_div: float
-    """KL(reference || candidate) in nats, of the worst token. NaN where one has no distribution."""
+    """KL(reference || candidate) in nats, of the worst token. NaN where a row has no distribution."""
     kl_div_mean: float
     cosine_distance: float
     """Of the worst token."""
@@ -52,24 +52,24 @@ class LogitsDiff(NamedTuple):
 
 
 def is_logits(name: str, port: str, shape: Sequence[int]) -> bool:
-    """Whether an entry holds logits, by what it is called and how long its last axis is."""
+    """Whether an entry holds logits, by its name and the length of its last axis."""
     is_named = port == "output_logits" or (name.rpartition(".")[2] in _LAYERS and not port.startswith("input"))
     return is_named and len(shape) > 0 and shape[-1] >= SMALLEST_VOCABULARY
 
 
 def has_distributions(array: Array) -> bool:
-    """Whether a softmax along the last axis says anything."""
+    """Whether a softmax along the last axis makes sense."""
     return array.ndim > 0 and array.shape[-1] > 1 and array.dtype.kind != "c"
 
 
 def compare_logits(ref: Array, cand: Array, most: int | None = None) -> LogitsDiff:
-    """Measure a pair of one shape. With ``most``, no more elements: tokens evenly spaced, the last included."""
+    """Compare a pair of one shape. ``most`` limits the elements read: evenly spaced tokens, with the last."""
     ref, cand = _by_token(ref), _by_token(cand)
     tokens, vocabulary = ref.shape
     chosen = _chosen(tokens, tokens if most is None else max(1, most // vocabulary))
     step = max(1, _PART // vocabulary)
     parts = [chosen[begin : begin + step] for begin in range(0, len(chosen), step)]
-    return joined([_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
+    return _joined([_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
 
 
 def _by_token(array: Array) -> Array:
@@ -82,7 +82,7 @@ def _chosen(tokens: int, most: int) -> NDArray[np.int64]:
     return (np.arange(1, most + 1) * tokens) // most - 1
 
 
-def joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
+def _joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
     """Several sets of tokens as one."""
     tokens = sum(part.tokens for part in parts)
 
@@ -90,15 +90,16 @@ def joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
         return sum(getattr(part, field) * part.tokens for part in parts) / tokens if tokens else math.nan
 
     return LogitsDiff(
-        tokens, of,
-        _worst([part.kl_div for part in parts]), mean("kl_div_mean"),
-        _worst([part.cosine_distance for part in parts]), mean("cosine_distance_mean"),
-        mean("top_1"), mean("top_k"), k,
+        tokens=tokens, of=of,
+        kl_div=_worst([part.kl_div for part in parts]), kl_div_mean=mean("kl_div_mean"),
+        cosine_distance=_worst([part.cosine_distance for part in parts]),
+        cosine_distance_mean=mean("cosine_distance_mean"),
+        top_1=mean("top_1"), top_k=mean("top_k"), k=k,
     )  # fmt: skip
 
 
 def _worst(values: Sequence[float]) -> float:
-    """The largest; a NaN is larger than any, and nothing at all is NaN too."""
+    """The largest value; NaN counts as largest, and is returned for no values."""
     return max(values, key=lambda value: (math.isnan(value), value), default=math.nan)
 
 
@@ -106,9 +107,12 @@ def _part(ref: Array, cand: Array, of: int) -> LogitsDiff:
     x, y = ref.astype(np.float64), cand.astype(np.float64)
     with np.errstate(all="ignore"):
         kl, cosine, (top_1, top_k) = kl_divergence(x, y), cosine_distances(x, y), _agreement(x, y)
-        means = float(kl.mean()), float(cosine.mean())
-    worst = _worst(kl.tolist()), _worst(cosine.tolist())
-    return LogitsDiff(len(x), of, worst[0], means[0], worst[1], means[1], top_1, top_k, min(K, x.shape[-1]))
+        kl_mean, cosine_mean = float(kl.mean()), float(cosine.mean())
+    return LogitsDiff(
+        tokens=len(x), of=of, kl_div=_worst(kl.tolist()), kl_div_mean=kl_mean,
+        cosine_distance=_worst(cosine.tolist()), cosine_distance_mean=cosine_mean,
+        top_1=top_1, top_k=top_k, k=min(K, x.shape[-1]),
+    )  # fmt: skip
 
 
 def kl_divergence(x: Floats, y: Floats) -> Floats:
@@ -135,8 +139,8 @@ def _log_softmax(x: Floats) -> Floats:
 def _small_divergence(x: Floats, y: Floats, p: Floats) -> tuple[Floats, Flags]:
     """The divergence where logits differ by less than 1 but for a shift, and where that is so.
 
-    With t = log q - log p, KL = sum of p * (e^t - 1 - t), as both p and q sum to 1; no term is negative. t is had from
-    the difference of the logits, not from that of two logarithms, which would cancel.
+    With t = log q - log p, KL = sum of p * (e^t - 1 - t), as both p and q sum to 1; no term is negative. t is computed
+    from the difference of the logits, since that of two logarithms would cancel.
     """
     shift = np.take_along_axis(y - x, x.argmax(-1)[..., None], -1)
     e = np.where(np.isinf(x) & (x == y), 0.0, y - x - shift)
@@ -148,7 +152,7 @@ def _small_divergence(x: Floats, y: Floats, p: Floats) -> tuple[Floats, Flags]:
 
 
 def cosine_distances(x: Floats, y: Floats) -> Floats:
-    """1 - cos of each row. Infinities of one sign in one place agree and add nothing; what else is not finite: NaN."""
+    """1 - cos of each row. Equal infinities add nothing; rows with other non-finite values give NaN."""
     same = np.isinf(x) & (x == y)
     u, v = (_unit(np.where(same, 0.0, side)) for side in (x, y))
     is_zero = [~side.any(-1) for side in (u, v)]
@@ -165,7 +169,7 @@ def _unit(x: Floats) -> Floats:
 
 
 def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
-    """Top-1 and top-k agreement. A row with a NaN chooses nothing, and agrees with nothing."""
+    """Top-1 and top-k agreement. A row with a NaN agrees with nothing."""
     chooses = ~(np.isnan(x).any(-1) | np.isnan(y).any(-1))
     k = min(K, x.shape[-1])
     top_1 = (x.argmax(-1) == y.argmax(-1)) & chooses
@@ -174,13 +178,13 @@ def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def _is_top(x: Floats, k: int) -> Flags:
-    """Which are among the k largest; all that tie with the last of them are."""
+    """Which values are among the k largest, with all that tie with the last of them."""
     least = np.partition(x, -k, axis=-1)[..., -k : x.shape[-1] - k + 1]
     found: Flags = x >= least
     return found
 
 
-def summed_up(measured: Iterator[LogitsDiff]) -> LogitsDiff | None:
-    """What several pairs come to; None where there is none."""
-    parts = list(measured)
-    return joined(parts, parts[0].k, sum(part.of for part in parts)) if parts else None
+def combined(diffs: Iterator[LogitsDiff]) -> LogitsDiff | None:
+    """Several pairs as one; None where there is none."""
+    parts = list(diffs)
+    return _joined(parts, parts[0].k, sum(part.of for part in parts)) if parts else None

@@ -1,8 +1,8 @@
-"""Statistics of one tensor, in float64 and in parts: what ``inspect`` and a look into a layer show of an entry.
+"""Statistics of one tensor, in float64 and in chunks: extremes, mean and RMS, and how its values are distributed.
 
-How one tensor's values are spread: beside its ``Statistics`` the standard deviation, zeros and quantiles.
-
-Everything but the quantiles of a large tensor is of all its elements; those are of a sample taken evenly, and say so.
+``inspect`` shows the ``Statistics`` of every entry; the layer screen adds standard deviation, zeros and quantiles
+(``Distribution``). Everything covers all elements, but for the quantiles of a large tensor: those are of an evenly
+spaced sample, and say so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tensordiff.dump.dtypes import Array
 
-_PART = 1 << 18
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ NOTHING = Statistics(None, None, None, None, 0, 0)
 
 
 class _Sums:
-    """Sum and sum of squares, held as multiples of a power of two: neither overflows, neither vanishes."""
+    """Sum and sum of squares, as multiples of a power of two, so that neither overflows nor vanishes."""
 
     def __init__(self) -> None:
         self.count, self.exponent, self.total, self.squares = 0, -(1 << 12), 0.0, 0.0
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Take in some finite values."""
+        """Add some finite values."""
         self.count += values.size
         if peak := float(np.abs(values).max()):
             self._hold(math.frexp(peak)[1])
@@ -71,7 +71,7 @@ class _Sums:
 
 
 def statistics(array: Array) -> Statistics:
-    """Read a tensor once. Real and imaginary parts of complex numbers count each by itself."""
+    """Read a tensor once. Real and imaginary parts of complex numbers count separately."""
     found = NOTHING
     for found in statistics_so_far(array):  # noqa: B007 - the last one is of the whole
         pass
@@ -79,9 +79,9 @@ def statistics(array: Array) -> Statistics:
 
 
 def statistics_so_far(array: Array) -> Iterator[Statistics]:
-    """The same after each part, for those who would stop."""
+    """The same after each chunk, for callers that may stop."""
     sums, ends, nan, inf = _Sums(), list[float](), 0, 0
-    for part, values in real_parts(array):
+    for part, values in real_chunks(array):
         nan += int(np.count_nonzero(np.isnan(values)))
         inf += int(np.count_nonzero(np.isinf(values)))
         values = values[np.isfinite(values)]
@@ -94,16 +94,16 @@ def statistics_so_far(array: Array) -> Iterator[Statistics]:
             yield Statistics(None, None, None, None, nan, inf)
 
 
-def real_parts(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
-    """A tensor in flat parts, as stored and in float64; complex numbers as two reals each."""
+def real_chunks(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
+    """A tensor in flat chunks, as stored and in float64; a complex number is two reals."""
     flat = array.reshape(-1)
-    for begin in range(0, flat.size, _PART):
-        part = flat[begin : begin + _PART]
+    for begin in range(0, flat.size, _CHUNK):
+        part = flat[begin : begin + _CHUNK]
         yield part, part.astype(np.complex128 if array.dtype.kind == "c" else np.float64).view(np.float64)
 
 
 def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list[float]:
-    """The least and the largest so far. Integers past 2^53 are told as they are, not as the nearest float."""
+    """The smallest and the largest value so far. Integers beyond 2^53 stay integers, not the nearest float."""
     of: Array = part if part.dtype.kind in "iu" else values
     ends = [*before, of.min().item(), of.max().item()]
     return [min(ends), max(ends)]
@@ -111,11 +111,11 @@ def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SAMPLED = 1 << 21
-"""Elements that quantiles are taken of; of a tensor with more, so many at even distances."""
+"""Elements that quantiles are computed from; of a larger tensor, an evenly spaced sample of this size."""
 
 
 class Distribution(NamedTuple):
-    """Of the finite elements; None where there is none, or where it is not known yet."""
+    """Of the finite elements; None where there is none, or it is not known yet."""
 
     statistics: Statistics
     elements: int
@@ -128,7 +128,7 @@ class Distribution(NamedTuple):
 
 
 def distribution(array: Array) -> Iterator[Distribution]:
-    """Read a tensor twice. What is yielded is of all that was read so far; the last is whole."""
+    """Read a tensor twice. Yields what is known so far; the last one is complete."""
     elements = array.size * (2 if array.dtype.kind == "c" else 1)
     found, zeros = NOTHING, 0
     yield Distribution(found, elements)
@@ -139,7 +139,7 @@ def distribution(array: Array) -> Iterator[Distribution]:
     quantiles, sampled = _quantiles(array)
     exponent = math.frexp(max(abs(found.minimum), abs(found.maximum)))[1]
     squares = 0.0
-    for _, values in real_parts(array):
+    for _, values in real_chunks(array):
         values = values[np.isfinite(values)]
         zeros += int(np.count_nonzero(values == 0))
         apart = np.ldexp(values, -exponent) - math.ldexp(found.mean, -exponent)
@@ -152,13 +152,13 @@ def distribution(array: Array) -> Iterator[Distribution]:
 def _quantiles(array: Array) -> tuple[tuple[float, ...], bool]:
     flat = array.reshape(-1)
     step = -(-flat.size // SAMPLED)
-    some = np.concatenate([values for _, values in real_parts(flat[::step])])
+    some = np.concatenate([values for _, values in real_chunks(flat[::step])])
     finite = some[np.isfinite(some)]
     return tuple(_interpolated(np.sort(finite)) if finite.size else ()), step > 1
 
 
 def _interpolated(ordered: NDArray[np.float64]) -> Iterator[float]:
-    """Between neighbours by their distance; each is scaled before the two are added, so that none overflows."""
+    """Linear interpolation; each neighbour is scaled before they are added, so that nothing overflows."""
     for share in QUANTILES:
         place = share * (ordered.size - 1)
         low = math.floor(place)

@@ -246,14 +246,14 @@ class HeatmapPane(Pane[Heat]):
 
 def _choices(form: NamedShape, heads: int | None) -> list[Chosen]:
     """Pairs of axes to look over, the last two first; those with heads at the end."""
-    flat = form.at_least_flat()
+    flat = form.at_least_2d()
     axes = [axis for axis, size in enumerate(flat.shape) if size > 1]
     axes = axes if len(axes) >= 2 else sorted({*axes, len(flat.shape) - 1, len(flat.shape) - 2})[-2:]
     pairs = [Chosen(flat, a, b) for a in axes for b in axes if a < b][::-1]
     split = form.with_heads(heads) if heads else None
     if split is None:
         return pairs
-    split = split.at_least_flat()
+    split = split.at_least_2d()
     head = len(split.shape) - 2
     before = [axis for axis in range(head) if split.shape[axis] > 1][-1:]
     return [*pairs, *(Chosen(split, axis, head) for axis in before), Chosen(split, head, head + 1)]

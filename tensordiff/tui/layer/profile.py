@@ -200,7 +200,7 @@ def _step(width: int, bars: int) -> int:
 
 def _choices(form: NamedShape, heads: int | None) -> list[tuple[NamedShape, int]]:
     """The axes to choose from: those of the tensor that are longer than 1, then heads."""
-    flat = form.at_least_flat()
+    flat = form.at_least_2d()
     plain = [(flat, axis) for axis, size in enumerate(flat.shape) if size > 1] or [(flat, len(flat.shape) - 1)]
     split = form.with_heads(heads) if heads else None
     return plain + ([(split, len(split.shape) - 2), (split, len(split.shape) - 1)] if split else [])

@@ -95,6 +95,6 @@ def test_a_form_with_heads() -> None:
 
 
 def test_a_form_with_two_axes_at_least() -> None:
-    assert NamedShape((), ()).at_least_flat().shape == (1, 1)
-    assert NamedShape(("token",), (9,)).at_least_flat() == NamedShape(("", "token"), (1, 9))
-    assert NamedShape(("token",), (9,)).at_least_flat().index_in(NamedShape(("token",), (9,)), (0, 4)) == (4,)
+    assert NamedShape((), ()).at_least_2d().shape == (1, 1)
+    assert NamedShape(("token",), (9,)).at_least_2d() == NamedShape(("", "token"), (1, 9))
+    assert NamedShape(("token",), (9,)).at_least_2d().index_in(NamedShape(("token",), (9,)), (0, 4)) == (4,)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tensordiff.compare.look.logits import (
     K,
     LogitsDiff,
+    combined,
     compare_logits,
     has_distributions,
     is_logits,
     kl_divergence,
-    summed_up,
 )
 from tensordiff.dump.dtypes import Array
 from tests.making import nudged, numbers
@@ -166,10 +166,10 @@ def test_many_tokens_are_read_in_parts() -> None:
     ref = numbers(70, 1 << 15)
     cand = nudged(ref, 1e-3)
     whole = compare_logits(ref, cand)
-    parts = summed_up(iter([compare_logits(ref[:11], cand[:11]), compare_logits(ref[11:], cand[11:])]))
+    parts = combined(iter([compare_logits(ref[:11], cand[:11]), compare_logits(ref[11:], cand[11:])]))
     assert parts is not None
     assert parts == pytest.approx(whole)
-    assert summed_up(iter(())) is None
+    assert combined(iter(())) is None
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64, ml_dtypes.float8_e4m3fn, np.int32])

@@ -57,13 +57,13 @@ async def test_bisect_by_hand(monkeypatch: pytest.MonkeyPatch, at_once: int) -> 
         assert bar.has_focus
         assert bar.bisect and bar.bisect.probe is not None
         first = bar.bisect.probe
-        assert len(run.table.suspects) == len(bar.bisect.places)
+        assert len(run.table.suspects) == len(bar.bisect.points)
         await run.press("g")
         assert bar.bisect.marks[0] == ("good", first)
         assert first not in bar.bisect.suspects
-        assert len(run.table.suspects) == len(bar.bisect.suspects) < len(bar.bisect.places)
+        assert len(run.table.suspects) == len(bar.bisect.suspects) < len(bar.bisect.points)
         await run.press("b", "s", "u", "u", "u")
-        assert len(run.table.suspects) == len(bar.bisect.places)
+        assert len(run.table.suspects) == len(bar.bisect.points)
         await run.press("r")
         assert not bar.has_class("-shown")
         assert run.table.has_focus

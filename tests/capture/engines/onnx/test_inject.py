@@ -185,7 +185,7 @@ def test_a_search_by_rerun_names_the_layer(bad: str, tmp_path: Path) -> None:
     oracle = RerunOracle.over(session, lambda run: run.result())
     states = list(search(oracle.places().start(), oracle))
     assert states[-1].first_bad is not None
-    assert states[-1].places[states[-1].first_bad].name.endswith("blocks.2.act")
+    assert states[-1].points[states[-1].first_bad].name.endswith("blocks.2.act")
 
 
 def test_both_ways_at_once_name_the_culprit(small: str, tmp_path: Path) -> None:
