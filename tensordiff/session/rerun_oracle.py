@@ -1,8 +1,8 @@
-"""A search judged by running the candidate again: is all well when everything up to here is made right?
+"""A search judged by running the candidate again: is the model's output right when all before a layer is right?
 
-For each probe the candidate runs once more. Whatever ended before the probed layer gives the reference's outputs, the
-layer itself gets the reference's inputs, and the rest is left to run. Where the model's own output is right then, the
-fault lies before the layer; where it is not, the layer's own output tells whether it lies here or further on.
+For each probe the candidate runs once more. Layers that end before the probed one are replaced by the reference's
+outputs, the probed layer gets the reference's inputs, and the rest runs as it is. If the model's output is right then,
+the fault lies before the layer. If not, the layer's own output says whether it lies in the layer or after it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tensordiff.align import Pair
 from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Provenance, provenance_of
+from tensordiff.capture.provenance import Provenance
 from tensordiff.capture.runner import Run
 from tensordiff.compare.row import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import VerdictOracle
-from tensordiff.session.reruns import injection
+from tensordiff.session.reruns import injection, required_provenance
 from tensordiff.session.session import Session
 
 Follow = Callable[[Run], Done]
@@ -32,35 +32,35 @@ Follow = Callable[[Run], Done]
 
 @dataclass(frozen=True)
 class RerunOracle:
-    """Judges a place by a rerun in which everything before it is right."""
+    """Judges an output by a rerun in which everything before it is right."""
 
     session: Session
-    made: Provenance
-    whole: str
-    """The candidate's layer that is the model itself."""
+    provenance: Provenance
+    """What made the candidate."""
+    model: str
+    """The candidate's layer that is the whole model."""
     follow: Follow
-    """Listens to a run until its end."""
-    standby: ReusableChild | None = None
+    """Runs a job to its end, and shows its progress."""
+    child: ReusableChild | None = None
     """Keeps the process of one probe for the next; whoever gives it closes it."""
-    healed: set[int] = field(default_factory=set)
-    """Numbers of the places before which the fault lies: with them made right, the model's output was right."""
+    repaired: set[int] = field(default_factory=set)
+    """Pairs, by index, whose rerun gave a right model output: the fault lies before them."""
 
     @classmethod
     def over(cls, session: Session, follow: Follow) -> RerunOracle:
         """For a session whose candidate can be run again; refuses where that would tell nothing."""
-        made = provenance_of(session.candidate)
-        if made is None:
-            raise CaptureError(
-                f"{printable(session.candidate.path)}: does not say which source made it, so it cannot be run again; "
-                "give a source (hf:, py:, max:, onnx:) or a dump that tensordiff capture made; or judge with --auto"
-            )
-        whole = _whole(pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
-        if not _is_wrong(session.engine.rows(_outputs(session.pairs, whole))):
-            raise CaptureError("what the whole model gives agrees already: no rerun can tell more; see compare")
-        return cls(session, made, whole, follow)
+        try:
+            provenance = required_provenance(session.candidate, "candidate")
+        except CaptureError as error:
+            raise CaptureError(f"{error}; or judge with --auto") from error
+        layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
+        model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
+        if not _is_wrong(session.engine.rows(_outputs(session.pairs, model))):
+            raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
+        return cls(session, provenance, model, follow)
 
-    def places(self) -> VerdictOracle:
-        """The outputs that can be probed; what a cache holds is judged by the layers that fill it."""
+    def verdicts(self) -> VerdictOracle:
+        """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
         return VerdictOracle.over(self.session.engine, [pair for pair in self.session.pairs if not _is_cache(pair)])
 
     def ask(self, bisect: Bisect) -> Mark | None:
@@ -70,44 +70,38 @@ class RerunOracle:
         number = bisect.points[bisect.probe].number
         return self.mark(next(pair for pair in self.session.pairs if pair.index == number))
 
-    def told(self, bisect: Bisect) -> str:
-        """Where the fault lies, once one suspect is left: in the layer itself, or in what happens just before it."""
+    def explanation(self, bisect: Bisect) -> str:
+        """Of a search that is done: a sentence where the fault is not in the layer itself but just before it."""
         at = bisect.first_bad
-        if at is None or bisect.points[at].number not in self.healed:
+        if at is None or bisect.points[at].number not in self.repaired:
             return ""
         here = printable(bisect.points[at].name)
         since = f" after {printable(bisect.points[at - 1].name)}" if at else ""
         return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
 
     def mark(self, pair: Pair) -> Mark:
-        """Run the candidate with all before a layer made right, and see."""
+        """Run the candidate with everything before a layer made right, and judge what it gives."""
         layer, folder = pair.candidate.layer, Path(tempfile.mkdtemp(prefix="tensordiff-"))
         try:
-            self.follow(Run(self._job(layer, folder / "dump"), self.standby))
-            seen = self.session.with_candidate(folder / "dump")
-            if not _is_wrong(seen.engine.rows(_outputs(seen.pairs, self.whole))):
-                self.healed.add(pair.index)
+            self.follow(Run(self._job(layer, folder / "dump"), self.child))
+            rerun = self.session.with_candidate(folder / "dump")
+            if not _is_wrong(rerun.engine.rows(_outputs(rerun.pairs, self.model))):
+                self.repaired.add(pair.index)
                 return "bad"
-            own = [p for p in _outputs(seen.pairs, layer) if p.reference.port == pair.reference.port]
-            return ("bad" if _is_wrong(seen.engine.rows(own)) else "good") if own else "skip"
+            own = [p for p in _outputs(rerun.pairs, layer) if p.reference.port == pair.reference.port]
+            return ("bad" if _is_wrong(rerun.engine.rows(own)) else "good") if own else "skip"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _job(self, layer: str, folder: Path) -> Job:
-        wanted = "|".join(re.escape(name) for name in (layer, self.whole))
+        wanted = "|".join(re.escape(name) for name in (layer, self.model))
         inject = injection(self.session, f"..{layer}")
-        settings = replace(self.made.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None)
-        return Job(self.made.source, settings, str(folder))
-
-
-def _whole(layers: Iterable[str]) -> str:
-    """The layer that holds all others: the one with the shortest name."""
-    return min(layers, key=len, default="")
+        settings = replace(self.provenance.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None)
+        return Job(self.provenance.source, settings, str(folder))
 
 
 def _outputs(pairs: Iterable[Pair], layer: str) -> list[Pair]:
-    found = [pair for pair in pairs if pair.candidate.layer == layer and not pair.reference.is_input]
-    return [pair for pair in found if not _is_cache(pair)]
+    return [p for p in pairs if p.candidate.layer == layer and not p.reference.is_input and not _is_cache(p)]
 
 
 def _is_cache(pair: Pair) -> bool:

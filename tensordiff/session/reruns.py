@@ -8,7 +8,7 @@ and whoever asked for it follows its events. What such a run is compared with is
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -41,6 +41,20 @@ def injection(session: Session, at: str, rules: RulesFile | None = None) -> Inje
     )
 
 
+def required_provenance(dump: Dump, side: Side) -> Provenance:
+    """What made a dump; raises ``CaptureError`` where it does not say, and so cannot be run again."""
+    if (provenance := provenance_of(dump)) is None:
+        raise CaptureError(_unknown_source(dump, side))
+    return provenance
+
+
+def _unknown_source(dump: Dump, side: Side) -> str:
+    return (
+        f"the {side} {printable(dump.path)} does not say which source made it, so it cannot be run again; capture it "
+        "with tensordiff capture, or give hf:, max:, onnx: or py: instead of the dump"
+    )
+
+
 def is_rerun(path: Path) -> bool:
     """Whether a dump was made by a rerun, and not given by the user."""
     return any(part.startswith(_PREFIX) for part in path.parts)
@@ -51,8 +65,8 @@ class Rerunner:
     """Runs the sides of a session again."""
 
     session: Session
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix=_PREFIX)))
-    """Where runs put their dumps, one folder a run."""
+    folder: Path | None = None
+    """Where runs put their dumps, one folder a run; None for temporary ones."""
     child: ReusableChild | None = None
     """Keeps the process of one run for the next; whoever gives it closes it."""
 
@@ -63,10 +77,7 @@ class Rerunner:
     def why_not(self, action: Action, side: Side = "candidate") -> str | None:
         """Why a side cannot be run now, as a sentence; None where it can."""
         if self.provenance(side) is None:
-            return (
-                f"the {side} {printable(self._dump(side).path)} does not say which source made it; capture it with "
-                "tensordiff capture, or give hf:, max:, onnx: or py: instead of the dump"
-            )
+            return _unknown_source(self._dump(side), side)
         if action == "inject" and not any(entry.is_input for entry in self.session.reference.entries):
             return f"the reference {printable(self.session.reference.path)} has no inputs that could be injected"
         return None
@@ -87,15 +98,10 @@ class Rerunner:
     def _dump(self, side: Side) -> Dump:
         return self.session.reference if side == "reference" else self.session.candidate
 
-    def _provenance(self, side: Side) -> Provenance:
-        provenance = self.provenance(side)
-        if provenance is None:
-            raise CaptureError(self.why_not("capture", side) or "")
-        return provenance
-
     def _settings(self, side: Side) -> Settings:
-        return self._provenance(side).settings
+        return required_provenance(self._dump(side), side).settings
 
     def _run(self, side: Side, settings: Settings, purpose: str) -> Run:
-        folder = Path(tempfile.mkdtemp(prefix=f"{side}-{purpose}-", dir=self.folder))
-        return Run(Job(self._provenance(side).source, settings, str(folder / "dump")), self.child)
+        source = required_provenance(self._dump(side), side).source
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{side}-{purpose}-", dir=self.folder))
+        return Run(Job(source, settings, str(folder / "dump")), self.child)

@@ -114,10 +114,10 @@ def test_a_search_by_rerun_names_the_layer(small: str, tmp_path: Path) -> None:
         run_here(small + name, tmp_path / name)
     session = compared(tmp_path / "good", tmp_path / "bad", only=r"blocks\.\d(\.act)?$|^model$")
     oracle = RerunOracle.over(session, lambda run: run.result())
-    states = list(search(oracle.places().start(), oracle))
+    states = list(search(oracle.verdicts().start(), oracle))
     assert states[-1].first_bad is not None
     assert states[-1].points[states[-1].first_bad].name.endswith("blocks.2.act")
-    assert oracle.told(states[-1]) == ""
+    assert oracle.explanation(states[-1]) == ""
 
 
 COUNTED = (
@@ -190,7 +190,9 @@ def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:
 
 def test_a_dump_that_nobody_knows_how_to_make_says_so() -> None:
     rerunner = Rerunner(compared(SAMPLES / "reference", SAMPLES / "candidate"))
-    assert "does not say which source made it; capture it with" in str(rerunner.why_not("inject"))
+    assert "does not say which source made it, so it cannot be run again; capture it with" in str(
+        rerunner.why_not("inject")
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

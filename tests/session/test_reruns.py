@@ -58,7 +58,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(session: Session) -> str:
     """What a search by rerun names."""
     oracle = RerunOracle.over(session, lambda run: run.result())
-    last = list(search(oracle.places().start(), oracle))[-1]
+    last = list(search(oracle.verdicts().start(), oracle))[-1]
     assert last.first_bad is not None
     return last.points[last.first_bad].name
 

@@ -99,7 +99,7 @@ def bisect(request: Request, wish: Wish) -> int:
     if not session.pairs:
         raise why_unknown(session, nothing)
     rerun = _rerun(session) if wish.rerun else None
-    oracle = rerun.places() if rerun else VerdictOracle.over(session.engine, session.pairs)
+    oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.engine, session.pairs)
     state = _begin(oracle, wish, request.session)
     _introduce(session, state, wish)
     if rerun is not None:
@@ -189,13 +189,13 @@ def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
     """By rerun: a line for each. All are made by one process, which loads the candidate once."""
     from tensordiff.capture.child import ReusableChild
 
-    with ReusableChild() as standby:
-        for reached in _kept(search(state, replace(oracle, standby=standby)), wish):
+    with ReusableChild() as child:
+        for reached in _kept(search(state, replace(oracle, child=child)), wish):
             state = reached
             mark, position = state.marks[-1]
             if not wish.as_json:
                 echo(f"{mark:4}  {printable(state.points[position].name)}  ({len(state.suspects)} suspects left)")
-    if not wish.as_json and (sentence := oracle.told(state)):
+    if not wish.as_json and (sentence := oracle.explanation(state)):
         echo(sentence)
     return state
 

@@ -183,7 +183,7 @@ def test_a_search_by_rerun_names_the_layer(bad: str, tmp_path: Path) -> None:
     run_here(bad, tmp_path / "plain", inputs=str(tmp_path / "good"))
     session = compared(tmp_path / "good", tmp_path / "plain", only=r"blocks\.\d(\.act)?$|last$")
     oracle = RerunOracle.over(session, lambda run: run.result())
-    states = list(search(oracle.places().start(), oracle))
+    states = list(search(oracle.verdicts().start(), oracle))
     assert states[-1].first_bad is not None
     assert states[-1].points[states[-1].first_bad].name.endswith("blocks.2.act")
 
