@@ -1,1 +1,1 @@
-"""Face one: the command line."""
+"""The command line: commands, their options, and how their results are printed."""

@@ -122,7 +122,7 @@ def tensordiff(ctx: click.Context) -> int:
     if ctx.invoked_subcommand is not None:
         return 0
     if streams.has_screen():
-        from tensordiff.cli.app import run_app
+        from tensordiff.cli.commands.open import run_app
 
         return run_app()
     streams.say(ctx.get_help())

@@ -1,39 +1,75 @@
-"""Options that several commands share, spelled once."""
+"""Options that several commands share, and what they come to: a ``Request`` and capture ``Settings``.
+
+Nothing that compares is imported before a command runs: ``--help`` must be quick.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from tensordiff.capture.settings import Settings
+    from tensordiff.session.request import Request
+
 Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+T = TypeVar("T", bound=tuple[Any, ...])
 
-DUMP = click.Path(path_type=Path)
-
-
-def comparison(function: Command) -> Command:
-    """What to compare and how: the contract's common options."""
-    return _with(function, _SIDES + _COMPARISON)
-
-
-def how_compared(function: Command) -> Command:
-    """How to compare: the common options without the two sides."""
-    return _with(function, _COMPARISON)
+PATH = click.Path(path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
+junit_option = click.option("--junit", type=PATH, metavar="FILE", help="Write JUnit XML for a CI, a test case a pair.")
 
 
-def _with(function: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+def take(options: dict[str, Any], record: type[T]) -> T:
+    """Move the fields of a named tuple out of a command's options."""
+    return record(**{name: options.pop(name) for name in record._fields})  # type: ignore[attr-defined]
+
+
+def make_request(reference: Path, candidate: Path, **options: Any) -> Request:
+    """The request that a command's arguments and comparison options make."""
+    from tensordiff.compare.limits import Limits
+    from tensordiff.compare.measure.dtype_plan import Tolerance
+    from tensordiff.session.request import Request
+
+    atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
+    given = {name: options.pop(name) for name in SETTINGS if name in options}
+    limits = Limits(Tolerance.of(atol, rtol), threshold)
+    return Request(reference, candidate, limits=limits, settings=capture_settings(**given), **options)
+
+
+def capture_settings(**options: Any) -> Settings:
+    """The settings that the options of a source make."""
+    from tensordiff.capture.settings import Settings
+
+    paths = ("prompt_file", "inputs", "image")
+    plain: dict[str, Any] = {key: _absolute(value) if key in paths else value for key, value in options.items()}
+    plain["config"] = dict(options.get("config") or ())
+    return Settings(**plain)
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())
+
+
+def _with(function: Command, options: tuple[Decorator, ...]) -> Command:
     for option in reversed(options):
         function = option(function)
     return function
 
 
-class _Amount(click.types.FloatParamType):
-    """A tolerance, refused before anything is opened."""
+# --- what to compare, and how -----------------------------------------------------------------------
+
+
+class Amount(click.types.FloatParamType):
+    """A tolerance; a bad one is refused before anything is opened."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed, as a number."""
+        """The text as a number."""
         from tensordiff.align.rules.tables import check_amount
         from tensordiff.errors import AlignError
 
@@ -45,14 +81,14 @@ class _Amount(click.types.FloatParamType):
         return amount
 
 
-_AMOUNT = _Amount()
-_SIDES = (click.argument("reference", type=DUMP), click.argument("candidate", type=DUMP))
+_AMOUNT = Amount()
+_SIDES = (click.argument("reference", type=PATH), click.argument("candidate", type=PATH))
 _COMPARISON = (
-    click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike."),
-    click.option("--session", type=DUMP, metavar="FILE", help="A session file of the app: its rules, its search."),
-    click.option("--tolerances", type=DUMP, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
-    click.option("--golden", type=DUMP, metavar="DUMP", help="The run in higher precision: each side's own error."),
-    click.option("--injected", type=DUMP, metavar="DUMP", help="The candidate given the reference's inputs."),
+    click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike."),
+    click.option("--session", type=PATH, metavar="FILE", help="A session file of the app: its rules, its search."),
+    click.option("--tolerances", type=PATH, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
+    click.option("--golden", type=PATH, metavar="DUMP", help="The run in higher precision: each side's own error."),
+    click.option("--injected", type=PATH, metavar="DUMP", help="The candidate given the reference's inputs."),
     click.option("--atol", type=_AMOUNT, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),
     click.option("--rtol", type=_AMOUNT, metavar="X", help="Tolerance relative to |reference|."),
     click.option("--threshold", type=_AMOUNT, metavar="X", help="Largest rel_l2 that still agrees."),
@@ -60,5 +96,125 @@ _COMPARISON = (
     click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
 )  # fmt: skip
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
-junit_option = click.option("--junit", type=DUMP, metavar="FILE", help="Write JUnit XML for a CI, a test case a pair.")
+
+def two_sides(function: Command) -> Command:
+    """The arguments REFERENCE and CANDIDATE."""
+    return _with(function, _SIDES)
+
+
+def comparison_options(function: Command) -> Command:
+    """How to compare two sides."""
+    return _with(function, _COMPARISON)
+
+
+# --- how a source is run ----------------------------------------------------------------------------
+
+
+class Ids(click.ParamType[tuple[int, ...]]):
+    """Token ids with commas between them."""
+
+    name = "ids"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The text as numbers."""
+        try:
+            return tuple(int(part) for part in str(value).replace(" ", "").split(","))
+        except ValueError:
+            return self.fail(f"{value!r} is not a list of numbers such as 1,2,3", param, ctx)
+
+
+class Layers(click.ParamType[int | None]):
+    """How many layers; ``all`` is None."""
+
+    name = "layers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """The text as a number."""
+        if str(value) == "all":
+            return None
+        if not str(value).isdigit() or int(value) < 1:
+            self.fail(f"{value!r} is neither a number of layers nor all", param, ctx)
+        return int(value)
+
+
+class Override(click.ParamType[tuple[str, Any]]):
+    """KEY=VALUE, the value being JSON where it is, and text where not."""
+
+    name = "override"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """The text as key and value."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = str(value).partition("=")
+        if not (key and equals):
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        try:
+            return key, json.loads(text)
+        except ValueError:
+            return key, text
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes: 500000000, 500MB, 2GB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The text in bytes."""
+        text = str(value).strip().lower().removesuffix("b")
+        units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+        unit = units.get(text[-1:], 1)
+        try:
+            size = int(float(text.rstrip("kmgt")) * unit)
+        except (ValueError, OverflowError):
+            size = -1
+        return size if size >= 0 else self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
+
+
+def _option(name: str, **attributes: Any) -> tuple[str, dict[str, Any]]:
+    return name, attributes
+
+
+_INPUT = (
+    _option("--prompt", metavar="TEXT", help="What the model is asked."),
+    _option("--prompt-file", type=PATH, metavar="FILE", help="The same, from a file."),
+    _option("--input-ids", type=Ids(), metavar="1,2,3", help="Token ids instead of a prompt."),
+    _option("--inputs", type=PATH, metavar="FILE", help="Keyword arguments of the model (.safetensors)."),
+    _option("--image", type=PATH, metavar="FILE", help="A picture, for a model that sees."),
+    _option("--steps", type=click.IntRange(min=1), default=1, metavar="N", help="Prompt, then N-1 decoded tokens."),
+)
+_RUN = (
+    _option("--dtype", metavar="TYPE", help="float32, bfloat16 …; the checkpoint's own unless given."),
+    _option("--weights-dtype", metavar="TYPE", help="Round the weights through this type; --dtype stays as it is."),
+    _option("--device", default="auto", metavar="DEVICE",
+            help="auto, cpu, cuda:1, mps, device_map=auto; max: gpu:0,1."),
+    _option("--attn-implementation", metavar="NAME", help="eager, sdpa …"),
+    _option("--num-hidden-layers", type=Layers(), metavar="N|all", help="Keep the first N layers."),
+    _option("--config", type=Override(), multiple=True, metavar="KEY=VALUE", help="Override the config; a.b=1."),
+    _option("--seed", type=int, default=0, metavar="N", help="Of all random numbers (default 0)."),
+    _option("--deterministic", is_flag=True, help="Deterministic kernels, no TF32."),
+    _option("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never)."),
+    _option("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
+    _option("--prefer-module-v3", is_flag=True, help="Of max: the model as its new module system has it."),
+    _option("--optimized", is_flag=True, help="Of onnx: the graph as onnxruntime optimizes it."),
+    _option("--python", metavar="PATH", help="Run in another interpreter, with its own torch or MAX."),
+)  # fmt: skip
+SETTINGS = tuple(name.removeprefix("--").replace("-", "_") for name, _ in _INPUT + _RUN)
+"""The fields of ``Settings`` that these options set."""
+
+
+def input_options(function: Command) -> Command:
+    """What the model is given."""
+    return _with(function, tuple(click.option(name, **attributes) for name, attributes in _INPUT))
+
+
+def run_options(function: Command) -> Command:
+    """How the model is run."""
+    return _with(function, tuple(click.option(name, **attributes) for name, attributes in _RUN))
+
+
+def source_options(function: Command) -> Command:
+    """Both, for commands that take sources in place of dumps; ``capture --help`` alone explains how models are run."""
+    hidden = tuple(click.option(name, **attributes, hidden=True) for name, attributes in _RUN)
+    return input_options(_with(function, hidden))

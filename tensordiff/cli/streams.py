@@ -1,10 +1,7 @@
-"""What lines are printed on: a terminal, which has a width, or a file or pipe, which has none.
+"""Printing: data goes to stdout, messages to stderr, and neither fails on a character.
 
-stdout and stderr: data goes to one, talk to the other, and neither can fail on a character.
-
-A terminal that has no ``✓`` gets ``+``: what its character set lacks is written in ASCII, our own
-glyphs by a table, a stranger's names escaped. Everything the commands print goes through ``echo``
-and ``say``.
+What a terminal's character set lacks is written in ASCII: our own glyphs by a table (``✓`` is ``+``), other characters
+escaped. Everything the commands print goes through ``echo``, ``say`` and ``Page``.
 """
 
 from __future__ import annotations
@@ -20,23 +17,6 @@ from typing import Any, NamedTuple
 import click
 
 from tensordiff.util.text_width import wrap
-
-
-class Page(NamedTuple):
-    """Where data is printed. Nothing is cut or wrapped where there is no terminal."""
-
-    wide: int | None
-
-    @classmethod
-    def here(cls) -> Page:
-        """As stdout is now."""
-        return cls(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
-
-    def print(self, text: str = "", first: str = "", rest: str = "  ", **style: Any) -> None:
-        """Print text, on as many lines as it takes."""
-        for line in wrap(text, self.wide, first, rest):
-            echo(click.style(line, **style) if style else line)
-
 
 _HANDLER = "tensordiff.plain"
 _PLAIN = str.maketrans("✓✗·…Δ×∞━─▁▂▃▄▅▆▇█", "+x.~dx^=-12345678")
@@ -60,18 +40,34 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def echo(text: str = "") -> None:
-    """Print data; colour only for a terminal that wants it."""
+    """Print data on stdout, in colour only on a terminal that wants it."""
     _write(text, sys.stdout)
 
 
+class Page(NamedTuple):
+    """Data on stdout, wrapped to the terminal's width; nothing is wrapped where there is no terminal."""
+
+    width: int | None
+
+    @classmethod
+    def here(cls) -> Page:
+        """For the current stdout."""
+        return cls(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+
+    def print(self, text: str = "", first: str = "", rest: str = "  ", **style: Any) -> None:
+        """Print text, ``first`` before its first line and ``rest`` before those that follow."""
+        for line in wrap(text, self.width, first, rest):
+            echo(click.style(line, **style) if style else line)
+
+
 def say(text: str) -> None:
-    """Tell the person something that is not data; where stderr is gone, there is nobody to tell."""
+    """Print a message on stderr; where stderr is gone, nobody reads it."""
     with suppress(OSError):
         _write(text, sys.stderr)
 
 
 def has_person() -> bool:
-    """Whether somebody can be asked: one who reads stderr and writes to stdin."""
+    """Whether somebody can be asked: on a terminal that is both stderr and stdin."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -82,14 +78,14 @@ def has_screen() -> bool:
 
 
 def ask(text: str) -> str | None:
-    """Ask the person for one line; None where no more will come."""
+    """Ask for one line; None at the end of the input."""
     _write(text, sys.stderr, end="")
     line = sys.stdin.readline()
     return line.strip() if line else None
 
 
 def abandon_stdout() -> None:
-    """Whatever is still to be written goes nowhere: Python must not complain while closing stdout."""
+    """Discard what is still to be written, so that Python does not complain while closing stdout."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""What a comparison came to, in a few lines."""
+"""The summary under a table: verdicts, orphans, lint, the culprit; and the error where the result is unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 4
 
 
 def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequence[Finding] = ()) -> None:
-    """How many of each verdict, who has no partner, what the values make doubtful, and the culprit."""
+    """Print how many rows have each verdict, what is not paired, what lint finds, and the culprit."""
     counts = {name: sum(row.verdict.name == name for row in outcome.rows) for name in GLYPHS}
     echo()
     if outcome.rows:
@@ -80,7 +80,7 @@ def _print_culprit(page: Page, row: Row, hint: Hint | None) -> None:
 
 
 def _print_others(page: Page, others: Sequence[Row]) -> None:
-    """More places that are wrong by themselves, in few words."""
+    """Print the culprits after the first."""
     if others:
         shown = ", ".join(short(label(row.pair)) for row in others[:_SHOWN])
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
@@ -88,14 +88,14 @@ def _print_others(page: Page, others: Sequence[Row]) -> None:
 
 
 def print_worst(page: Page, elements: Sequence[Element]) -> None:
-    """The culprit's largest errors, one a line."""
+    """Print a row's largest errors, one a line."""
     page.print("largest errors: |Δ|, place, reference, candidate", "  ")
     for item in elements:
         page.print(f"{item.error:.6g} at {list(item.index)}: {item.reference:.9g}, {item.candidate:.9g}", "    ")
 
 
-def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:
-    """Why it could not be told whether the two agree, and what to try."""
+def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
+    """The error for a comparison without a result: why, and what to try."""
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
         first = f"{short(label(unknown[0].pair))}: {unknown[0].verdict.why}"
@@ -104,10 +104,10 @@ def why_unknown(session: Session, outcome: Outcome) -> TensordiffError:
         return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared")
     paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"
     if count := len(session.alignment.pairs):
-        return AlignError(f"{paths}: none of the {count} pairs is {_asked(session.request)}; ask for others")
+        return AlignError(f"{paths}: none of the {count} pairs is {_filter(session.request)}; ask for others")
     return AlignError(f"{paths}: nothing could be paired; write rules that make the names alike (--rules)")
 
 
-def _asked(request: Request) -> str:
+def _filter(request: Request) -> str:
     step = "" if request.step is None else f" of step {request.step}"
     return step.strip() if request.only is None else f"named like {request.only!r}{step}"

@@ -1,11 +1,13 @@
-"""Rows as lines of text: as wide as the terminal, complete when piped, but for names without end.
+"""The table of a comparison as lines of text: as wide as the terminal, complete when piped.
 
-A colour always has a glyph beside it. Names come from outside and are printed escaped.
+``COLUMNS`` is the list of its numbers. A colour always has a glyph beside it; names come from outside, and are printed
+escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import click
@@ -21,40 +23,50 @@ from tensordiff.util.text_width import columns, cut_middle, pad
 
 
 class Column(NamedTuple):
-    """A number of the diff: its heading, its field, and the width of terminal from which it is shown."""
+    """A column of numbers, between the layer's name and its profile."""
 
     heading: str
-    field: str
-    from_width: int
+    value: Callable[[Row], float | None]
+    """Of a row that was measured; None is shown as ``-``."""
+    from_width: int = 0
+    """The narrowest terminal that shows it; a pipe has room for all."""
+    is_known: Callable[[Session], bool] = lambda _: True
+    """Whether a comparison has such numbers at all."""
 
 
 COLUMNS = (
-    Column("max|Δ|", "max_abs", 0), Column("max rel", "max_rel", 120), Column("mse", "mse", 100),
-    Column("rel_l2", "rel_l2", 0), Column("cosine", "cosine_distance", 132),
-)  # fmt: skip
+    Column("max|Δ|", attrgetter("diff.max_abs")),
+    Column("max rel", attrgetter("diff.max_rel"), from_width=120),
+    Column("mse", attrgetter("diff.mse"), from_width=100),
+    Column("rel_l2", attrgetter("diff.rel_l2")),
+    Column("cosine", attrgetter("diff.cosine_distance"), from_width=132),
+    Column("in→out×", attrgetter("amplification"), from_width=144),
+    Column(
+        "injected",
+        lambda row: None if row.injected is None else row.injected.rel_l2,
+        is_known=lambda session: session.engine.injected is not None,
+    ),
+    Column("golden×", attrgetter("golden_ratio"), is_known=lambda session: session.engine.golden is not None),
+)
 _NUMBER, _INDEX = 8, 5
-_AMPLIFICATION_FROM = 144  # columns of terminal
-_WIDE = 160  # what is laid out for where nothing has a width
+_PIPE_WIDTH = 160  # what is laid out for where there is no terminal
 
 
 class Table:
-    """One line a row, streamed."""
+    """The table of a comparison, printed row by row."""
 
     def __init__(self, session: Session, page: Page) -> None:
         self.session, self.page = session, page
-        wide = page.wide or _WIDE
-        self.columns = [column for column in COLUMNS if wide >= column.from_width]
-        self.has_injected = session.engine.injected is not None
-        self.has_golden = session.engine.golden is not None
-        self.has_amplification = wide >= _AMPLIFICATION_FROM
-        self.bars = 8 if wide < 100 else 16
-        numbers = (_NUMBER + 1) * len(self._headings())
+        width = page.width or _PIPE_WIDTH
+        self.columns = [column for column in COLUMNS if width >= column.from_width and column.is_known(session)]
+        self.bars = 8 if width < 100 else 16
+        numbers = (_NUMBER + 1) * len(self.columns)
         names = map(label, session.pairs)
         longest = max((columns(name) for name in names if name == short(name)), default=10)  # one endless name is cut
-        self.name_width = max(16, min(longest, wide - numbers - self.bars - _INDEX - 6))
+        self.name_width = max(16, min(longest, width - numbers - self.bars - _INDEX - 6))
 
-    def open(self, findings: Sequence[Finding]) -> None:
-        """What is compared, and what is doubtful about it."""
+    def introduce(self, findings: Sequence[Finding]) -> None:
+        """Print what is compared, and what lint finds in it."""
         self._dump("reference", self.session.reference)
         self._dump("candidate", self.session.candidate)
         alignment = self.session.alignment
@@ -64,26 +76,23 @@ class Table:
         print_findings(self.page, "lint       of headers, token ids and the embedding", findings)
 
     def headings(self) -> None:
-        """Print what the columns are."""
+        """Print the headings of the columns."""
         echo()
-        echo(click.style(self._line(" ", "#", "layer", self._headings(), "profile"), bold=True))
+        line = self._line(" ", "#", "layer", [column.heading for column in self.columns], "profile")
+        echo(click.style(line, bold=True))
 
     def _dump(self, side: str, dump: Dump) -> None:
         about = f"  ({dump.format}, {len(dump)} entries)"
-        room = None if self.page.wide is None else self.page.wide - 11 - len(about)
+        room = None if self.page.width is None else self.page.width - 11 - len(about)
         echo(f"{side:9}  {cut_middle(printable(dump.path), room)}{about}")
 
-    def _headings(self) -> list[str]:
-        extra = ["in→out×"] * self.has_amplification + ["injected"] * self.has_injected + ["golden×"] * self.has_golden
-        return [column.heading for column in self.columns] + extra
-
     def row(self, row: Row) -> None:
-        """Print one row; of one that could not be measured, why."""
+        """Print one row; where it could not be measured, why."""
         glyph, colour = GLYPHS[row.verdict.name], COLOURS[row.verdict.name]
         name = label(row.pair)
         bars = sparkline(row.diff.profile, self.bars) if row.diff else ""
         why = "" if row.diff else printable(row.verdict.why)
-        terse = self.page.wide is not None
+        terse = self.page.width is not None
         line = self._line(
             glyph,
             str(row.pair.index),
@@ -96,16 +105,7 @@ class Table:
             self.page.print(why, " " * (_INDEX + 3), " " * (_INDEX + 3), fg=colour)
 
     def _numbers(self, row: Row) -> list[str]:
-        if row.diff is None:
-            return ["-"] * len(self._headings())
-        cells = [number(getattr(row.diff, column.field)) for column in self.columns]
-        if self.has_amplification:
-            cells.append(number(row.amplification))
-        if self.has_injected:
-            cells.append(number(row.injected.rel_l2 if row.injected else None))
-        if self.has_golden:
-            cells.append(number(row.golden_ratio))
-        return cells
+        return [number(None if row.diff is None else column.value(row)) for column in self.columns]
 
     def _line(self, glyph: str, index: str, name: str, cells: Sequence[str], bars: str) -> str:
         numbers = " ".join(f"{cell:>{_NUMBER}}" for cell in cells)
@@ -113,7 +113,7 @@ class Table:
 
 
 def print_findings(page: Page, of_what: str, findings: Sequence[Finding]) -> None:
-    """What lint has to say of something, a paragraph a finding."""
+    """Print lint findings, a paragraph each."""
     page.print(of_what if findings else f"{of_what}: nothing found")
     for finding in findings:
         _print_finding(page, finding)

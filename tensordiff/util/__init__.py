@@ -1,1 +1,1 @@
-"""util."""
+"""What every layer may use, and what knows nothing of tensors."""

@@ -121,7 +121,7 @@ def test_what_compare_printed_can_be_given_too(call: Call, two: tuple[Path, Path
 
 
 def test_a_format_that_tells_no_change(call: Call, two: tuple[Path, Path], tmp_path: Path) -> None:
-    assert_one_sentence(call("report", *two, "-o", tmp_path / "c.png"), "what changed is told as .md, .txt, .json")
+    assert_one_sentence(call("report", *two, "-o", tmp_path / "c.png"), "what changed is written as .md, .txt, .json")
 
 
 def test_json_that_is_no_comparison(call: Call, two: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""commands."""
+"""One module a command: its options at the top, then what it does. ``cli.main`` has the list."""

@@ -1,7 +1,4 @@
-"""``tensordiff align``: which tensor answers which, what is left over, and what it may be.
-
-Showing an alignment: how names were paired, what is left over, what it may be.
-"""
+"""``tensordiff align``: how tensors are paired, what is left over and what it may be; writes maps to a rules file."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap, gaps
 from tensordiff.align.suggest import Suggestion
-from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, echo
@@ -29,6 +26,9 @@ from tensordiff.report.json import dumps
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
+SCHEMA = "tensordiff.align/1"
+_SHOWN = 12
+
 
 class Numbers(click.ParamType[tuple[int, ...]]):
     """Numbers from 1 up, parted by commas."""
@@ -36,7 +36,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """What was typed, as numbers."""
+        """The text as numbers."""
         if isinstance(value, tuple):
             return value  # the default
         words = [word.strip() for word in str(value).split(",")]
@@ -49,42 +49,12 @@ class Confidence(click.FloatRange):
     """A number from 0 to 1."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed, as a number."""
+        """The text as a number."""
         number = super().convert(value, param, ctx)
         return self.fail("nan is not a confidence", param, ctx) if math.isnan(number) else number
 
 
-@click.command("align")
-@click.argument("reference", type=DUMP)
-@click.argument("candidate", type=DUMP)
-@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike.")
-@click.option("--session", type=DUMP, metavar="FILE", help="A session file of the app: its rules.")
-@click.option("--auto", is_flag=True, help="Accept what the values prove on every layer it generalizes to.")
-@click.option("--accept", type=Numbers(), metavar="N,…", default=(), help="Accept these suggestions, as numbered here.")
-@click.option("--accept-above", type=Confidence(0, 1), metavar="X", help="Accept suggestions this confident, 0 to 1.")
-@click.option("--suggest/--no-suggest", default=True, help="Look for partners of orphans by value (default: on).")
-@click.option("-o", "--output", type=DUMP, metavar="FILE", help="Write the maps that were accepted to a rules file.")
-@json_option
-def command(reference: Path, candidate: Path, rules: Path | None, session: Path | None, **wishes: Any) -> int:
-    """Pair the tensors of two dumps by rules, maps and, for what is left over, by their values.
-
-    Suggestions for orphans come with their evidence: rel_l2 of a right one is at the floor, of a wrong one near 1.
-    They are numbered; accept some with --accept 1,3, or all of a confidence from 0 to 1 with --accept-above 0.9.
-    With -o, the accepted ones are written as [[map]] entries, one for all layers where the values prove all;
-    those that need no person (--auto), if none were chosen. Give that file to compare with --rules.
-
-    Exit status: 0 something was paired, 2 nothing was.
-    """
-    from tensordiff.session.request import Request
-
-    return show_alignment(Request(reference, candidate, rules=rules, session=session), Wish(**wishes))
-
-
-SCHEMA = "tensordiff.align/1"
-_SHOWN = 12
-
-
-class Wish(NamedTuple):
+class AlignOptions(NamedTuple):
     """What to do beyond pairing by rules."""
 
     auto: bool = False
@@ -96,54 +66,83 @@ class Wish(NamedTuple):
     accept_above: float | None = None
 
     @property
-    def chooses(self) -> bool:
-        """Whether a person chose some."""
+    def has_choice(self) -> bool:
+        """Whether suggestions were chosen by number or confidence."""
         return bool(self.accept) or self.accept_above is not None
 
 
-def show_alignment(request: Request, wish: Wish) -> int:
-    """Align and report; the exit status."""
+@click.command("align")
+@click.argument("reference", type=PATH)
+@click.argument("candidate", type=PATH)
+@click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
+@click.option("--session", type=PATH, metavar="FILE", help="A session file of the app: its rules.")
+@click.option("--auto", is_flag=True, help="Accept what the values prove on every layer it generalizes to.")
+@click.option("--accept", type=Numbers(), metavar="N,…", default=(), help="Accept these suggestions, as numbered here.")
+@click.option("--accept-above", type=Confidence(0, 1), metavar="X", help="Accept suggestions this confident, 0 to 1.")
+@click.option("--suggest/--no-suggest", default=True, help="Look for partners of orphans by value (default: on).")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the maps that were accepted to a rules file.")
+@json_option
+def command(reference: Path, candidate: Path, rules: Path | None, session: Path | None, **options: Any) -> int:
+    """Pair the tensors of two dumps by rules, maps and, for what is left over, by their values.
+
+    Suggestions for orphans come with their evidence: rel_l2 of a right one is at the floor, of a wrong one near 1.
+    They are numbered; accept some with --accept 1,3, or all of a confidence from 0 to 1 with --accept-above 0.9.
+    With -o, the accepted ones are written as [[map]] entries, one for all layers where the values prove all;
+    those that need no person (--auto), if none were chosen. Give that file to compare with --rules.
+
+    Exit status: 0 something was paired, 2 nothing was.
+    """
+    request = Request(reference, candidate, rules=rules, session=session)
+    return show_alignment(request, AlignOptions(**options))
+
+
+def show_alignment(request: Request, options: AlignOptions) -> int:
+    """Align and print; the exit status."""
     session = opened(request)
-    suggestions = _suggestions(session, wish)
-    accepted = _accepted(session, suggestions, wish)
-    if wish.auto or wish.chooses:
+    suggestions = _suggestions(session, options)
+    accepted = _accepted(session, suggestions, options)
+    if options.auto or options.has_choice:
         session = session.with_proven_maps(accepted)
-    if wish.output is not None:
-        append_maps(wish.output, accepted)
-    if wish.as_json:
+    if options.output is not None:
+        append_maps(options.output, accepted)
+    if options.as_json:
         echo(dumps(_as_json(session, suggestions, accepted)))
     else:
         page = Page.here()
-        for line in _lines(session, suggestions, accepted, wish):
+        for line in _lines(session, suggestions, accepted, options):
             page.print(line, rest="      ")
     return 0 if session.alignment.pairs else 2
 
 
-def _accepted(session: Session, suggestions: list[Suggestion], wish: Wish) -> tuple[MapRule, ...]:
-    """What a person chose, and what needs no person where that was asked for or nothing was chosen."""
-    proven = session.dumps.maps_of_proven(suggestions) if wish.auto or (wish.output and not wish.chooses) else ()
-    return tuple(dict.fromkeys((*proven, *session.dumps.maps_of_chosen(_chosen(suggestions, wish), suggestions))))
+def _accepted(session: Session, suggestions: list[Suggestion], options: AlignOptions) -> tuple[MapRule, ...]:
+    """The suggestions that were chosen, and those that need no choice, with ``--auto`` or where none was made."""
+    takes_proven = options.auto or (options.output and not options.has_choice)
+    proven = session.dumps.maps_of_proven(suggestions) if takes_proven else ()
+    chosen = session.dumps.maps_of_chosen(_chosen(suggestions, options), suggestions)
+    return tuple(dict.fromkeys((*proven, *chosen)))
 
 
-def _chosen(suggestions: list[Suggestion], wish: Wish) -> Iterator[Suggestion]:
-    if unknown := [number for number in wish.accept if number > len(suggestions)]:
+def _chosen(suggestions: list[Suggestion], options: AlignOptions) -> Iterator[Suggestion]:
+    if unknown := [number for number in options.accept if number > len(suggestions)]:
         there = f"there are {len(suggestions)}, numbered from 1" if suggestions else "nothing is suggested"
         raise AlignError(f"--accept {unknown[0]}: there is no such suggestion; {there}")
-    least = wish.accept_above
+    least = options.accept_above
     for number, item in enumerate(suggestions, 1):
-        if number in wish.accept or (least is not None and item.confidence >= least):
+        if number in options.accept or (least is not None and item.confidence >= least):
             yield item
 
 
-def _suggestions(session: Session, wish: Wish) -> list[Suggestion]:
-    if not (wish.suggest or wish.auto or wish.output or wish.chooses):
+def _suggestions(session: Session, options: AlignOptions) -> list[Suggestion]:
+    if not (options.suggest or options.auto or options.output or options.has_choice):
         return []
     orphans = len(session.alignment.candidate_orphans) + len(session.alignment.reference_orphans)
     with Progress("looking by value", orphans) as progress:
         return list(progress.over(session.dumps.suggestions()))
 
 
-def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...], wish: Wish) -> Iterator[str]:
+def _lines(
+    session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...], options: AlignOptions
+) -> Iterator[str]:
     alignment = session.alignment
     counts = Counter(pair.by for pair in alignment.pairs)
     yield f"{len(alignment.pairs)} pairs: " + ", ".join(f"{count} by {by}" for by, count in counts.items())
@@ -162,8 +161,8 @@ def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapR
     if accepted:
         yield f"accepted: {len(accepted)}"
         yield from (f"  {printable(rule.reference)} = {printable(rule.candidate)}" for rule in accepted)
-    if wish.output is not None:
-        yield f"{len(accepted)} maps written to {printable(wish.output)}"
+    if options.output is not None:
+        yield f"{len(accepted)} maps written to {printable(options.output)}"
 
 
 def _order_parts(session: Session) -> list[Any]:

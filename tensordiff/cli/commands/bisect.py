@@ -1,12 +1,6 @@
-"""``tensordiff bisect``: binary search for the first bad place, judged by a person or by verdict.
+"""``tensordiff bisect``: binary search for the first bad layer, judged by a person, by verdicts or by reruns.
 
-Driving a binary search from the command line: who judges, the log, and what the search came to.
-
-A person as the oracle of a search: shown one place at a time, asked for one word.
-
-All of it is talk and goes to stderr, so that what the search came to can be piped.
-
-What a binary search came to, in a few lines.
+A person is asked on stderr, so that the result on stdout can be piped.
 """
 
 from __future__ import annotations
@@ -20,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tensordiff.cli.capture_options import source_options
-from tensordiff.cli.options import DUMP, comparison, json_option
+from tensordiff.cli.options import PATH, comparison_options, json_option, make_request, source_options, take, two_sides
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
-from tensordiff.cli.summary import why_unknown
+from tensordiff.cli.summary import inconclusive_error
 from tensordiff.cli.table import Table
 from tensordiff.compare.row import Row
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
@@ -43,15 +36,39 @@ if TYPE_CHECKING:
     from tensordiff.session.rerun_oracle import RerunOracle
 
 
+_LONGEST_LOG = 1 << 24  # characters
+_SHOWN = 4
+_BARS = 32
+ANSWERS: dict[str, Answer] = {"good": "good", "bad": "bad", "skip": "skip", "undo": "undo"}
+_WORDS = (*ANSWERS, "log", "quit")
+_PROMPT = f"{', '.join(_WORDS)}? "
+
+
+class BisectOptions(NamedTuple):
+    """Who judges, and where marks are written."""
+
+    auto: bool = False
+    log: Path | None = None
+    replay: Path | None = None
+    as_json: bool = False
+    rerun: bool = False
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether nobody is asked."""
+        return self.auto or self.rerun
+
+
 @click.command("bisect")
-@comparison
+@two_sides
+@comparison_options
 @source_options
 @click.option("--auto", is_flag=True, help="Judge by verdict, reading only the pairs that are probed.")
 @click.option("--rerun", is_flag=True, help="Judge by running the candidate again, all before a layer made right.")
-@click.option("--log", type=DUMP, metavar="FILE", help="Write every mark to a new file as it is given.")
-@click.option("--replay", type=DUMP, metavar="FILE", help="Begin with the marks of a log.")
+@click.option("--log", type=PATH, metavar="FILE", help="Write every mark to a new file as it is given.")
+@click.option("--replay", type=PATH, metavar="FILE", help="Begin with the marks of a log.")
 @json_option
-def command(reference: Path, candidate: Path, as_json: bool, rerun: bool, **options: Any) -> int:
+def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Search the outputs of two dumps for the first bad one, as git bisect searches commits.
 
     Use it where each answer is dear or a person must judge; compare measures everything and needs no assumption.
@@ -68,67 +85,48 @@ def command(reference: Path, candidate: Path, as_json: bool, rerun: bool, **opti
 
     Exit status: 0 nothing is bad, 1 something is, 2 could not tell, 130 interrupted.
     """
-    from tensordiff.cli.commands.compare import request
-
-    wish = Wish(options.pop("auto"), options.pop("log"), options.pop("replay"), as_json, rerun)
-    return bisect(request(reference, candidate, **options), wish)
+    chosen = take(options, BisectOptions)
+    return bisect(make_request(reference, candidate, **options), chosen)
 
 
-_LONGEST_LOG = 1 << 24
-
-
-class Wish(NamedTuple):
-    """Who judges, and where marks are kept."""
-
-    auto: bool = False
-    log: Path | None = None
-    replay: Path | None = None
-    as_json: bool = False
-    rerun: bool = False
-
-    @property
-    def asks_nobody(self) -> bool:
-        """Whether no person is needed."""
-        return self.auto or self.rerun
-
-
-def bisect(request: Request, wish: Wish) -> int:
-    """Search and report; the exit status. Raises, all being printed, where it could not be told."""
+def bisect(request: Request, options: BisectOptions) -> int:
+    """Search and print; the exit status. Raises after printing where the result is unknown."""
     session = opened(request)
     nothing = session.outcome(())
     if not session.pairs:
-        raise why_unknown(session, nothing)
-    rerun = _rerun(session) if wish.rerun else None
+        raise inconclusive_error(session, nothing)
+    rerun = _rerun_oracle(session) if options.rerun else None
     oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.engine, session.pairs)
-    state = _begin(oracle, wish, request.session)
-    _introduce(session, state, wish)
+    state = _begin(oracle, options, request.session)
+    _introduce(session, state, options)
     if rerun is not None:
-        state = _run_again(state, rerun, wish)
+        state = _judge_by_reruns(state, rerun, options)
+    elif options.auto:
+        state = _judge_by_verdict(session, state, oracle, options)
     else:
-        state = _judge(session, state, oracle, wish) if wish.auto else _ask(state, oracle, wish)
-    outcome = BisectOutcome(
-        state, oracle, check_neighbours(state, oracle) if wish.auto and not rerun else None, nothing.unread
-    )
-    _report(session, outcome, wish)
+        state = _ask_person(state, oracle, options)
+    check = check_neighbours(state, oracle) if options.auto and not rerun else None
+    outcome = BisectOutcome(state, oracle, check, nothing.unread)
+    _report(session, outcome, options)
     if outcome.verdict == "unknown":
-        raise why_untold(outcome, wish.log)
+        raise inconclusive_search(outcome, options.log)
     return outcome.exit_status
 
 
-def _begin(oracle: VerdictOracle, wish: Wish, session: Path | None) -> Bisect:
-    """The search as the log left it, or the session."""
+def _begin(oracle: VerdictOracle, options: BisectOptions, session: Path | None) -> Bisect:
+    """The search as a log or a session file left it."""
     state = oracle.start()
-    if wish.replay is not None:
-        state = _replay(state, wish.replay)
+    if options.replay is not None:
+        state = _replay(state, options.replay)
     elif session is not None:
         state = _replay_log(state, read_state(session).bisect, session)
-    if not (state.is_done or wish.asks_nobody or has_person()):
+    if not (state.is_done or options.is_automatic or has_person()):
         raise TensordiffError("bisect asks a person, and there is no terminal to ask on; judge by verdict with --auto")
-    if wish.log is not None:
-        if wish.log.exists() and not (wish.replay and wish.log.samefile(wish.replay)):
-            go_on = f"go on from it with --replay {printable(wish.log)}"
-            raise WriteError(f"{printable(wish.log)}: is there already; give --log another name, or {go_on}")
-        _write(wish.log, state)
+    if options.log is not None:
+        if options.log.exists() and not (options.replay and options.log.samefile(options.replay)):
+            go_on = f"go on from it with --replay {printable(options.log)}"
+            raise WriteError(f"{printable(options.log)}: is there already; give --log another name, or {go_on}")
+        _write(options.log, state)
     return state
 
 
@@ -150,9 +148,9 @@ def _replay_log(state: Bisect, log: str, path: Path) -> Bisect:
         raise BadFile(path, str(error)) from error
 
 
-def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
-    """What is searched, and under which assumption."""
-    if wish.as_json and wish.asks_nobody:
+def _introduce(session: Session, state: Bisect, options: BisectOptions) -> None:
+    """Print what is searched, and under which assumption."""
+    if options.as_json and options.is_automatic:
         return
     lines = [
         f"{len(state.points)} places, {len(state.suspects)} suspects, roughly {state.steps} steps",
@@ -160,70 +158,70 @@ def _introduce(session: Session, state: Bisect, wish: Wish) -> None:
     ]
     if session.alignment.order_from == "names":
         lines.append("in the order of their names: neither dump says in which order its layers ran")
-    tell = echo if wish.asks_nobody else say
+    tell = echo if options.is_automatic else say
     for line in lines:
         tell(line)
 
 
-def _judge(session: Session, state: Bisect, oracle: VerdictOracle, wish: Wish) -> Bisect:
-    """By verdict: a line for each pair that is read."""
-    table = None if wish.as_json else Table(session, Page.here())
+def _judge_by_verdict(session: Session, state: Bisect, oracle: VerdictOracle, options: BisectOptions) -> Bisect:
+    """Judge by verdict, printing a line for each pair that is read."""
+    table = None if options.as_json else Table(session, Page.here())
     if table:
         table.headings()
     shown = 0
-    for reached in _kept(search_and_check(state, oracle), wish):
+    for reached in _logged(search_and_check(state, oracle), options):
         state, shown = reached, _show_new(table, oracle, shown)
     check_neighbours(state, oracle)
     _show_new(table, oracle, shown)
     return state
 
 
-def _rerun(session: Session) -> RerunOracle:
+def _rerun_oracle(session: Session) -> RerunOracle:
     from tensordiff.cli.commands.capture import quietly
     from tensordiff.session.rerun_oracle import RerunOracle
 
     return RerunOracle.over(session, quietly)
 
 
-def _run_again(state: Bisect, oracle: RerunOracle, wish: Wish) -> Bisect:
-    """By rerun: a line for each. All are made by one process, which loads the candidate once."""
+def _judge_by_reruns(state: Bisect, oracle: RerunOracle, options: BisectOptions) -> Bisect:
+    """Judge by reruns, printing a line for each. One process makes them all, and loads the candidate once."""
     from tensordiff.capture.child import ReusableChild
 
     with ReusableChild() as child:
-        for reached in _kept(search(state, replace(oracle, child=child)), wish):
+        for reached in _logged(search(state, replace(oracle, child=child)), options):
             state = reached
             mark, position = state.marks[-1]
-            if not wish.as_json:
+            if not options.as_json:
                 echo(f"{mark:4}  {printable(state.points[position].name)}  ({len(state.suspects)} suspects left)")
-    if not wish.as_json and (sentence := oracle.explanation(state)):
+    if not options.as_json and (sentence := oracle.explanation(state)):
         echo(sentence)
     return state
 
 
 def _show_new(table: Table | None, oracle: VerdictOracle, shown: int) -> int:
-    """Print the rows measured since; how many there are in all."""
+    """Print the rows that were measured since; returns how many there are in all."""
     if table:
         for row in islice(oracle.rows.values(), shown, None):
             table.row(row)
     return len(oracle.rows)
 
 
-def _ask(state: Bisect, oracle: VerdictOracle, wish: Wish) -> Bisect:
-    """By a person. What they said is not lost when they stop."""
+def _ask_person(state: Bisect, oracle: VerdictOracle, options: BisectOptions) -> Bisect:
+    """Ask a person. Where they stop early, their marks are printed, so that they can go on later."""
     try:
-        for reached in _kept(search(state, Person(oracle)), wish):
+        for reached in _logged(search(state, Person(oracle)), options):
             state = reached
     finally:
-        if not state.is_done and wish.log is None and state.marks:
+        if not state.is_done and options.log is None and state.marks:
             say(f"\n{state.log()}")
     return state
 
 
-def _kept(states: Iterator[Bisect], wish: Wish) -> Iterator[Bisect]:
-    """States, each in the log before anything else is done with it."""
+def _logged(states: Iterator[Bisect], options: BisectOptions) -> Iterator[Bisect]:
+    """Write each state to the log as it comes."""
     for state in states:
-        if wish.log is not None:
-            _write(wish.log, state)
+        if options.log is not None:
+            _write(options.log, state)
         yield state
 
 
@@ -231,17 +229,14 @@ def _write(path: Path, state: Bisect) -> None:
     write_file(path, state.log())
 
 
-def _report(session: Session, outcome: BisectOutcome, wish: Wish) -> None:
-    if wish.as_json:
+def _report(session: Session, outcome: BisectOutcome, options: BisectOptions) -> None:
+    if options.as_json:
         echo(dumps(bisect_json(outcome)))
     else:
         print_outcome(Page.here(), session, outcome)
 
 
-ANSWERS: dict[str, Answer] = {"good": "good", "bad": "bad", "skip": "skip", "undo": "undo"}
-_WORDS = (*ANSWERS, "log", "quit")
-_PROMPT = f"{', '.join(_WORDS)}? "
-_BARS = 32
+# --- a person as the oracle ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -249,10 +244,10 @@ class Person:
     """Whoever sits at the terminal."""
 
     oracle: VerdictOracle
-    """What measures the place that is shown."""
+    """Measures the layer that is shown."""
 
     def ask(self, bisect: Bisect) -> Answer | None:
-        """Show the probe until it is judged."""
+        """Show the probe, and ask until it is judged."""
         if bisect.probe is None:
             return None
         _show(self.oracle.row(bisect.probe), bisect)
@@ -269,7 +264,7 @@ class Person:
 
 
 def _word(said: str | None) -> str:
-    """The word that was meant; the end of the input is a way to quit."""
+    """The command for an answer; the end of the input is quit."""
     if said is None:
         return "quit"
     said = said.lower()
@@ -297,11 +292,11 @@ def _numbers(row: Row) -> Iterator[str]:
     yield sparkline(row.diff.profile, _BARS)
 
 
-_SHOWN = 4
+# --- the result ---------------------------------------------------------------------------------------
 
 
 def print_outcome(page: Page, session: Session, outcome: BisectOutcome) -> None:
-    """The first bad place, or who is left to suspect, and whether the assumption held."""
+    """The first bad layer, or the suspects that are left, and whether the assumption held."""
     echo()
     if outcome.first_bad is not None:
         _print_first_bad(page, outcome, outcome.first_bad)
@@ -342,8 +337,8 @@ def _names(outcome: BisectOutcome, positions: Sequence[int]) -> str:
     return f"{shown} and {len(positions) - _SHOWN} more" if len(positions) > _SHOWN else shown
 
 
-def why_untold(outcome: BisectOutcome, log: Path | None) -> TensordiffError:
-    """Why the search has no answer, and what to try."""
+def inconclusive_search(outcome: BisectOutcome, log: Path | None) -> TensordiffError:
+    """The error for a search without an answer: why, and what to try."""
     bisect = outcome.bisect
     if not bisect.is_done:
         left = f"stopped with {len(bisect.suspects)} suspects left"

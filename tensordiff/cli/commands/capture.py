@@ -1,7 +1,4 @@
-"""``tensordiff capture``: run a source into a dump.
-
-Running a source from the command line: its events as lines and a moving bar on stderr, its result on stdout.
-"""
+"""``tensordiff capture``: run a source into a dump, showing its progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Injection
-from tensordiff.cli.capture_options import Bytes, asking_options, running_options, settings
-from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.options import PATH, Bytes, capture_settings, input_options, json_option, run_options
 from tensordiff.cli.progress import Bar
 from tensordiff.cli.streams import echo, say
 from tensordiff.errors import CaptureError, WriteError, printable
@@ -25,9 +21,9 @@ from tensordiff.util.sizes import format_bytes
 
 @click.command("capture")
 @click.argument("source")
-@click.option("-o", "--output", type=DUMP, required=True, metavar="DIR", help="The folder to write; a new one.")
-@asking_options
-@running_options
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder to write; a new one.")
+@input_options
+@run_options
 @click.option("--layers", metavar="REGEX", help="Write only layers whose name matches.")
 @click.option("--leaves", is_flag=True, help="Write only modules that hold no others.")
 @click.option("--no-inputs", is_flag=True, help="Write outputs only.")
@@ -37,9 +33,9 @@ from tensordiff.util.sizes import format_bytes
     metavar="LAYER",
     help="Write every operation within this layer instead; with --inject, on the reference's inputs.",
 )
-@click.option("--inject", type=DUMP, metavar="DUMP", help="Give layers the inputs that this dump recorded.")
+@click.option("--inject", type=PATH, metavar="PATH", help="Give layers the inputs that this dump recorded.")
 @click.option("--inject-at", default="all", metavar="WHERE", help="all, once, leaves, a layer, FROM..TO, or a REGEX.")
-@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")
+@click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")
 @click.option("--force", is_flag=True, help="Write over an earlier dump, and where the disk seems too small.")
 @json_option
 def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
@@ -68,30 +64,29 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
 
     Exit status: 0 captured, 2 not, or not to its end, 130 interrupted.
     """
-
     return capture(source, output, options, as_json=as_json)
 
 
 SCHEMA = "tensordiff.capture/1"
 
 
-class ChildSaid(Exception):
-    """What a child's own traceback or log was; shown with ``--debug``."""
+class ChildTraceback(Exception):
+    """The traceback or log of a child process; shown with ``--debug``."""
 
 
 def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) -> int:
-    """Capture and say what was made; raises where it was not."""
+    """Capture, and print what was written; raises where nothing was."""
     source = source_of(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
     if inject is not None:
         options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
     elif rules is not None or at != "all":
-        raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
+        raise CaptureError("--inject-at and --rules are about --inject PATH, which was not given")
     if dump_at(str(output)) is not None and not options["force"]:
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
         )
-    done = follow(Run(Job(source, settings(**options), str(output.absolute()))))
+    done = follow(Run(Job(source, capture_settings(**options), str(output.absolute()))))
     if as_json:
         echo(dumps({"schema": SCHEMA, "path": done.path, "entries": done.entries, **done.facts}))
     else:
@@ -100,17 +95,17 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
 
 
 def source_of(text: str) -> Source:
-    """The source that a text names; refuses a path."""
+    """Parse a source; raises where the text is none."""
     source = parse_source(text)
     if source is None:
         raise CaptureError(
-            f"{printable(text)}: is no source; write hf:PATH_OR_ID, max:PATH_OR_ID, onnx:FILE or py:FILE.py:FUNCTION"
+            f"{printable(text)}: is not a source; write hf:PATH_OR_ID, max:PATH_OR_ID, onnx:FILE or py:FILE.py:FUNCTION"
         )
     return source.absolute()
 
 
 def follow(run: Run, label: str = "") -> Done:
-    """Listen to a run until its end, showing how far it is. Leaving this leaves no process behind."""
+    """Run to the end, showing progress and notes. Ctrl-C ends the child process, too."""
     with run, Bar(label) as bar:
         try:
             for event in run:
@@ -123,24 +118,24 @@ def follow(run: Run, label: str = "") -> Done:
             if (left := dump_at(run.job.output)) is not None:
                 say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
             raise
-    raise CaptureError(f"{printable(run.job.source)}: ended without a word")
+    raise CaptureError(f"{printable(run.job.source)}: ended without a result")
 
 
 def quietly(run: Run) -> Done:
-    """Listen to one run of many: the bar, and no notes."""
+    """Run to the end as one run of many: progress, and no notes."""
     with run, Bar() as bar:
         for event in run:
             if isinstance(event, Done):
                 return event
             if not isinstance(event, Note):
                 _show(event, bar)
-    raise CaptureError(f"{printable(run.job.source)}: ended without a word")
+    raise CaptureError(f"{printable(run.job.source)}: ended without a result")
 
 
 def _show(event: Event, bar: Bar) -> None:
     match event:
         case Failed(sentence, detail, _):
-            raise CaptureError(sentence) from ChildSaid(f"\n{detail}")
+            raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
         case Note(text):
             bar.clear()
             say(printable(text))

@@ -1,7 +1,4 @@
-"""``tensordiff compare``: rows as they are measured, then what they come to.
-
-Driving a session from the command line: lint line, streamed rows, summary or JSON.
-"""
+"""``tensordiff compare``: rows as they are measured, then a summary; or one JSON object."""
 
 from __future__ import annotations
 
@@ -12,12 +9,19 @@ from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.cli.capture_options import asked_settings, source_options
-from tensordiff.cli.options import comparison, json_option, junit_option
+from tensordiff.cli.options import (
+    comparison_options,
+    json_option,
+    junit_option,
+    make_request,
+    source_options,
+    take,
+    two_sides,
+)
 from tensordiff.cli.progress import COMPILING, Progress
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import Page, echo
-from tensordiff.cli.summary import print_summary, print_worst, why_unknown
+from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
 from tensordiff.cli.table import Table
 from tensordiff.compare.lint import lint_pair, lint_rows
 from tensordiff.compare.row import Row
@@ -29,8 +33,21 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
 
+class CompareOptions(NamedTuple):
+    """What is printed and written."""
+
+    as_json: bool = False
+    only_faults: bool = False
+    quiet: bool = False
+    worst: int = 0
+    """How many of the culprit's largest errors to show."""
+    junit: Path | None = None
+    """Where JUnit XML goes."""
+
+
 @click.command("compare")
-@comparison
+@two_sides
+@comparison_options
 @source_options
 @json_option
 @junit_option
@@ -50,76 +67,57 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     ✗ diverges  inputs agree and the output does not
     ? unknown   it could not be compared; the reason is given
     """
-
-    talk = Talk(**{name: options.pop(name) for name in Talk._fields})
-    return compare(request(reference, candidate, **options), talk)
-
-
-def request(reference: Path, candidate: Path, **options: Any) -> Any:
-    """What the options say, as the session takes it."""
-    from tensordiff.compare.limits import Limits
-    from tensordiff.compare.measure.dtype_plan import Tolerance
-    from tensordiff.session.request import Request
-
-    atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
-    asked = asked_settings(options)
-    return Request(reference, candidate, limits=Limits(Tolerance.of(atol, rtol), threshold), settings=asked, **options)
+    chosen = take(options, CompareOptions)
+    return compare(make_request(reference, candidate, **options), chosen)
 
 
-class Talk(NamedTuple):
-    """How much to say."""
-
-    as_json: bool = False
-    only_faults: bool = False
-    quiet: bool = False
-    worst: int = 0
-    """How many of the culprit's largest errors to show."""
-    junit: Path | None = None
-    """Where JUnit XML goes."""
-
-
-def compare(request: Request, talk: Talk) -> int:
-    """Compare and report; the exit status. Raises, all being printed, where it could not be told."""
+def compare(request: Request, options: CompareOptions) -> int:
+    """Compare and print; the exit status. Raises after printing where the result is unknown."""
     session = opened(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
-    outcome = _as_json(session, findings, talk) if talk.as_json else _as_text(session, findings, talk)
-    write_junit(talk.junit, outcome, f"{request.candidate} against {request.reference}")
+    outcome = _as_json(session, findings, options) if options.as_json else _as_text(session, findings, options)
+    write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
     if outcome.verdict == "unknown":
-        raise why_unknown(session, outcome)
+        raise inconclusive_error(session, outcome)
     return outcome.exit_status
 
 
-def _as_json(session: Session, findings: Sequence[Finding], talk: Talk) -> Outcome:
+def measure(session: Session) -> Outcome:
+    """Measure every pair, with a progress line."""
     with Progress("measuring", len(session.pairs), COMPILING) as progress:
-        outcome = session.outcome(progress.over(session.rows()))
+        return session.outcome(progress.over(session.rows()))
+
+
+def _as_json(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
+    outcome = measure(session)
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
     found = [*findings, *lint_rows(outcome.rows)]
     whole = compare_json(session, outcome, found, logits, hint)
-    if outcome.culprit is not None and talk.worst:
-        whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, talk.worst)]
+    if outcome.culprit is not None and options.worst:
+        whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, options.worst)]
     echo(dumps(whole))
     return outcome
 
 
-def _as_text(session: Session, findings: Sequence[Finding], talk: Talk) -> Outcome:
+def _as_text(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
     page = Page.here()
     table = Table(session, page)
-    table.open(findings)
-    if session.pairs and not talk.quiet:
+    table.introduce(findings)
+    if session.pairs and not options.quiet:
         table.headings()
-    outcome = session.outcome(_shown(session, table, talk))
+    outcome = session.outcome(_print_rows(session, table, options))
     print_summary(page, session, outcome, list(lint_rows(outcome.rows)))
-    if outcome.culprit is not None and talk.worst:
-        print_worst(page, session.worst(outcome.culprit, talk.worst))
+    if outcome.culprit is not None and options.worst:
+        print_worst(page, session.worst(outcome.culprit, options.worst))
     return outcome
 
 
-def _shown(session: Session, table: Table, talk: Talk) -> Iterator[Row]:
-    """All rows, each shown as it is known."""
+def _print_rows(session: Session, table: Table, options: CompareOptions) -> Iterator[Row]:
+    """All rows, each printed as soon as it is measured."""
     with Progress("measuring", len(session.pairs), COMPILING) as progress:
         for row in progress.over(session.rows()):
-            if not talk.quiet and not (talk.only_faults and row.verdict.name == "agrees"):
+            if not options.quiet and not (options.only_faults and row.verdict.name == "agrees"):
                 progress.clear()
                 table.row(row)
             yield row

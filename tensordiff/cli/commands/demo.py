@@ -1,10 +1,12 @@
-"""``tensordiff demo``: the sample dumps, with a planted bug to find."""
+"""``tensordiff demo``: the sample dumps, which have a planted bug to find."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+
+from tensordiff.cli import streams
 
 
 @click.command("demo")
@@ -13,17 +15,16 @@ def command() -> int:
 
     Without a terminal they are compared, and finding the bug is success: status 0.
     """
-    from tensordiff.cli import streams
     from tensordiff.session.samples import sample
 
     if streams.has_screen():
-        from tensordiff.cli.app import run_app
+        from tensordiff.cli.commands.open import run_app
         from tensordiff.tui.launch import Launch
 
         return run_app(Launch(sample("reference"), sample("candidate"), _samples), keeps=False)
-    from tensordiff.cli.commands.compare import Talk, compare
+    from tensordiff.cli.commands.compare import CompareOptions, compare
 
-    return 0 if compare(_samples(), Talk()) == 1 else 2
+    return 0 if compare(_samples(), CompareOptions()) == 1 else 2
 
 
 def _samples() -> Any:

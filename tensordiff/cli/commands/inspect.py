@@ -1,7 +1,4 @@
-"""``tensordiff inspect``: what is in a dump.
-
-Listing a dump: one line an entry, or one JSON object.
-"""
+"""``tensordiff inspect``: list what is in a dump, one line an entry, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -12,8 +9,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
+from tensordiff.cli.sources import dump_of
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
@@ -26,15 +24,13 @@ from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 
 
 @click.command("inspect")
-@click.argument("dump", type=DUMP)
+@click.argument("dump", type=PATH)
 @json_option
 @click.option("--stats", is_flag=True, help="Read every tensor: minimum, maximum, mean, RMS, NaN and infinities.")
 @click.option("--only", metavar="REGEX", help="Only entries whose name matches.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run.")
 def command(dump: Path, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
     """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
-    from tensordiff.cli.sources import dump_of
-
     return inspect(dump_of(dump), as_json=as_json, stats=stats, only=only, step=step)
 
 
@@ -118,21 +114,21 @@ class _Layout(NamedTuple):
     @classmethod
     def of(cls, entries: list[Entry], page: Page) -> _Layout:
         longest = max((columns(printable(entry.name)) for entry in entries), default=0)
-        room = 72 if page.wide is None else max(16, page.wide - _ABOUT - _STEP)
+        room = 72 if page.width is None else max(16, page.width - _ABOUT - _STEP)
         return cls(min(longest, room), any(entry.step for entry in entries), page)
 
     def lines(self, record: dict[str, Any]) -> Iterator[str]:
         """An entry on one line; on a terminal, its statistics or what is wrong with it on the next."""
         name = printable(record["name"])
-        name = name if self.page.wide is None else cut_middle(name, self.name_width)
+        name = name if self.page.width is None else cut_middle(name, self.name_width)
         step = f"{record['step']:>3} " if self.has_steps else ""
         more = f"? {printable(record['problem'])}" if record["problem"] else _stats_cells(record.get("stats"))
         line = f"{step}{pad(name, self.name_width)} {_about(record)}".rstrip()
-        if self.page.wide is None or not more:
+        if self.page.width is None or not more:
             yield f"{line} {more}".rstrip()
         else:
             yield line
-            yield from wrap(more, self.page.wide, " " * _STEP, " " * _STEP)
+            yield from wrap(more, self.page.width, " " * _STEP, " " * _STEP)
 
 
 def _about(record: dict[str, Any]) -> str:

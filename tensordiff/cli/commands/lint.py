@@ -1,7 +1,4 @@
-"""``tensordiff lint``: what is wrong, before any number is believed.
-
-Running every check and printing what was found.
-"""
+"""``tensordiff lint``: what is wrong with a dump, or with comparing two, before any number is believed."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import click
 
 from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.rules.file import RulesFile, read_rules_file
-from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.lint import lint_pair
@@ -24,9 +21,9 @@ from tensordiff.report.labels import LEVELS
 
 
 @click.command("lint")
-@click.argument("dump", type=DUMP)
-@click.argument("candidate", type=DUMP, required=False)
-@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike.")
+@click.argument("dump", type=PATH)
+@click.argument("candidate", type=PATH, required=False)
+@click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @json_option
 def command(dump: Path, candidate: Path | None, rules: Path | None, as_json: bool) -> int:
     """Read a dump whole and say what is wrong with it; with two dumps, also what is wrong with comparing them.
@@ -38,7 +35,6 @@ def command(dump: Path, candidate: Path | None, rules: Path | None, as_json: boo
 
     Exit status: 0 nothing worse than a note, 1 warnings, 2 errors.
     """
-
     return lint(dump, candidate, rules, as_json=as_json)
 
 

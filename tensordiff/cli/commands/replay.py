@@ -1,7 +1,4 @@
-"""``tensordiff replay``: one layer alone, on the inputs of a dump.
-
-Replaying a layer from the command line: run it, then compare what it gave with what the dump has.
-"""
+"""``tensordiff replay``: run one layer alone on the inputs of a dump, and compare its outputs with the dump's."""
 
 from __future__ import annotations
 
@@ -18,18 +15,28 @@ from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.cli.commands.capture import follow, source_of
-from tensordiff.cli.commands.compare import Talk, compare
-from tensordiff.cli.options import DUMP, json_option
+from tensordiff.cli.commands.compare import CompareOptions, compare
+from tensordiff.cli.options import PATH, json_option
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 
 
+class ReplayOptions(NamedTuple):
+    """Which call, of which model, and where a bundle goes."""
+
+    source: str | None = None
+    output: Path | None = None
+    step: int = 0
+    call: int = 1
+    python: str | None = None
+
+
 @click.command("replay")
-@click.argument("dump", type=DUMP)
+@click.argument("dump", type=PATH)
 @click.argument("layer")
 @click.option("--source", metavar="SOURCE", help="Take the layer from here; from what made the dump unless given.")
-@click.option("-o", "--output", type=DUMP, metavar="DIR", help="Write a bundle that runs with torch alone.")
+@click.option("-o", "--output", type=PATH, metavar="DIR", help="Write a bundle that runs with torch alone.")
 @click.option("--step", type=click.IntRange(min=0), default=0, metavar="N", help="The step to replay (default 0).")
 @click.option("--call", type=click.IntRange(min=1), default=1, metavar="N", help="The call to replay (default 1).")
 @click.option("--python", metavar="PATH", help="Run in another interpreter.")
@@ -43,40 +50,29 @@ def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
 
     Exit status: as compare: 0 agrees, 1 diverges, 2 could not tell.
     """
-
-    return replay(dump, layer, Wish(**options), as_json=as_json)  # type: ignore[arg-type]
-
-
-class Wish(NamedTuple):
-    """Which call, of which model, and where a bundle goes."""
-
-    source: str | None = None
-    output: Path | None = None
-    step: int = 0
-    call: int = 1
-    python: str | None = None
+    return replay(dump, layer, ReplayOptions(**options), as_json=as_json)  # type: ignore[arg-type]
 
 
-def replay(path: Path, layer: str, wish: Wish, *, as_json: bool) -> int:
+def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> int:
     """Replay and compare; the exit status."""
-    made = _made(path, wish)
+    made = _made(path, options)
     with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
         more = {
-            "dump": str(path.absolute()), "layer": layer, "step": wish.step, "call": wish.call,
-            "bundle": None if wish.output is None else str(wish.output.absolute()),
+            "dump": str(path.absolute()), "layer": layer, "step": options.step, "call": options.call,
+            "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
-        settings = replace(made.settings, inject=None, ops=None, python=wish.python or made.settings.python)
+        settings = replace(made.settings, inject=None, ops=None, python=options.python or made.settings.python)
         job = Job(made.source, settings, str(Path(folder) / "replayed"), "replay", more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
-        return compare(Request(path, Path(done.path), only=only), Talk(as_json=as_json))
+        return compare(Request(path, Path(done.path), only=only), CompareOptions(as_json=as_json))
 
 
-def _made(path: Path, wish: Wish) -> Provenance:
+def _made(path: Path, options: ReplayOptions) -> Provenance:
     found = provenance_of(open_dump(path))
-    if wish.source is not None:
+    if options.source is not None:
         return Provenance(
-            source_of(wish.source), found.settings if found and _is_alike(found, wish.source) else Settings()
+            source_of(options.source), found.settings if found and _is_alike(found, options.source) else Settings()
         )
     if found is None:
         raise CaptureError(f"{printable(path)}: does not say which source made it; give one with --source hf:… or py:…")

@@ -1,7 +1,4 @@
-"""``tensordiff serve``: the app in a browser, on loopback unless told otherwise.
-
-Serving the app by textual-serve: one process a visitor, all of them ended with the server.
-"""
+"""``tensordiff serve``: the app in a browser, on loopback unless told otherwise; one process a visitor."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ from typing import Any
 
 import click
 
-from tensordiff.cli.options import comparison
+from tensordiff.cli.options import comparison_options, two_sides
 from tensordiff.cli.streams import echo, say
 from tensordiff.errors import TensordiffError, printable
 
 
 @click.command("serve")
-@comparison
+@two_sides
+@comparison_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Others can connect elsewhere.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 def command(reference: Path, candidate: Path, host: str, port: int, **options: Any) -> int:
@@ -32,7 +30,6 @@ def command(reference: Path, candidate: Path, host: str, port: int, **options: A
     There is no password: whoever can connect can read the two dumps and whatever the app can write. That is why
     it listens on this machine alone unless --host says otherwise.
     """
-
     return serve(reference, candidate, host, port, options)
 
 

@@ -1,7 +1,4 @@
-"""``tensordiff tolerances``: what would pass, for ``compare --tolerances`` to enforce.
-
-Learning tolerances from runs that agree: reading them, refusing what tells nothing, writing what was learnt.
-"""
+"""``tensordiff tolerances``: learn tolerances from runs that agree, for ``compare --tolerances`` to enforce."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ import click
 
 from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.align.rules.tables import ToleranceRule
-from tensordiff.cli.options import DUMP, json_option
-from tensordiff.cli.progress import COMPILING, Progress
+from tensordiff.cli.commands.compare import measure
+from tensordiff.cli.options import PATH, json_option
+from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
-from tensordiff.cli.summary import why_unknown
+from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for
@@ -30,6 +28,10 @@ from tensordiff.report.json import dumps
 from tensordiff.report.labels import label
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+
+SCHEMA = "tensordiff.tolerances/1"
+_METRICS = ("rel_l2", "cos_dist", "max_abs", "kl_div")
+Needs = dict[str, Need]
 
 
 class Size(click.FloatRange):
@@ -41,14 +43,23 @@ class Size(click.FloatRange):
         return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
 
 
+class TolerancesOptions(NamedTuple):
+    """How to learn, and where to write."""
+
+    margin: float
+    per_layer: bool
+    output: Path | None
+    as_json: bool
+
+
 @click.command("tolerances")
-@click.argument("dumps", type=DUMP, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
-@click.option("--rules", type=DUMP, metavar="FILE", help="Rules (TOML) that make names alike.")
+@click.argument("dumps", type=PATH, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
+@click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @click.option(
     "--margin", type=Size(0, 100), default=0.25, show_default=True, metavar="X", help="How much worse still passes."
 )
 @click.option("--per-layer", is_flag=True, help="One tolerance a layer, instead of one for all layers of a kind.")
-@click.option("-o", "--output", type=DUMP, metavar="FILE", help="Write them to a file.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write them to a file.")
 @json_option
 def command(
     dumps: tuple[Path, ...], rules: Path | None, margin: float, per_layer: bool, output: Path | None, as_json: bool
@@ -63,50 +74,35 @@ def command(
 
     Exit status: 0 tolerances were found, 2 they were not.
     """
-
     if len(dumps) % 2:
         raise click.UsageError(
             f"dumps come in pairs, a reference and its candidate; there are {len(dumps)}", click.get_current_context()
         )
     both = tuple(zip(dumps[::2], dumps[1::2], strict=True))
-    return tolerate(both, rules, Wish(margin, per_layer, output, as_json))
+    return learn_tolerances(both, rules, TolerancesOptions(margin, per_layer, output, as_json))
 
 
-SCHEMA = "tensordiff.tolerances/1"
-_METRICS = ("rel_l2", "cos_dist", "max_abs", "kl_div")
-Needs = dict[str, Need]
-
-
-class Wish(NamedTuple):
-    """How to learn, and where to."""
-
-    margin: float
-    per_layer: bool
-    output: Path | None
-    as_json: bool
-
-
-def tolerate(both: Sequence[tuple[Path, Path]], rules: Path | None, wish: Wish) -> int:
-    """Learn and report; the exit status. Raises where there is nothing to learn."""
+def learn_tolerances(both: Sequence[tuple[Path, Path]], rules: Path | None, options: TolerancesOptions) -> int:
+    """Learn, print and write; the exit status. Raises where there is nothing to learn from."""
     needs: Needs = {}
     for reference, candidate in both:
         session = Session.open(Request(reference, candidate, rules=rules))
         _refuse_bad(session)
-        for match, need in _learn(session, wish):
+        for match, need in _learn(session, options):
             needs[match] = needs[match] | need if match in needs else need
     if not needs:
         raise TensordiffError(f"{_paths(*both[0])}: no floats are paired to learn from; pair more of them with --rules")
-    found = {match: tolerance_for(match, need, wish.margin) for match, need in needs.items()}
-    kept = 0 if wish.output is None else _write(wish.output, tuple(found.values()), _begin(both, wish))
-    if wish.as_json:
-        echo(dumps(_as_json(both, needs, found, wish)))
+    found = {match: tolerance_for(match, need, options.margin) for match, need in needs.items()}
+    kept = 0 if options.output is None else _write(options.output, tuple(found.values()), _header(both, options))
+    if options.as_json:
+        echo(dumps(_as_json(both, needs, found, options)))
     else:
         page = Page.here()
         _print_table(needs, found)
         page.print(_front_line(needs), rest="  ")
-        page.print(f"margin {wish.margin:.4g}, rounded up to two digits")
-        if wish.output is not None:
-            page.print(_written(wish.output, len(found), kept))
+        page.print(f"margin {options.margin:.4g}, rounded up to two digits")
+        if options.output is not None:
+            page.print(_written(options.output, len(found), kept))
     return 0
 
 
@@ -129,18 +125,15 @@ def _errors(session: Session) -> Iterator[Finding]:
     return (finding for findings in found for finding in findings if finding.level == "error")
 
 
-def _learn(session: Session, wish: Wish) -> list[tuple[str, Need]]:
-    rows: list[Row] = []
-    with Progress("measuring", len(session.pairs), COMPILING) as progress:
-        rows.extend(progress.over(session.rows()))
-    outcome = session.outcome(rows)
+def _learn(session: Session, options: TolerancesOptions) -> list[tuple[str, Need]]:
+    outcome = measure(session)
     if outcome.culprit is not None:
         raise _diverges(session, outcome.culprit)
     if outcome.verdict == "unknown":
-        raise why_unknown(session, outcome)
-    with Progress("learning", len(rows)) as progress:
-        needs = [(row, need_of(row, wish.margin)) for row in progress.over(rows)]
-    return [(match_for(row, per_layer=wish.per_layer), need) for row, need in needs if need is not None]
+        raise inconclusive_error(session, outcome)
+    with Progress("learning", len(outcome.rows)) as progress:
+        needs = [(row, need_of(row, options.margin)) for row in progress.over(outcome.rows)]
+    return [(match_for(row, per_layer=options.per_layer), need) for row, need in needs if need is not None]
 
 
 def _diverges(session: Session, row: Row) -> TensordiffError:
@@ -151,11 +144,11 @@ def _diverges(session: Session, row: Row) -> TensordiffError:
     )
 
 
-def _begin(both: Sequence[tuple[Path, Path]], wish: Wish) -> str:
-    """What a new file says of itself."""
+def _header(both: Sequence[tuple[Path, Path]], options: TolerancesOptions) -> str:
+    """The comment at the top of a new file."""
     made = "\n".join(f"#   {printable(cand)} against {printable(ref)}" for ref, cand in both)
     return (
-        f"# Tolerances that these runs pass with a margin of {wish.margin:.4g}, by tensordiff tolerances:\n{made}\n"
+        f"# Tolerances that these runs pass with a margin of {options.margin:.4g}, by tensordiff tolerances:\n{made}\n"
         "# Enforce them with: tensordiff compare REF CAND --tolerances FILE. The first that matches counts.\n"
     )
 
@@ -194,14 +187,14 @@ def _number(value: float | None) -> str:
 
 
 def _as_json(
-    both: Sequence[tuple[Path, Path]], needs: Needs, found: Mapping[str, ToleranceRule], wish: Wish
+    both: Sequence[tuple[Path, Path]], needs: Needs, found: Mapping[str, ToleranceRule], options: TolerancesOptions
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "dumps": [{"reference": str(reference), "candidate": str(candidate)} for reference, candidate in both],
-        "margin": wish.margin,
-        "per_layer": wish.per_layer,
-        "output": wish.output and str(wish.output),
+        "margin": options.margin,
+        "per_layer": options.per_layer,
+        "output": options.output and str(options.output),
         "front": _front(reduce(or_, needs.values())),
         "tolerances": [
             {key: asdict(tolerance)[key] for key in ("match", *_METRICS)}

@@ -20,13 +20,12 @@ import click
 
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
-from tensordiff.cli.capture_options import source_options
 from tensordiff.cli.commands.capture import follow
-from tensordiff.cli.commands.report import measured
-from tensordiff.cli.options import DUMP, how_compared, json_option, junit_option
+from tensordiff.cli.commands.compare import measure
+from tensordiff.cli.options import PATH, comparison_options, json_option, junit_option, make_request, source_options
 from tensordiff.cli.sources import opened
 from tensordiff.cli.streams import echo, say
-from tensordiff.cli.summary import why_unknown
+from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError, printable
@@ -51,13 +50,13 @@ from tensordiff.util.atomic_write import write_file
 
 
 @click.command("verify")
-@click.argument("reference", type=DUMP, required=False)
-@click.argument("candidate", type=DUMP, required=False)
-@click.option("-o", "--output", type=DUMP, required=True, metavar="DIR", help="The folder to write.")
+@click.argument("reference", type=PATH, required=False)
+@click.argument("candidate", type=PATH, required=False)
+@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder to write.")
 @click.option("--save-layers", is_flag=True, help="Keep the tensors too.")
-@click.option("--suite", type=DUMP, metavar="FILE", help="Verify every model of a suite (TOML) instead of one pair.")
+@click.option("--suite", type=PATH, metavar="FILE", help="Verify every model of a suite (TOML) instead of one pair.")
 @click.option("--fresh", is_flag=True, help="With --suite: verify again what is done already.")
-@how_compared
+@comparison_options
 @source_options
 @junit_option
 @json_option
@@ -77,7 +76,6 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
 
     Exit status: as compare; of a suite the worst of its models.
     """
-    from tensordiff.cli.commands.compare import request
     from tensordiff.cli.commands.verify_suite import verify_suite
 
     wish = Wish(**{name: options.pop(name) for name in Wish._fields})
@@ -85,10 +83,10 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     if suite is not None:
         if reference is not None:
             raise click.UsageError("give a suite or two sides, not both", click.get_current_context())
-        return verify_suite(suite, request(Path(), Path(), **options), wish, fresh=fresh)
+        return verify_suite(suite, make_request(Path(), Path(), **options), wish, fresh=fresh)
     if reference is None or candidate is None:
         raise click.UsageError("Missing argument 'REFERENCE CANDIDATE'", click.get_current_context())
-    asked = request(reference, candidate, **options)
+    asked = make_request(reference, candidate, **options)
     return verify(asked, wish)
 
 
@@ -128,7 +126,7 @@ def verify(request: Request, wish: Wish) -> int:
         say(f"written: {printable(wish.output / 'summary.md')}")
     outcome = found.whole.outcome
     if outcome.verdict == "unknown":
-        raise why_unknown(session, outcome)
+        raise inconclusive_error(session, outcome)
     return outcome.exit_status
 
 
@@ -141,7 +139,7 @@ def verified(request: Request, wish: Wish, title: str | None = None) -> tuple[Ve
         if captures.injected is not None:
             injected = _scenario(session.with_candidate(captures.injected), wish.output / WITH, title)
             session = session.with_injected(captures.injected)
-            whole = build_report(session, measured(session), title=without.title)
+            whole = build_report(session, measure(session), title=without.title)
         has_layers = wish.save_layers or not captures.folders
         found = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
         write_file(wish.output / "summary.md", verify_summary(found), make_folders=True)
@@ -157,7 +155,7 @@ def _called(side: Path) -> str:
 
 
 def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
-    model = build_report(session, measured(session), title=title)
+    model = build_report(session, measure(session), title=title)
     write_scenario(model, folder)
     return model
 

@@ -28,7 +28,7 @@ from tests.tui.app_host import CANDIDATE, REFERENCE, Running, samples
 _SCRIPT = """
 import sys
 from pathlib import Path
-from tensordiff.cli import app, main
+from tensordiff.cli import main
 from tensordiff.cli.commands import open
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.opening_screen import OpeningScreen
