@@ -1,9 +1,8 @@
-"""Editing rules, as pure state: every change returns a new ``RuleBook``, which remembers the one before.
+"""Editing rules, with undo: a ``RuleBook`` is immutable, and every change returns a new one.
 
-A book is what a person says (a ``RulesFile``) beside the rules of presets, which can be switched off and
-overridden but not edited. Switching one off is said in the person's own words: a rule of theirs that is
-off and says the same. So all of a book can be written to a rules file, and nothing else holds edits.
-Nothing here aligns: what a change does to the pairs is told by ``changes`` of two alignments.
+A book holds the user's own rules (a ``RulesFile``) beside the rules of presets, which can be switched off
+and overridden but not edited. A preset's rule is switched off by a rule of the user's that says the same and
+is off, so all of a book can be written to a rules file. Nothing here aligns dumps.
 """
 
 from __future__ import annotations
@@ -25,63 +24,63 @@ T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """One line of a book: what it says, and where it stands."""
+    """One rule, map or view of a book, and its position."""
 
     value: AnyRule
     number: int
-    """Its position among the person's own of its kind, or among the rules of presets."""
+    """Its position among the user's own of its kind, or among the rules of presets."""
     is_own: bool = True
 
     @property
     def kind(self) -> Kind:
-        """What it is one of."""
+        """Whether it is a rule, a map or a view."""
         return kind_of(self.value)
 
 
 class Edit(NamedTuple):
-    """What was said, and what was then done to it."""
+    """One change: the rules before it (after it, if it was undone), and what was done."""
 
-    said: RulesFile
-    done: str
+    rules: RulesFile
+    description: str
 
 
 @dataclass(frozen=True)
 class RuleBook:
-    """What a person says, what presets say, and how it came to this."""
+    """The user's rules, the presets' rules, and the changes made so far."""
 
-    said: RulesFile
+    rules: RulesFile
     presets: tuple[Rule, ...] = ()
-    """As the presets have them: all on."""
-    written: RulesFile = field(default_factory=RulesFile)
-    """What is in the file, if there is one."""
+    """As the presets have them, all switched on."""
+    saved_rules: RulesFile = field(default_factory=RulesFile)
+    """What the rules file holds, if there is one."""
     past: tuple[Edit, ...] = ()
     future: tuple[Edit, ...] = ()
 
     @property
-    def is_written(self) -> bool:
-        """Whether the file says all of it."""
-        return self.said == self.written
+    def is_saved(self) -> bool:
+        """Whether the file holds all changes."""
+        return self.rules == self.saved_rules
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All of it in the order it is tried: maps, rules, views."""
-        own = [Line(rule, k) for k, rule in enumerate(self.said.rules) if not self._is_shadow(rule)]
-        presets = switched_off(self.presets, self.said.rules)
+        """All lines in the order they are tried: maps, rules, views."""
+        own = [Line(rule, k) for k, rule in enumerate(self.rules.rules) if not self._is_shadow(rule)]
+        presets = switched_off(self.presets, self.rules.rules)
         return (
-            *(Line(rule, k) for k, rule in enumerate(self.said.maps)),
+            *(Line(rule, k) for k, rule in enumerate(self.rules.maps)),
             *own,
             *(Line(rule, k, is_own=False) for k, rule in enumerate(presets)),
-            *(Line(view, k) for k, view in enumerate(self.said.views)),
+            *(Line(view, k) for k, view in enumerate(self.rules.views)),
         )
 
     def _is_shadow(self, rule: Rule) -> bool:
-        """Whether it is there only to switch a preset's off, where it is shown."""
+        """Whether it only switches off a preset's rule, on whose line it is shown."""
         return any(switches_off(rule, preset) for preset in self.presets)
 
     # --- changes ---------------------------------------------------------------------------------
 
     def added(self, value: AnyRule) -> RuleBook:
-        """One more, the last of its kind."""
+        """With one more rule, map or view, the last of its kind."""
         check(value)
         values = self._values(kind_of(value))
         if value in values:
@@ -89,20 +88,20 @@ class RuleBook:
         return self._with(kind_of(value), (*values, value), f"added {describe(value)}")
 
     def with_maps(self, maps: Sequence[MapRule]) -> RuleBook:
-        """Maps that are not there yet, as one change."""
-        new = tuple(rule for rule in dict.fromkeys(maps) if rule not in self.said.maps)
+        """With those of the maps that are not there yet, as one change."""
+        new = tuple(rule for rule in dict.fromkeys(maps) if rule not in self.rules.maps)
         for rule in new:
             check(rule)
         if not new:
             raise AlignError("nothing new: these maps are there already")
-        done = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} maps"
-        return self._with("map", (*self.said.maps, *new), done)
+        description = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} maps"
+        return self._with("map", (*self.rules.maps, *new), description)
 
     def changed(self, line: Line, value: AnyRule) -> RuleBook:
-        """Another in its place. A preset's rule is overridden: switched off, and the other one tried."""
+        """With a line replaced. A preset's rule is overridden: it is switched off and the new one is tried."""
         check(value)
         if not line.is_own:
-            rules = (*self.said.rules, value, replace(line.value, on=False))
+            rules = (*self.rules.rules, value, replace(line.value, on=False))
             return self._with("rule", rules, f"overrode {describe(line.value)}")
         values = self._values(line.kind)
         return self._with(
@@ -110,26 +109,26 @@ class RuleBook:
         )
 
     def deleted(self, line: Line) -> RuleBook:
-        """Without it."""
+        """Without a line of the user's own."""
         self._own(line, "deleted")
         values = self._values(line.kind)
         rest = (*values[: line.number], *values[line.number + 1 :])
         return self._with(line.kind, rest, f"deleted {describe(line.value)}")
 
     def toggled(self, line: Line) -> RuleBook:
-        """With it off, or on again."""
-        done = f"switched {'off' if line.value.on else 'on'} {describe(line.value)}"
+        """With a line switched off, or on again."""
+        description = f"switched {'off' if line.value.on else 'on'} {describe(line.value)}"
         value = replace(line.value, on=not line.value.on)
         if line.is_own:
             values = self._values(line.kind)
-            return self._with(line.kind, (*values[: line.number], value, *values[line.number + 1 :]), done)
+            return self._with(line.kind, (*values[: line.number], value, *values[line.number + 1 :]), description)
         preset = self.presets[line.number]
         if line.value.on:
-            return self._with("rule", (*self.said.rules, value), done)
-        return self._with("rule", tuple(r for r in self.said.rules if not switches_off(r, preset)), done)
+            return self._with("rule", (*self.rules.rules, value), description)
+        return self._with("rule", tuple(r for r in self.rules.rules if not switches_off(r, preset)), description)
 
     def moved(self, line: Line, by: int) -> RuleBook:
-        """With it before the one before it, or behind the one behind it; itself at either end."""
+        """With a line exchanged with its neighbour of the same kind; unchanged at either end."""
         self._own(line, "moved; it comes after your own")
         peers = [other.number for other in self.lines if other.is_own and other.kind == line.kind]
         to = peers.index(line.number) + by
@@ -140,27 +139,27 @@ class RuleBook:
         return self._with(line.kind, tuple(values), f"moved {describe(line.value)}")
 
     def undone(self) -> RuleBook:
-        """Before the last change."""
+        """As it was before the last change."""
         if not self.past:
             raise AlignError("there is nothing to undo")
         before = self.past[-1]
-        after = Edit(self.said, before.done)
-        return replace(self, said=before.said, past=self.past[:-1], future=(*self.future, after))
+        after = Edit(self.rules, before.description)
+        return replace(self, rules=before.rules, past=self.past[:-1], future=(*self.future, after))
 
     def redone(self) -> RuleBook:
-        """After the change that was undone last."""
+        """With the change that was undone last made again."""
         if not self.future:
             raise AlignError("there is nothing to do again")
         after = self.future[-1]
-        before = Edit(self.said, after.done)
-        return replace(self, said=after.said, past=(*self.past, before), future=self.future[:-1])
+        before = Edit(self.rules, after.description)
+        return replace(self, rules=after.rules, past=(*self.past, before), future=self.future[:-1])
 
     def write(self, path: Path) -> RuleBook:
-        """Make a file say all of it, its comments kept; the rules are that file's then."""
-        write_rules_file(path, self.said)
-        rules = tuple(replace(rule, source=path.name) for rule in self.said.rules)
-        said = replace(self.said, rules=rules)
-        return replace(self, said=said, written=said)
+        """Write all of it to a file, whose comments are kept; that file is then the source of the rules."""
+        write_rules_file(path, self.rules)
+        sourced = tuple(replace(rule, source=path.name) for rule in self.rules.rules)
+        rules = replace(self.rules, rules=sourced)
+        return replace(self, rules=rules, saved_rules=rules)
 
     def _own(self, line: Line, what: str) -> None:
         if not line.is_own:
@@ -168,20 +167,22 @@ class RuleBook:
             raise AlignError(f"a rule of the preset {source} cannot be {what}; switch it off, or edit a copy of it")
 
     def _values(self, kind: Kind) -> tuple[Any, ...]:
-        return tuple(getattr(self.said, _FIELDS[kind]))
+        return tuple(getattr(self.rules, _FIELDS[kind]))
 
-    def _with(self, kind: Kind, values: Sequence[Any], done: str) -> RuleBook:
+    def _with(self, kind: Kind, values: Sequence[Any], description: str) -> RuleBook:
         fields: dict[str, Any] = {_FIELDS[kind]: tuple(values)}
-        return replace(self, said=replace(self.said, **fields), past=(*self.past, Edit(self.said, done)), future=())
+        return replace(
+            self, rules=replace(self.rules, **fields), past=(*self.past, Edit(self.rules, description)), future=()
+        )
 
 
 def kind_of(value: AnyRule) -> Kind:
-    """What it is one of."""
+    """Whether it is a rule, a map or a view."""
     return "map" if isinstance(value, MapRule) else "view" if isinstance(value, ViewRule) else "rule"
 
 
 def describe(value: AnyRule) -> str:
-    """It in a few words, on one line."""
+    """A rule, map or view on one line."""
     if isinstance(value, Rule):
         return printable(f"rule {value.match} → {value.replace or '(nothing)'}")
     if isinstance(value, MapRule):
@@ -191,7 +192,7 @@ def describe(value: AnyRule) -> str:
 
 
 def check(value: AnyRule) -> None:
-    """Refuse what could not be applied, with a sentence that says why."""
+    """Raise a sentence about what could not be applied."""
     if isinstance(value, Rule):
         check_rule(value)
     elif isinstance(value, MapRule):
@@ -210,16 +211,16 @@ def _check_view(view: ViewRule) -> None:
         check_expression(text, is_view=True)
 
 
-def rebased(said: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:
-    """What was said over a file that says something else by now: additions stay, deletions too."""
+def rebased(edited: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:
+    """Edits made over a file that has changed since: additions and deletions are made to what it holds now."""
     if base == now:
-        return said
+        return edited
     kinds = ("rules", "maps", "views", "tolerances")
-    merged = {name: _merged(*(getattr(one, name) for one in (said, base, now))) for name in kinds}
+    merged = {name: _merged(*(getattr(one, name) for one in (edited, base, now))) for name in kinds}
     return replace(now, **merged)
 
 
-def _merged(said: tuple[T, ...], base: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
-    added = tuple(item for item in said if item not in base and item not in now)
-    gone = [item for item in base if item not in said]
+def _merged(edited: tuple[T, ...], base: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
+    added = tuple(item for item in edited if item not in base and item not in now)
+    gone = [item for item in base if item not in edited]
     return (*added, *(item for item in now if item not in gone))

@@ -149,7 +149,7 @@ class DiffScreen(Viewing):
     def rules(self) -> RulesFile:
         """The rules as the panel shows them, written or not, also while the dumps are still being aligned by them."""
         if self._panel is not None:
-            return self._panel.book.said
+            return self._panel.book.rules
         return RulesFile() if self.session is None else self.session.rules
 
     def on_rules_panel_aligned(self, message: RulesPanel.Aligned) -> None:

@@ -63,7 +63,7 @@ class Ruling(PanelPart):
 
     def undo(self) -> None:
         """Take back the last change."""
-        last = self.book.past[-1].done if self.book.past else ""
+        last = self.book.past[-1].description if self.book.past else ""
         if self.change(RuleBook.undone):
             self.notify(f"undone: {last}", markup=False, timeout=3)
 
@@ -120,7 +120,7 @@ class Ruling(PanelPart):
 
         session, book = self.session, self.book
         title = _title(line, value)
-        self.app.push_screen(RuleEditor(title, value, lambda made: preview(session, edited(book, made).said)), done)
+        self.app.push_screen(RuleEditor(title, value, lambda made: preview(session, edited(book, made).rules)), done)
 
     def _edit_map(self, line: Line | None, value: MapRule) -> None:
         def done(made: MapRule | None) -> None:
@@ -148,8 +148,8 @@ class Ruling(PanelPart):
         except TensordiffError as error:
             self.complain(error)
             return
-        is_aligned = self.session.rules == self.book.said
-        self.show_session(self.session.with_rules_file(path, self.book.said))
+        is_aligned = self.session.rules == self.book.rules
+        self.show_session(self.session.with_rules_file(path, self.book.rules))
         if not is_aligned:
             self.turn_to(self.book)
         self.notify(f"written to {printable(path)}", markup=False)

@@ -105,7 +105,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
             self.session = session
             self.show_all()
             return
-        if session.rules != self.book.said:
+        if session.rules != self.book.rules:
             self.book = _book(session)
         self.session, self.hits = session, None
         self.forget_suggestions()
@@ -124,7 +124,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
         alignment = self.session.alignment
         ours, theirs = len(alignment.reference_orphans), len(alignment.candidate_orphans)
         text = Text(f"{len(alignment.pairs)} paired · {ours} + {theirs} orphans")
-        if not self.book.is_written:
+        if not self.book.is_saved:
             text.append(" · not written", "italic")
         if is_aligning:
             text.append(" · aligning…")
@@ -147,7 +147,7 @@ class RulesPanel(Ruling, Pairing, Vertical):
     @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
     def _align(self, session: Session, book: RuleBook) -> None:
         with heap_frozen():
-            session = session.realigned(book.said)
+            session = session.realigned(book.rules)
             hits = session.dumps.rule_usage()
         self._tell(session, hits)
 

@@ -68,7 +68,7 @@ class RuleList(LineList[Line]):
         if self.hits is None or self.book is None:
             return None
         counts = {"rule": self.hits.rules, "map": self.hits.maps, "view": self.hits.views}[item.kind]
-        at = item.number if item.is_own else len(self.book.said.rules) + item.number
+        at = item.number if item.is_own else len(self.book.rules.rules) + item.number
         return counts[at] if at < len(counts) else None
 
     def _count(self, item: Line) -> str:
@@ -89,7 +89,7 @@ class RuleList(LineList[Line]):
             "move": line is not None and line.is_own,
             "undo": bool(book.past),
             "redo": bool(book.future),
-            "write": not book.is_written,
+            "write": not book.is_saved,
         }
         return True if possible.get(action, True) else None
 

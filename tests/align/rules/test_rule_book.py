@@ -73,9 +73,9 @@ def test_what_could_not_be_applied_is_refused(value: Rule | MapRule | ViewRule, 
 def test_a_preset_is_switched_off_and_on_in_the_persons_own_words() -> None:
     off = book(OWN).toggled(Line(PRESETS[0], 0, is_own=False))
     assert [line.value.on for line in off.lines] == [True, False, True]
-    assert off.said.rules == (OWN, Rule("both", "^model\\.", "", on=False))
+    assert off.rules.rules == (OWN, Rule("both", "^model\\.", "", on=False))
     on = off.toggled(off.lines[1])
-    assert on.said == RulesFile(rules=(OWN,))
+    assert on.rules == RulesFile(rules=(OWN,))
 
 
 def test_what_is_switched_off_is_off_when_aligning() -> None:
@@ -86,14 +86,14 @@ def test_what_is_switched_off_is_off_when_aligning() -> None:
     start = RuleBook(RulesFile(), presets)
     off = start.toggled(start.lines[at])
     assert len(align(reference, candidate, plan).pairs) == 1
-    assert align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, off.said)).pairs == ()
+    assert align(reference, candidate, AlignmentPlan.for_dumps(reference, candidate, off.rules)).pairs == ()
 
 
 def test_a_preset_is_overridden_not_edited_nor_deleted_nor_moved() -> None:
     preset = Line(PRESETS[0], 0, is_own=False)
     made = book().changed(preset, OWN)
     assert [(line.value.on, line.is_own) for line in made.lines] == [(True, True), (False, False), (True, False)]
-    assert made.undone().said == RulesFile()
+    assert made.undone().rules == RulesFile()
     for change in (RuleBook.deleted, lambda it, line: it.moved(line, 1)):
         with pytest.raises(AlignError, match="preset hf cannot be"):
             change(book(), preset)
@@ -113,16 +113,16 @@ def test_every_kind_can_be_edited_switched_deleted_and_brought_back(value: Rule 
     off = it.toggled(line_of(it, value))
     assert not off.lines[[line.value for line in it.lines].index(value)].value.on
     gone = off.deleted(next(line for line in off.lines if line.kind == kind_of(value) and not line.value.on))
-    assert gone.said == book(OWN).said
-    assert gone.undone().said == off.said
-    assert gone.undone().undone().said == it.said
+    assert gone.rules == book(OWN).rules
+    assert gone.undone().rules == off.rules
+    assert gone.undone().undone().rules == it.rules
 
 
 def test_undo_and_redo_say_what_they_did_and_end() -> None:
     it = book().added(OWN)
-    assert it.past[-1].done == "added rule ^a$ → b"
+    assert it.past[-1].description == "added rule ^a$ → b"
     back = it.undone()
-    assert back.said == RulesFile() and back.redone().said == it.said
+    assert back.rules == RulesFile() and back.redone().rules == it.rules
     assert back.added(OTHER).future == ()
     with pytest.raises(AlignError, match="nothing to undo"):
         back.undone()
@@ -154,25 +154,25 @@ def test_any_row_of_changes_can_be_undone_and_done_again(steps: list[tuple[str, 
                     it = it.changed(line, Rule("both", f"c{k}", "m"))
         except AlignError:
             continue
-    end, count = it.said, len(it.past)
+    end, count = it.rules, len(it.past)
     for _ in range(count):
         it = it.undone()
-    assert it.said == start.said
+    assert it.rules == start.rules
     for _ in range(count):
         it = it.redone()
-    assert it.said == end
+    assert it.rules == end
 
 
 def test_written_keeps_comments_and_is_written_then(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text("# mine\n[[rule]]  # why\nmatch = '^a$'\nreplace = 'b'\n")
     it = RuleBook(read_rules_file(path), PRESETS, read_rules_file(path))
-    assert it.is_written
+    assert it.is_saved
     it = it.added(MAP).toggled(Line(PRESETS[1], 1, is_own=False))
-    assert not it.is_written
+    assert not it.is_saved
     it = it.write(path)
-    assert it.is_written and path.read_text().startswith("# mine\n[[rule]]  # why\n")
-    assert read_rules_file(path) == it.said
+    assert it.is_saved and path.read_text().startswith("# mine\n[[rule]]  # why\n")
+    assert read_rules_file(path) == it.rules
     assert [line.value.on for line in RuleBook(read_rules_file(path), PRESETS).lines] == [True, True, True, False]
 
 

@@ -209,7 +209,7 @@ async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, i
             session = run.screen.session
             assert session is not None and session.request is run.screen.request
             assert session.request.rules == tmp_path / "rules.toml"
-            assert session.rules == session.saved_rules == read_rules_file(tmp_path / "rules.toml") == panel.book.said
+            assert session.rules == session.saved_rules == read_rules_file(tmp_path / "rules.toml") == panel.book.rules
             assert len(run.table.listing) < before and run.verdict == "diverges"
             await run.press("ctrl+r")
 
@@ -225,7 +225,7 @@ async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path
         panel.rules.action_write()
         await run.settle()
         session = run.screen.session
-        assert session is not None and session.rules == session.saved_rules == panel.book.said
+        assert session is not None and session.rules == session.saved_rules == panel.book.rules
         assert session.rules.rules == (RULE,) and len(run.table.listing) < before
 
 

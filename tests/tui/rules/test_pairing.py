@@ -40,7 +40,7 @@ def session(tmp_path: Path) -> Session:
 
 
 def maps(app: Host) -> tuple[MapRule, ...]:
-    return app.panel.book.said.maps
+    return app.panel.book.rules.maps
 
 
 async def test_pick_one_of_each_side_see_it_and_accept_it_for_every_layer(session: Session) -> None:
@@ -63,7 +63,7 @@ async def test_pick_one_of_each_side_see_it_and_accept_it_for_every_layer(sessio
         before = len(session.alignment.pairs)
         await pilot.press("ctrl+s")
         await settled(app, pilot)
-        assert app.panel.book.said.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
+        assert app.panel.book.rules.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
         assert len(app.aligned[-1].alignment.pairs) == before + 2
 
 
@@ -78,7 +78,7 @@ async def test_this_layer_alone(session: Session) -> None:
         await pilot.press("ctrl+l")
         await settled(app, pilot)
         wanted = MapRule("layers.1.self_attn.o_proj", "layers.1.self_attn.merge", every=False)
-        assert app.panel.book.said.maps == (wanted,)
+        assert app.panel.book.rules.maps == (wanted,)
         assert len(app.aligned[-1].alignment.pairs) == len(session.alignment.pairs) + 1
 
 
@@ -149,7 +149,7 @@ async def test_suggestions_come_when_somebody_comes_and_are_accepted_one_by_one(
         assert "values agree to" in said(app, "#about") and "nothing else fits" in said(app, "#about")
         await pilot.press("a")
         await settled(app, pilot)
-        assert app.panel.book.said.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
+        assert app.panel.book.rules.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
         assert said(app, "#suggestions-heading") == "suggestions: 2 by value"
 
 
@@ -247,7 +247,7 @@ async def test_no_name_crashes_or_vanishes(tmp_path: Path) -> None:
         await settled(app, pilot)
         dialog = app.screen
         assert isinstance(dialog, MapScreen)
-        for one in app.panel.book.said.maps:
+        for one in app.panel.book.rules.maps:
             dialog.query_one("#reference", Input).value = one.reference
             dialog.query_one("#candidate", Input).value = one.candidate
             dialog.attempt()

@@ -52,9 +52,9 @@ async def test_a_rule_of_a_preset_is_switched_off_and_on_again() -> None:
         assert "○ both" in drawn(app.panel.rules) and "not written" in said(app, "#counts")
         await pilot.press("space")
         await settled(app, pilot)
-        assert len(app.aligned[1].alignment.pairs) == 43 and app.panel.book.said == RulesFile()
+        assert len(app.aligned[1].alignment.pairs) == 43 and app.panel.book.rules == RulesFile()
         await pilot.press("d")
-        assert app.panel.book.said == RulesFile()
+        assert app.panel.book.rules == RulesFile()
 
 
 async def test_add_with_a_preview_then_undo_and_redo(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_add_with_a_preview_then_undo_and_redo(tmp_path: Path) -> None:
         assert app.aligned == []
         await pilot.press("enter")
         await settled(app, pilot)
-        assert app.panel.book.said.rules == (Rule("both", "second$", "down_proj"),)
+        assert app.panel.book.rules.rules == (Rule("both", "second$", "down_proj"),)
         assert len(app.aligned[-1].alignment.pairs) == before + 4
         assert app.panel.rules.current is not None and app.panel.rules.current.is_own
         await pilot.press("u")
@@ -91,20 +91,20 @@ async def test_edit_delete_and_move_ones_own(tmp_path: Path) -> None:
         await settled(app, pilot)
         app.panel.rules.focus()
         await pilot.press("J")
-        assert [rule.match for rule in app.panel.book.said.rules] == ["bb", "aa"] and app.panel.rules.cursor == 1
+        assert [rule.match for rule in app.panel.book.rules.rules] == ["bb", "aa"] and app.panel.rules.cursor == 1
         await pilot.press("J")
         assert app.panel.rules.cursor == 1
         await pilot.press("K", "enter")
         await pilot.press("home", *"x", "ctrl+s")
         await settled(app, pilot)
-        assert [rule.match for rule in app.panel.book.said.rules] == ["xaa", "bb"]
+        assert [rule.match for rule in app.panel.book.rules.rules] == ["xaa", "bb"]
         await pilot.press("j", "d")
         await settled(app, pilot)
-        assert [rule.match for rule in app.panel.book.said.rules] == ["xaa"]
+        assert [rule.match for rule in app.panel.book.rules.rules] == ["xaa"]
         await pilot.press("w")
         await settled(app, pilot)
         assert app.written == [rules] and rules.read_text().startswith("# mine\n")
-        assert read_rules_file(rules).rules == app.panel.book.said.rules
+        assert read_rules_file(rules).rules == app.panel.book.rules.rules
         assert "not written" not in said(app, "#counts")
 
 
@@ -146,7 +146,7 @@ async def test_a_folder_that_is_none_is_a_notification(tmp_path: Path) -> None:
         await pilot.press("w")
         await settled(app, pilot)
         assert "cannot be written" in next(iter(app._notifications)).message
-        assert not app.panel.book.is_written
+        assert not app.panel.book.is_saved
 
 
 async def test_a_thread_that_fails_is_a_notification_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_a_session_changed_elsewhere_keeps_edits_that_it_says_too() -> Non
         app.panel.show_session(replace(app.aligned[-1], engine=replace(app.aligned[-1].engine)))
         assert len(changes(app)) == 1
         app.panel.show_session(plain())
-        assert changes(app) == () and app.panel.book.said == RulesFile()
+        assert changes(app) == () and app.panel.book.rules == RulesFile()
         await settled(app, pilot)
         assert len(app.aligned) == 1
 
@@ -204,7 +204,7 @@ async def test_a_broken_expression_is_pointed_at_and_not_accepted() -> None:
         await pilot.press("enter")
         assert app.screen is not app.screen_stack[0]
         await pilot.press("escape")
-        assert app.screen is app.screen_stack[0] and app.panel.book.said == RulesFile()
+        assert app.screen is app.screen_stack[0] and app.panel.book.rules == RulesFile()
 
 
 async def test_a_view_is_added_and_checked() -> None:
@@ -217,7 +217,7 @@ async def test_a_view_is_added_and_checked() -> None:
         await pilot.press("escape")
         await pilot.press("v", *"mlp$", "tab", *"squeeze 0", "enter")
         await settled(app, pilot)
-        assert [view.reference for view in app.panel.book.said.views] == ["squeeze 0"]
+        assert [view.reference for view in app.panel.book.rules.views] == ["squeeze 0"]
         assert app.panel.hits is not None and app.panel.hits.views[-1] == 2
 
 
