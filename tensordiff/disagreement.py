@@ -1,6 +1,6 @@
-"""Where the reports of checks that fail are kept, and how such a failure is told to whoever runs the checks.
+"""The error of a failing ``assert_agrees``, and the way a test runner says where its report goes.
 
-Light on purpose: pytest loads this in every run, whether a test compares tensors or not.
+This imports nothing heavy: pytest loads it in every run, whether a test compares tensors or not.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 
-place_for_report: ContextVar[Callable[[], Path] | None] = ContextVar("place_for_report", default=None)
-"""Asked for a path when a check fails and was not told where its report goes; None keeps none."""
+report_path: ContextVar[Callable[[], Path] | None] = ContextVar("report_path", default=None)
+"""Called for a path when an assertion fails that was given none; where this is None, no report is written."""
 
 
 class Disagreement(AssertionError):
-    """Two runs do not agree, or nobody can tell whether they do."""
+    """Two runs do not agree, or it cannot be told whether they do."""
 
     def __init__(self, sentence: str, detail: str, report: Path | None) -> None:
         kept = f"\nreport: {report}" if report else '\nno report was kept; give one with report="FILE.html"'

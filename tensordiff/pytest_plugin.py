@@ -1,6 +1,6 @@
-"""pytest, where tensors are compared: a failing ``assert_agrees`` keeps its report, and the summary names the culprit.
+"""pytest plugin: a failing ``assert_agrees`` writes its report, and the terminal summary names the culprit.
 
-Loaded in every run, so nothing heavy is imported here; a test that compares nothing pays nothing.
+pytest loads this in every run, so nothing heavy is imported here: tests that compare nothing pay nothing.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.disagreement import Disagreement, place_for_report
+from tensordiff.disagreement import Disagreement, report_path
 
 _OPTION, _PROPERTY = "--tensordiff-reports", "tensordiff"
 _LONGEST = 150
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where reports go."""
+    """Add the option that says where reports go."""
     group = parser.getgroup("tensordiff", "comparing tensors")
     group.addoption(_OPTION, metavar="DIR", default=None, help="Keep reports of failing assert_agrees in this folder.")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """While a test runs, a report has a place to go to."""
-    token = place_for_report.set(lambda: _place(item))
+    """While a test runs, ``assert_agrees`` knows where to write a report."""
+    token = report_path.set(lambda: _report_path(item))
     try:
         return (yield)
     finally:
-        place_for_report.reset(token)
+        report_path.reset(token)
 
 
-def _place(item: pytest.Item) -> Path:
-    """A file for this test's report; another one where a test fails twice."""
+def _report_path(item: pytest.Item) -> Path:
+    """A new file for a report of this test, which may fail more than once."""
     folder = Path(item.config.getoption(_OPTION) or _temporary())
     name = re.sub(r"[^\w.-]+", "-", item.nodeid).strip("-")[-_LONGEST:]
     return next(path for path in _paths(folder, name) if not path.exists())
@@ -54,7 +54,7 @@ def _temporary() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the culprit beside the failure."""
+    """Attach the culprit to the report of a failed test; it survives the way from a worker of xdist."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, Disagreement):
@@ -64,11 +64,11 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name every culprit once more, at the end, where people look first."""
+    """Name every culprit at the end, where people look first."""
     failed = terminalreporter.getreports("failed")
-    told = [(report.nodeid, text) for report in failed for name, text in report.user_properties if name == _PROPERTY]
-    if not told:
+    lines = [(report.nodeid, text) for report in failed for name, text in report.user_properties if name == _PROPERTY]
+    if not lines:
         return
     terminalreporter.section("tensordiff: culprits")
-    for place, text in dict.fromkeys(told):
-        terminalreporter.line(f"{place}: {text}")
+    for test, text in dict.fromkeys(lines):
+        terminalreporter.line(f"{test}: {text}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.compare.row import Row
-from tensordiff.disagreement import Disagreement, place_for_report
+from tensordiff.disagreement import Disagreement, report_path
 from tensordiff.report import write_report
 from tensordiff.report.labels import label
 from tensordiff.report.model import summary_sentence
@@ -84,8 +84,8 @@ def _fault(row: Row) -> str:
 
 
 def _report(session: Session, outcome: Outcome, wanted: PathLike | None) -> Path | None:
-    place = place_for_report.get()
-    path = Path(wanted) if wanted is not None else place() if place is not None else None
+    default = report_path.get()
+    path = Path(wanted) if wanted is not None else default() if default is not None else None
     if path is not None:
         write_report(session, outcome, path)
     return path

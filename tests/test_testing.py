@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.disagreement import place_for_report
+import tensordiff
+from tensordiff.disagreement import report_path
 from tensordiff.errors import TensordiffError
 from tensordiff.testing import Disagreement, assert_agrees
 from tests import processes
@@ -25,7 +26,7 @@ REFERENCE, CANDIDATE, INJECTED, MAX = (
 @pytest.fixture(autouse=True)
 def no_place() -> None:
     """As where no plugin is loaded."""
-    place_for_report.set(None)
+    report_path.set(None)
 
 
 def test_dumps_that_agree() -> None:
@@ -43,7 +44,7 @@ def test_dumps_that_do_not(tmp_path: Path) -> None:
 
 
 def test_arrays() -> None:
-    place_for_report.set(None)  # the plugin gave this very test a place
+    report_path.set(None)  # the plugin gave this very test a place
     assert_agrees({"a": A, "b": A + 1}, {"a": nudged(A, 1e-7), "b": A + 1})
     with pytest.raises(Disagreement, match="b is the first place that is wrong") as raised:
         assert_agrees({"a": A, "b": A}, {"a": A, "b": 1.1 * A})
@@ -183,3 +184,10 @@ def test_the_plugin_loads_nothing_heavy() -> None:
     script = f"import sys, tensordiff.pytest_plugin; print([name for name in {heavy} if name in sys.modules])"
     done = processes.run([sys.executable, "-c", script], check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_library_is_there_by_name_and_loads_nothing_before_it_is_used() -> None:
+    script = "import sys, tensordiff; print('numpy' in sys.modules); tensordiff.testing.assert_agrees({}, {})"
+    done = processes.run([sys.executable, "-c", script])
+    assert done.stdout.strip() == "False" and "tensordiff.disagreement.Disagreement: " in done.stderr
+    assert tensordiff.Disagreement is Disagreement

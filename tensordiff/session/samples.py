@@ -1,4 +1,4 @@
-"""Where the sample dumps lie: beside the package in a checkout, inside it when installed."""
+"""The sample dumps: beside the package in a checkout, inside it when installed."""
 
 from __future__ import annotations
 

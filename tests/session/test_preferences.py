@@ -10,7 +10,7 @@ from tensordiff.errors import BadFile
 from tensordiff.session.preferences import NAME, Preferences, preferences_file, read_preferences
 
 
-def settings(folder: Path, text: str) -> Preferences:
+def preferences(folder: Path, text: str) -> Preferences:
     (folder / NAME).write_text(text)
     return read_preferences(folder / NAME)
 
@@ -20,7 +20,7 @@ def test_nothing_is_the_usual() -> None:
 
 
 def test_all_that_can_be_said(tmp_path: Path) -> None:
-    said = settings(tmp_path, 'theme = "light"\ncolumns = ["layer"]\n[keys]\n"table.open" = "enter,right"\n')
+    said = preferences(tmp_path, 'theme = "light"\ncolumns = ["layer"]\n[keys]\n"table.open" = "enter,right"\n')
     assert (said.theme, said.columns, said.keys) == ("light", ("layer",), {"table.open": "enter,right"})
     said.check(columns=["layer"], keys=["table.open"], themes=["light"])
 
@@ -28,27 +28,27 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("theem = 'light'", "'theme' is meant"),
-        ("theme = 3", "theme: a text"),
-        ("columns = 'layer'", "columns: a list"),
-        ("columns = [1]", "columns: a list"),
-        ("keys = 3", "[keys]: texts"),
-        ("[keys]\nx = 1", "[keys]: texts"),
+        ("theem = 'light'", "did you mean 'theme'?"),
+        ("theme = 3", "theme: should be a string"),
+        ("columns = 'layer'", "columns: should be a list"),
+        ("columns = [1]", "columns: should be a list"),
+        ("keys = 3", "[keys]: should be strings"),
+        ("[keys]\nx = 1", "[keys]: should be strings"),
         ("= 1", "not valid TOML"),
         ("\x00", "not valid TOML"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(BadFile) as raised:
-        settings(tmp_path, text)
+        preferences(tmp_path, text)
     assert said in str(raised.value)
     assert NAME in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["columns = ['layr']", "[keys]\n'table.opn' = 'x'", "theme = 'drak'"])
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path, text: str) -> None:
-    said = settings(tmp_path, text)
-    with pytest.raises(BadFile, match="is meant"):
+    said = preferences(tmp_path, text)
+    with pytest.raises(BadFile, match="did you mean"):
         said.check(columns=["layer"], keys=["table.open"], themes=["dark"])
 
 
