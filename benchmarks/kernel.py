@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.baseline import compare_with_torch
 from benchmarks.timing import best_of, load_compiled_pass
-from benchmarks.today import compare_like_today
 from tensordiff.align import Pair
 from tensordiff.compare.engine import Engine
 from tensordiff.dump.dtypes import DTYPES, Array
@@ -67,7 +67,7 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
     load_compiled_pass(pairs[0][0].dtype, pairs[0][1].dtype)
     best = best_of(
         {
-            "today": lambda: [compare_like_today(ref, cand, 1e-3, 1e-5) for ref, cand in tensors],
+            "today": lambda: [compare_with_torch(ref, cand, 1e-3, 1e-5) for ref, cand in tensors],
             "ours": lambda: list(engine.rows(aligned)),
             "limit": lambda: [read_once(ref, cand) for ref, cand in pairs],
         },

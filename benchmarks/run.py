@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import torch
 
-from benchmarks import aligning, app, capture, kernel, many_small, whole
+from benchmarks import alignment, app, capture, commands, kernel, many_small
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = """# Speed
@@ -64,9 +64,9 @@ def main() -> None:
         parts.append(table("Many small pairs (9×256 float32)", headings, many_small.rows(Path(folder))))
         print(parts[-1], flush=True)
         headings = ("2,000 and 2,000 entries", "measured", "limit we hold")
-        parts.append(table("Aligning", headings, aligning.rows()))
+        parts.append(table("Aligning", headings, alignment.rows()))
         print(parts[-1], flush=True)
-        parts.append(table("Whole commands", ("what", "measured", "limit we hold"), whole.rows(Path(folder))))
+        parts.append(table("Whole commands", ("what", "measured", "limit we hold"), commands.rows(Path(folder))))
         print(parts[-1], flush=True)
         headings = ("rows", "what", "tensordiff", "DataTable", "ratio")
         parts.append(table("The app's table, and Textual's DataTable", headings, apart(app.compared_rows)))

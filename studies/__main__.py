@@ -12,9 +12,9 @@ from pathlib import Path
 
 from studies import controls, floors, tables
 from studies.bugs import BUGS
-from studies.capturing import plain_torch
+from studies.captures import plain_torch
 from studies.models import archs
-from studies.trial import DTYPES, Case, Result, try_out
+from studies.trial import DTYPES, Case, Result, run_trial
 
 HELD_OUT = range(100, 104)
 """Seeds that nothing was tuned on."""
@@ -69,10 +69,10 @@ def _misses(results: Sequence[Result]) -> Iterator[str]:
 def run(seeds: range, every: int, folder: Path) -> Iterator[Result]:
     """Every model in every type, clean, and with some of the bugs; all of them in turn."""
     for seed, (a, arch), (d, dtypes) in product(seeds, enumerate(archs()), enumerate(DTYPES)):
-        yield from try_out(Case(arch.name, seed, dtypes), folder)
+        yield from run_trial(Case(arch.name, seed, dtypes), folder)
         for k, bug in enumerate(BUGS):
             if (k + a + d + seed) % every == 0:
-                yield from try_out(Case(arch.name, seed, dtypes, bug), folder)
+                yield from run_trial(Case(arch.name, seed, dtypes, bug), folder)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from studies.capturing import DUMPED, capture, write
+from studies.captures import DUMPED, capture, write
 from studies.models import Arch, build
 from studies.trial import compare
 

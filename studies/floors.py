@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from studies.capturing import write
+from studies.captures import write
 from studies.models import archs
 from studies.trial import DTYPES, compare, healthy_runs
 from tensordiff.compare.judge.verdict import UNITS, floor_for

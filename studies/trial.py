@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from studies.bugs import BUGS, Bug, Planting, Spot
-from studies.capturing import DUMPED, Captures, Dumped, capture, is_dumped, write
+from studies.captures import DUMPED, Captures, Dumped, capture, is_dumped, write
 from studies.models import BY_NAME, Tiny, build, reorder
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.dump.dtypes import Array
@@ -80,7 +80,7 @@ class Result(NamedTuple):
         return bool(self.hint) and not self.has_right_hint
 
 
-def try_out(case: Case, folder: Path) -> Iterator[Result]:
+def run_trial(case: Case, folder: Path) -> Iterator[Result]:
     """Run one case and compare it in every way of dumping; nothing where the model has no place for the bug."""
     reference, clean = (
         _run(case.arch, case.seed, case.dtypes[0], False),

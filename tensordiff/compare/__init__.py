@@ -1,1 +1,1 @@
-"""How far apart."""
+"""How far apart the two tensors of a pair are, and what that means: numbers, verdicts, hints."""

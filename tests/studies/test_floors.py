@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studies.capturing import plain_torch
+from studies.captures import plain_torch
 from studies.floors import LENGTHS, Layer, by_component, by_depth, by_length
 from tensordiff.compare.judge.verdict import FLOORS
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from studies.bugs import BUGS, Bug
-from studies.capturing import plain_torch
+from studies.captures import plain_torch
 from studies.controls import engines
 from studies.models import ARCHS, Arch
 from studies.tables import planted, put
-from studies.trial import DTYPES, Case, Result, try_out
+from studies.trial import DTYPES, Case, Result, run_trial
 
 SEED = 200
 
@@ -27,7 +27,7 @@ def first_that_has_a_place(bug: Bug, tmp_path: Path) -> list[Result]:
     """The bug in float32, in the first architecture, from another one on for each bug, that has a place for it."""
     at = BUGS.index(bug)
     tries = (ARCHS[(at + k) % len(ARCHS)] for k in range(len(ARCHS)))
-    runs = (list(try_out(Case(arch.name, SEED, ("float32", "float32"), bug), tmp_path)) for arch in tries)
+    runs = (list(run_trial(Case(arch.name, SEED, ("float32", "float32"), bug), tmp_path)) for arch in tries)
     return next(filter(None, runs))
 
 
@@ -47,7 +47,7 @@ def test_a_planted_bug_is_named_and_not_mistaken(bug: Bug, tmp_path: Path) -> No
 def test_a_clean_run_has_no_culprit(arch: Arch, tmp_path: Path) -> None:
     """In one type each, and all of them between them."""
     dtypes = DTYPES[ARCHS.index(arch) % len(DTYPES)]
-    assert [result.named for result in try_out(Case(arch.name, SEED, dtypes), tmp_path)] == ["", "", ""]
+    assert [result.named for result in run_trial(Case(arch.name, SEED, dtypes), tmp_path)] == ["", "", ""]
 
 
 def test_no_engine_s_healthy_run_has_a_culprit() -> None:

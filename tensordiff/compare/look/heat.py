@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.measure.chunks import Block, Floats, blocks, errors
+from tensordiff.compare.measure.diff import cuts_within
 from tensordiff.dump.dtypes import Array
 
 Cuts = NDArray[np.int64]
@@ -67,15 +68,8 @@ def _over_other_axes(error: Floats, plane: Plane) -> Floats:
 
 def _take(flat: Floats, top: int, rows: Cuts, left: int, columns: Cuts, cells: Floats) -> None:
     """Reduce a block to cells and merge them; ``np.maximum`` keeps a NaN."""
-    row_cuts, row = _cuts(rows, top, flat.shape[0])
-    column_cuts, column = _cuts(columns, left, flat.shape[1])
+    row_cuts, row = cuts_within(rows, top, flat.shape[0])
+    column_cuts, column = cuts_within(columns, left, flat.shape[1])
     largest = np.maximum.reduceat(np.maximum.reduceat(flat, row_cuts, axis=0), column_cuts, axis=1)
     into = cells[row : row + len(row_cuts), column : column + len(column_cuts)]
     np.maximum(into, largest, out=into)
-
-
-def _cuts(edges: Cuts, start: int, length: int) -> tuple[Cuts, int]:
-    """Where cells begin inside a block, and the number of the first."""
-    first = int(np.searchsorted(edges, start, side="right")) - 1
-    last = int(np.searchsorted(edges, start + length, side="left"))
-    return np.maximum(edges[first:last] - start, 0), first

@@ -170,3 +170,10 @@ def lengths(elements: int) -> NDArray[np.float64]:
     held = np.ones(BUCKETS)
     held[: min(BUCKETS, elements)] = np.diff(edges(elements))
     return held
+
+
+def cuts_within(edges: NDArray[np.int64], start: int, length: int) -> tuple[NDArray[np.int64], int]:
+    """Where buckets (or cells) begin inside a stretch, relative to its start, and the number of the first."""
+    first = int(np.searchsorted(edges, start, side="right")) - 1
+    last = int(np.searchsorted(edges, start + length, side="left"))
+    return np.maximum(edges[first:last] - start, 0), first

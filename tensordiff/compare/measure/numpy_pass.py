@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.measure import diff as at
-from tensordiff.compare.measure.diff import REL_GUARD, Products, Sums, edges
+from tensordiff.compare.measure.diff import REL_GUARD, Products, Sums, cuts_within, edges
 from tensordiff.compare.measure.dtype_plan import is_long
 from tensordiff.dump.dtypes import Array
 
@@ -75,15 +75,8 @@ def _stretch(
     squares = d * d
     for column, values in enumerate((error, squares, r * r, r * d, outside)):
         sums.cells[at.TOTALS + column] += values.sum(dtype=np.float64)
-    buckets, first = _cuts(starts, offset, len(r))
+    buckets, first = cuts_within(starts, offset, len(r))
     sums.squares[first : first + len(buckets)] += np.add.reduceat(squares, buckets)
-
-
-def _cuts(starts: NDArray[np.int64], offset: int, length: int) -> tuple[NDArray[np.int64], int]:
-    """Where buckets begin inside a stretch, and the number of the first."""
-    first = int(np.searchsorted(starts, offset, side="right")) - 1
-    last = int(np.searchsorted(starts, offset + length, side="left"))
-    return np.maximum(starts[first:last] - offset, 0), first
 
 
 def _take_peak(which: int, values: Floats, offset: int, sums: Sums) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 
-def compare_like_today(reference: torch.Tensor, candidate: torch.Tensor, rtol: float, atol: float) -> dict[str, Any]:
+def compare_with_torch(reference: torch.Tensor, candidate: torch.Tensor, rtol: float, atol: float) -> dict[str, Any]:
     ref, cand = reference.to(torch.float32), candidate.to(torch.float32)
     error = (ref - cand).abs()
     at_abs = torch.unravel_index(error.argmax(), error.shape)
