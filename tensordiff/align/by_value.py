@@ -1,14 +1,10 @@
-"""A few numbers that tell a tensor from others without reading it again.
+"""Finding tensors that are the same by their values, whatever they are called.
 
-Its size, mean, RMS and largest value do not change when it is transposed or its heads are permuted;
-a short sample of its first values tells sums and products of tensors apart before any is computed
-whole. Tensors that would match anything (constant, tiny, not finite) have no sketch.
-
-Which tensors are the same by their values alone, whatever they are called.
-
-Sketches leave few to try; those are tried in every layout that shapes allow, on a sample first and
-then whole. Right ones stand at the floor, wrong ones near 1. Equal tensors at several levels of a
-model (a projection's output is its module's output) are told apart by what their layers were given.
+A ``Fingerprint`` is a few numbers by which a tensor is recognized without reading it again. Its size, mean, RMS
+and largest value do not change when it is transposed or its heads are permuted; a short sample of its first
+values tells sums and products of tensors apart before any is computed whole. Constant, tiny and non-finite
+tensors would match anything and have none. Fingerprints leave few candidates, which are then compared in every
+layout that their shapes allow: equal ones differ by rounding, others by about 1.
 """
 
 from __future__ import annotations
@@ -29,14 +25,14 @@ from tensordiff.dump.model import CallKey, Entry
 from tensordiff.errors import AlignError, DumpError
 
 SAMPLE = 64
-SMALLEST = 16
+MIN_ELEMENTS = 16
 _PART = 1 << 20
-# How far two runs of the same layer may stand apart (rel_l2) and still be told from other layers.
-_SAME = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
+# The rel_l2 up to which two runs of one layer may differ and still be told from other layers.
+_TOLERANCE = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
 
 
 class Fingerprint(NamedTuple):
-    """What is remembered of a tensor."""
+    """A few numbers by which a tensor is recognized."""
 
     entry: Entry
     core: tuple[int, ...]
@@ -46,8 +42,8 @@ class Fingerprint(NamedTuple):
     rms: float
     largest: float
     sample: NDArray[np.float64]
-    same: float
-    """The rel_l2 up to which another tensor may be the same as this."""
+    tolerance: float
+    """The rel_l2 up to which another tensor may be the same as this one."""
 
     @property
     def width(self) -> int:
@@ -55,14 +51,14 @@ class Fingerprint(NamedTuple):
         return self.core[-1] if self.core else 1
 
 
-def sketch(entry: Entry) -> Fingerprint | None:
-    """Read a tensor once; None where its values tell nothing."""
+def fingerprint(entry: Entry) -> Fingerprint | None:
+    """Read a tensor once; None where its values are too common to recognize it by."""
     try:
         array = entry.read()
     except (DumpError, AlignError):
-        return None  # measuring will say why
-    is_whole = array.dtype.kind in "iu" and entry.is_input  # token ids tell one layer from another
-    if array.size < (2 if is_whole else SMALLEST) or not (is_whole or name_of(array.dtype) in _SAME):
+        return None  # measuring reports it
+    is_whole = array.dtype.kind in "iu" and entry.is_input  # token ids distinguish layers
+    if array.size < (2 if is_whole else MIN_ELEMENTS) or not (is_whole or name_of(array.dtype) in _TOLERANCE):
         return None
     return _of_values(entry, array)
 
@@ -80,21 +76,21 @@ def _of_values(entry: Entry, array: Array) -> Fingerprint | None:
         return None
     core = tuple(size for size in array.shape if size != 1)
     sample = flat[:SAMPLE].astype(np.float64)
-    return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, _SAME.get(name_of(array.dtype), 0.0))
+    return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, _TOLERANCE.get(name_of(array.dtype), 0.0))
 
 
 HEAD_SIZES = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)
 """Channels that a head of attention usually has; the hints of ``compare`` use them, too."""
 
 
-@dataclass(frozen=True, eq=False)  # a key by itself: hashing the entries in it would hash what they store
+@dataclass(frozen=True, eq=False)  # hashed by identity: hashing its entries would hash what they store
 class Match:
-    """Two entries that hold the same values, and how the reference must be seen for it."""
+    """Two entries that hold the same values, and the view of the reference under which they do."""
 
     reference: Entry
     candidate: Entry
     view: str
-    """Empty where shapes agree by themselves."""
+    """Empty where shapes agree without one."""
     rel_l2: float
 
 
@@ -105,32 +101,32 @@ def rel_l2(ref: Array, cand: Array) -> float:
     return math.sqrt(float(np.dot(c - r, c - r)) / size) if size else math.inf
 
 
-def tolerance(a: Fingerprint, b: Fingerprint) -> float:
-    """The distance up to which two tensors may be the same: that of the coarser."""
-    return max(a.same, b.same)
+def common_tolerance(a: Fingerprint, b: Fingerprint) -> float:
+    """The distance up to which two tensors may be the same: that of the coarser dtype."""
+    return max(a.tolerance, b.tolerance)
 
 
-class Library:
-    """One side's sketches, to be searched by the numbers that no layout changes."""
+class FingerprintIndex:
+    """The fingerprints of one side, searchable by the numbers that do not depend on layout."""
 
-    def __init__(self, sketches: Sequence[Fingerprint]) -> None:
-        self.sketches = sketches
-        self.numbers = np.array([(s.size, s.mean, s.rms, s.largest, s.same) for s in sketches]).reshape(-1, 5)
+    def __init__(self, fingerprints: Sequence[Fingerprint]) -> None:
+        self.fingerprints = fingerprints
+        self.numbers = np.array([(s.size, s.mean, s.rms, s.largest, s.tolerance) for s in fingerprints]).reshape(-1, 5)
 
     def alike(self, other: Fingerprint) -> Iterator[Fingerprint]:
-        """Tensors of the same size and spread."""
-        if not self.sketches:
+        """Tensors of the same size, and about the same mean, RMS and largest value."""
+        if not self.fingerprints:
             return
-        size, mean, rms, largest, same = self.numbers.T
-        slack = 3 * np.maximum(same, other.same) * other.rms
+        size, mean, rms, largest, tolerance = self.numbers.T
+        slack = 3 * np.maximum(tolerance, other.tolerance) * other.rms
         is_alike = (size == other.size) & (abs(rms - other.rms) <= slack) & (abs(mean - other.mean) <= slack)
         # The largest element of a rounded tensor may be off by more than the tensor is on the whole.
         is_alike &= abs(largest - other.largest) <= 0.05 * other.largest
-        yield from (self.sketches[int(k)] for k in np.flatnonzero(is_alike))
+        yield from (self.fingerprints[int(k)] for k in np.flatnonzero(is_alike))
 
 
 def layouts(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
-    """Views of the reference under which it may be the candidate, likeliest first."""
+    """Views of the reference that could give the candidate's shape, likeliest first."""
     if reconcile(reference, candidate) is not None:
         yield ""
     core_r, core_c = ([n for n in shape if n != 1] for shape in (reference, candidate))
@@ -157,7 +153,7 @@ def _permutations(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Ite
 
 
 def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
-    """Halves against interleaved, in the whole last axis or in each head."""
+    """Rope halves against interleaved pairs, in the whole last axis or in each head."""
     if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
         return
     yield from ("interleave", "deinterleave")
@@ -167,9 +163,9 @@ def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iter
                 yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"
 
 
-def by_layer(sketches: Iterable[Fingerprint]) -> dict[CallKey, list[Fingerprint]]:
-    """Sketches by layer, step and call."""
-    found: dict[CallKey, list[Fingerprint]] = defaultdict(list)
-    for item in sketches:
-        found[item.entry.call_key].append(item)
-    return found
+def by_layer(fingerprints: Iterable[Fingerprint]) -> dict[CallKey, list[Fingerprint]]:
+    """Fingerprints by the call of their layer."""
+    groups: dict[CallKey, list[Fingerprint]] = defaultdict(list)
+    for item in fingerprints:
+        groups[item.entry.call_key].append(item)
+    return groups

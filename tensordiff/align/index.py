@@ -1,7 +1,7 @@
-"""A dump's entries by the names that rules give them: where every way of pairing looks entries up.
+"""The entries of a dump under their canonical names: where every way of pairing looks entries up.
 
-Expressions become entries here too: an entry whose values are computed from others when they are
-read, so that nothing after alignment needs to know that ``cat(q, k, v)`` never lay in a file.
+Expressions become entries here too. Their values are computed from other entries when they are read, so that
+nothing after alignment needs to know that ``cat(q, k, v)`` was never in a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = tuple[str, str, int]
 
 
 def port_of(port: str) -> str:
-    """The first of several outputs and the only output are the same port."""
+    """A port's canonical name: the first of several outputs and an only output are the same port."""
     return "output" if port == "output_0" else port
 
 
@@ -36,12 +36,12 @@ class Index:
     side: Side
 
     def canonical(self, entry: Entry) -> str:
-        """The layer's name as both sides would spell it."""
+        """The canonical name of an entry's layer."""
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
     def calls(self) -> dict[Key, list[Entry]]:
-        """Entries by layer, port and step; the calls of each in order."""
+        """Entries by canonical layer, port and step, each in order of calls."""
         found: dict[Key, list[Entry]] = defaultdict(list)
         rewrite = self.rules.rewriter(self.side)
         for entry in self.dump.entries:
@@ -49,15 +49,17 @@ class Index:
             name = rewrite(layer, origin and origin.module_class)
             found[name, "output" if port == "output_0" else port, step].append(entry)
         for calls in found.values():
-            if len(calls) > 1:  # few are; files without an order stand by name, the second call before the first
+            if len(calls) > 1:  # rare; dumps without an order are sorted by name, the second call before the first
                 calls.sort(key=lambda entry: entry.call)
         return found
 
     @cached_property
     def own_names(self) -> dict[int, str]:
-        """What tells those apart, by id, that are one layer, port, step and call: the layer as it stands, or all."""
-        crowds = [calls for calls in self.calls.values() if len(calls) > 1 and say_one_call_twice(calls)]
-        return {id(entry): name for calls in crowds for entry, name in zip(calls, _told_apart(calls), strict=True)}
+        """Distinct names, by id, for entries that share layer, port, step and call."""
+        duplicates = [calls for calls in self.calls.values() if len(calls) > 1 and have_duplicate_calls(calls)]
+        return {
+            id(entry): name for calls in duplicates for entry, name in zip(calls, _distinct_names(calls), strict=True)
+        }
 
     @cached_property
     def layers(self) -> dict[tuple[str, int], list[Entry]]:
@@ -73,7 +75,7 @@ class Index:
         return sorted({entry.step for entry in self.dump.entries})
 
     def find(self, name: str, step: int) -> Entry | None:
-        """The entry that a name in a mapping means: canonical or as it stands in the dump."""
+        """The entry that a name in a map means, be it canonical or as in the dump."""
         parts = parse_name(name)
         for layer in (parts.layer, self.rules.canonical(parts.layer, self.side)):
             calls = self.calls.get((layer, port_of(parts.port), step), [])
@@ -82,7 +84,7 @@ class Index:
         return None
 
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
-        """What may stand for the placeholders of a name, by the layers there are."""
+        """The numbers that placeholders of a name may stand for, by the layers there are."""
         layer = parse_name(pattern).layer
         if layer.count("{") == 1 and (only := PLACEHOLDER.search(layer)):
             numbers = self._outlines.get((layer.replace(only[0], "{}"), step), [])
@@ -91,7 +93,7 @@ class Index:
 
     @cached_property
     def _outlines(self) -> dict[tuple[str, int], list[int]]:
-        """The numbers that stand in each place of each name: a map with one placeholder is looked up, not tried."""
+        """Names with one number replaced by ``{}``, and those numbers: a map with one placeholder is then a lookup."""
         outlines: dict[tuple[str, int], list[int]] = defaultdict(list)
         for name, step in self.layers:
             for found in LONE_NUMBER.finditer(name):
@@ -99,7 +101,7 @@ class Index:
         return outlines
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
-        """The entry that an expression is, plain or computed; None if one of its names is not there."""
+        """The entry that an expression means, plain or computed; None if one of its names is missing."""
         found = {name: self.find(name, step) for name in names(expression)}
         entries = {name: entry for name, entry in found.items() if entry is not None}
         if len(entries) < len(found) or not entries:
@@ -109,12 +111,12 @@ class Index:
         return computed(expression, entries)
 
 
-def say_one_call_twice(calls: Sequence[Entry]) -> bool:
-    """Whether several names mean the same call: ``attn``, ``attn_output`` and ``attn-output``."""
+def have_duplicate_calls(calls: Sequence[Entry]) -> bool:
+    """Whether several entries mean the same call: ``attn``, ``attn_output`` and ``attn-output``."""
     return len({entry.call for entry in calls}) < len(calls)
 
 
-def _told_apart(calls: Sequence[Entry]) -> list[str]:
+def _distinct_names(calls: Sequence[Entry]) -> list[str]:
     by_layer = len({(entry.layer, entry.call) for entry in calls}) == len(calls)
     return [entry.layer if by_layer else entry.name for entry in calls]
 
@@ -125,12 +127,12 @@ def _is_call(entry: Entry, parts: NameParts, calls: list[Entry]) -> bool:
 
 @dataclass(frozen=True)
 class ComputedTensor:
-    """A tensor that an expression makes of entries."""
+    """A tensor that an expression computes from entries."""
 
     expression: Expression
     entries: Mapping[str, Entry]
     view: str = ""
-    """The view it is, where it is one entry seen otherwise."""
+    """The text of the view, where the expression is a view of one entry."""
 
     @property
     def spec(self) -> Spec:
@@ -143,23 +145,23 @@ class ComputedTensor:
 
 
 def computed(expression: Expression, entries: Mapping[str, Entry]) -> Entry:
-    """An entry whose values are computed; it stands where the last of its parts stands."""
+    """An entry whose values are computed. Layer, step and call are those of its last part."""
     last = list(entries.values())[-1]
     return last._replace(name=str(expression), stored=ComputedTensor(expression, entries))
 
 
 def viewed(entry: Entry, view: str) -> Entry:
-    """An entry seen through a view; it keeps its name."""
+    """An entry with a view applied; it keeps its name."""
     expression = view_of(parse_view(view), Name(entry.name))
     return entry._replace(stored=ComputedTensor(expression, {entry.name: entry}, view))
 
 
 def view_on(entry: Entry) -> str:
-    """The view that an entry is seen through, if any."""
+    """The view applied to an entry, or the empty text."""
     return entry.stored.view if isinstance(entry.stored, ComputedTensor) else ""
 
 
 def parts_of(entry: Entry) -> Iterable[Entry]:
-    """The entries of the dump that an entry is made of: itself, or an expression's."""
+    """The entries of the dump behind an entry: itself, or those of its expression."""
     stored = entry.stored
     return stored.entries.values() if isinstance(stored, ComputedTensor) else (entry,)

@@ -1,6 +1,6 @@
-"""Maps: what a person, a preset or the values say belongs together, beyond what names tell.
+"""Maps: what the user, a preset or the values say is the same tensor, beyond what names tell.
 
-A map speaks in canonical names, plain or in an expression, and of one layer or of all that its placeholders fit.
+A map speaks in canonical names, plain or in an expression, of one layer or of all that its placeholders fit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[t
 
 
 def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
-    """What to put for the placeholders of a map: every layer that both sides have, by each side's first such name."""
+    """The numbers for a map's placeholders: every layer that both sides have, by the first such name of each."""
     found = [
         side.numbers(next(name for name in names(expression) if "{" in name), step)
         for side, expression in ((reference, ours), (candidate, theirs))

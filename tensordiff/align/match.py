@@ -1,9 +1,9 @@
-"""Pairing: which entry of the candidate answers which entry of the reference.
+"""Pairing: which entry of the candidate is the same tensor as which entry of the reference.
 
-In this order, each on what is left: a person's maps; names that rules write alike, with the same
-port, step and call, those spelled alike first where several say one call; ports that one side counts
-and the other names; maps of the presets, for layers that one side fuses. What has no partner is an
-orphan and is listed, never dropped.
+In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
+equal, with the same port, step and call; ports that one side numbers and the other names; maps of presets,
+for layers that one side fuses; maps that values prove. What has no partner is an orphan and is listed, never
+dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tensordiff.align.index import ComputedTensor, Index, parts_of, say_one_call_twice, view_on, viewed
+from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
 from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
@@ -26,7 +26,7 @@ from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
-By = Literal["name", "rule", "map", "fused", "value"]
+PairedBy = Literal["name", "rule", "map", "fused", "value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Pair:
     name: str
     reference: Entry
     candidate: Entry
-    by: By
+    by: PairedBy
 
     @property
     def views(self) -> list[str]:
-        """Views that a rule asked for; those that need no thought are found when the pair is measured."""
+        """Views that a rule asked for. Those that shapes alone ask for are found when the pair is measured."""
         reference, candidate = view_on(self.reference), view_on(self.candidate)
         if not reference and not candidate:
             return []
@@ -57,11 +57,11 @@ class Alignment:
     candidate_orphans: tuple[Entry, ...] = field(repr=False)
     order: Order
     order_from: str
-    """What the order of the pairs is taken from."""
+    """What the order of the pairs was taken from."""
 
     @property
     def coverage(self) -> float:
-        """Share of the entries of the side with fewer that are in a pair."""
+        """Share of entries that are in a pair, on the side with fewer entries."""
         candidates = {id(part) for pair in self.pairs for part in parts_of(pair.candidate)}
         references = {id(part) for pair in self.pairs for part in parts_of(pair.reference)}
         sides = ((len(candidates), self.candidate_orphans), (len(references), self.reference_orphans))
@@ -70,31 +70,31 @@ class Alignment:
 
 
 LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
-"""An engine that was not asked for all logits computes those of the last token."""
+"""An engine that was not asked for all logits computes only those of the last token."""
 
 
 @dataclass(frozen=True)
 class AlignmentPlan:
-    """How to pair: rules for names, and what a person or a preset says beyond names."""
+    """How to pair two dumps: rules for names, and maps and views of the user and of presets."""
 
     rules: RuleSet = field(default_factory=RuleSet)
     maps: tuple[MapRule, ...] = ()
-    """A person's: they beat every rule."""
+    """The user's maps, which beat every rule."""
     preset_maps: tuple[MapRule, ...] = ()
     views: tuple[ViewRule, ...] = ()
-    """A person's: they hold even where shapes agree without them."""
+    """The user's views, applied even where shapes agree without them."""
     fallback_views: tuple[ViewRule, ...] = (LAST_TOKEN,)
     proven_maps: tuple[MapRule, ...] = ()
     """Accepted because the values are equal."""
 
     @classmethod
-    def for_dumps(cls, reference: Dump, candidate: Dump, said: RulesFile | None = None) -> AlignmentPlan:
-        """What the names of two dumps ask for, after what a person said."""
-        said = said or RulesFile()
-        chosen = choose(reference, candidate, said.presets)
-        rules = RuleSet((*said.rules, *switched_off(chosen.rules.rules, said.rules)))
-        maps = tuple(general(rule) for rule in said.maps if rule.on)
-        return cls(rules, maps, chosen.maps, tuple(view for view in said.views if view.on))
+    def for_dumps(cls, reference: Dump, candidate: Dump, own: RulesFile | None = None) -> AlignmentPlan:
+        """The user's own rules, then the presets that the names of two dumps ask for."""
+        own = own or RulesFile()
+        chosen = choose(reference, candidate, own.presets)
+        rules = RuleSet((*own.rules, *switched_off(chosen.rules.rules, own.rules)))
+        maps = tuple(general(rule) for rule in own.maps if rule.on)
+        return cls(rules, maps, chosen.maps, tuple(view for view in own.views if view.on))
 
 
 def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
@@ -114,17 +114,17 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
 
 
 class _Matcher:
-    """Pairs found so far, and what is still free on each side."""
+    """The pairs found so far, and the entries in use on each side."""
 
     def __init__(self, reference: Index, candidate: Index) -> None:
         self.reference, self.candidate = reference, candidate
-        self.found: list[tuple[Entry, Entry, By]] = []
+        self.found: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
 
     @property
     def has_orphans(self) -> bool:
-        """Whether anything is left to pair."""
+        """Whether an entry of either side is not in a pair yet."""
         sides = (self.reference, self.used_reference), (self.candidate, self.used_candidate)
         return any(len(used) < len(index.dump) for index, used in sides)
 
@@ -134,15 +134,15 @@ class _Matcher:
             candidate is None or id(candidate) not in self.used_candidate
         )
 
-    def take(self, reference: Entry, candidate: Entry, by: By) -> None:
-        """Hold two entries to be the same tensor."""
+    def take(self, reference: Entry, candidate: Entry, by: PairedBy) -> None:
+        """Pair two entries."""
         is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
         self.found.append((reference, candidate, "fused" if is_fused else by))
         self.used_reference.update(id(part) for part in parts_of(reference))
         self.used_candidate.update(id(part) for part in parts_of(candidate))
 
-    def take_all(self, by: By, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
-        """Take pairs as long as each entry is free. An entry may be part of a fused one and a pair itself."""
+    def take_all(self, by: PairedBy, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
+        """Take the pairs whose entries are free. Parts of a fused entry may also be in pairs of their own."""
         for reference, candidate in pairs:
             wanted = (reference, candidate)
             if only_orphans and not any(_is_whole_orphan(self, side) for side in wanted):
@@ -151,7 +151,7 @@ class _Matcher:
                 self.take(reference, candidate, by)
 
     def take_named(self) -> None:
-        """Take what rules write alike."""
+        """Take the entries whose names the rules make equal."""
         theirs, used_reference, used_candidate = self.candidate.calls, self.used_reference, self.used_candidate
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
@@ -164,8 +164,8 @@ class _Matcher:
                     used_reference.add(ours)
                     used_candidate.add(other)
 
-    def _names(self, found: Iterable[tuple[Entry, Entry, By]]) -> Iterator[str]:
-        """The layers' names, their own where several would be one; of a fused layer, the side's that has it whole."""
+    def _names(self, found: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
+        """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
         own_names = self.reference.own_names
         for reference, candidate, _ in found:
             is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
@@ -173,7 +173,7 @@ class _Matcher:
             yield name or (self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference))
 
     def alignment(self, plan: AlignmentPlan) -> Alignment:
-        """All that was found, in execution order."""
+        """All pairs in execution order, and the orphans."""
         found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
         pairs = (Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(found), found, strict=True)))
         return Alignment(
@@ -186,7 +186,7 @@ class _Matcher:
 
 
 def _wholes(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
-    """The entries that a pair takes whole; parts of an expression may serve elsewhere too."""
+    """The entries that a pair uses up; parts of an expression may be used by other pairs too."""
     yield (reference if list(parts_of(reference)) == [reference] else None), None
     yield None, (candidate if list(parts_of(candidate)) == [candidate] else None)
 
@@ -200,16 +200,16 @@ def _is_whole_orphan(matcher: _Matcher, entry: Entry) -> bool:
 
 
 def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
-    """Calls by number; a single one with the last of the other side's that fits. Inputs must fit in any case."""
+    """Pair calls by number; a single call with the last one of the other side that fits. Inputs must always fit."""
     if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
         return ((calls[0], others[0]),)
-    is_crowded = say_one_call_twice(calls) or say_one_call_twice(others)
-    found = _by_spelling(calls, others) if is_crowded else _by_number(calls, others)
+    has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
+    found = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
     return [(r, c) for r, c in found if not r.is_input or could_be_same(r, c)]
 
 
 def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
-    """Where several names say one call, those that both sides spell alike; the others by number."""
+    """Where several names mean one call, pair equal spellings first and the others by number."""
     theirs: dict[str, list[Entry]] = defaultdict(list)
     for other in reversed(others):
         theirs[other.name].append(other)
@@ -230,16 +230,16 @@ def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
 
 
 def could_be_same(reference: Entry, candidate: Entry) -> bool:
-    """Whether shapes and kinds allow a pair. An input at the same position may be another argument altogether."""
+    """Whether shapes and kinds of dtype allow a pair. Inputs at one position may be different arguments."""
     try:
         a, b = reference.spec, candidate.spec
     except (DumpError, AlignError):
-        return True  # left for measuring to report, with its sentence
+        return True  # measuring reports it
     return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
 
 
 def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """Ports that one side counts and the other names, where shapes leave one choice on either side."""
+    """Ports that one side numbers and the other names, where shapes leave one choice on either side."""
     for key, entries in matcher.reference.layers.items():
         if "/" in key[0] and is_operation(key[0]):
             continue  # paired by their sequence or not at all
@@ -259,12 +259,12 @@ def _same_port(reference: Entry, candidate: Entry) -> bool:
 
 
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
-    """Whether a layer gave nothing else: two outputs of one shape may be different things."""
+    """Whether it is its layer's only output: two outputs of one shape may be different things."""
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
 
 
 def _other_calls(views: Sequence[ViewRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """Calls of the candidate that see part of what the reference computed once: the last token's logits."""
+    """Calls of the candidate that compute part of what the reference computed once: the last token's logits."""
     for key, others in matcher.candidate.calls.items():
         calls = matcher.reference.calls.get(key)
         rule = calls and next((v for v in views if v.reference and re.search(v.match, key[0])), None)
@@ -287,24 +287,26 @@ def _fits(reference: Entry, candidate: Entry) -> bool:
 
 
 def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
-    """Sees a pair of outputs through the first view that is for it; a built-in one only where shapes need it."""
-    said, built_in = _finder(plan.views), _finder(plan.fallback_views)
+    """A function that applies the first view that matches a pair; a built-in view only where shapes need it."""
+    own_view, built_in_view = _finder(plan.views), _finder(plan.fallback_views)
 
     def with_view(pair: Pair) -> Pair:
-        rule = said(pair.name) or built_in(pair.name)
+        rule = own_view(pair.name) or built_in_view(pair.name)
         if rule is None or pair.reference.is_input or pair.views:
             return pair
-        seen = _seen_through(rule, pair)
+        viewed_pair = _with_view(rule, pair)
         if rule in plan.views:
-            return seen
-        is_wanted = not could_be_same(pair.reference, pair.candidate) and _fits(seen.reference, seen.candidate)
-        return seen if is_wanted else pair
+            return viewed_pair
+        is_wanted = not could_be_same(pair.reference, pair.candidate) and _fits(
+            viewed_pair.reference, viewed_pair.candidate
+        )
+        return viewed_pair if is_wanted else pair
 
     return with_view
 
 
 def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
-    """The first view that is for a layer of a name."""
+    """A function that finds the first view that matches a layer's name."""
     tests = [(re.compile(view.match).search, view) for view in views]
 
     def find(name: str) -> ViewRule | None:
@@ -316,7 +318,7 @@ def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
     return find
 
 
-def _seen_through(rule: ViewRule, pair: Pair) -> Pair:
+def _with_view(rule: ViewRule, pair: Pair) -> Pair:
     reference = viewed(pair.reference, rule.reference) if rule.reference else pair.reference
     candidate = viewed(pair.candidate, rule.candidate) if rule.candidate else pair.candidate
     return replace(pair, reference=reference, candidate=candidate)

@@ -1,8 +1,8 @@
 """Presets: rules and maps that come with tensordiff, one ``presets/*.toml`` for each way to name layers.
 
-A preset is chosen by looking at the names, for each side by itself: one layer that fits one of its
-``detect`` expressions is enough. Its rules then hold on that side, its maps both ways round. A side that
-fits no preset says nothing of its own and is read as the other one is.
+Presets are chosen by the names of a dump, for each side by itself: one layer that matches one of its ``detect``
+expressions is enough. Its rules then apply to that side, its maps in both directions. A side that matches no
+preset gets those of the other side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensordiff.dump.model import Dump
 
 PRESETS = (
     "hf",
-    "megatron",  # before max, which takes language_model. away
+    "megatron",  # before max, which removes language_model.
     "max",
     "vllm",
     "fairseq",
@@ -31,11 +31,11 @@ PRESETS = (
     "verify_layers",
     "fused",
 )
-"""In the order their rules are tried: those further on count on what those before them took away."""
+"""In the order their rules are tried: later ones rely on what earlier ones removed."""
 _DEFAULTS = ("hf", "max", "bert")
 _FOLDER = Path(__file__).parent / "presets"
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_BETWEEN = ".\0."  # dots, so that a name's first and last number are still alone between dots
+_BETWEEN = ".\0."  # with dots, so that a name's first and last number still stand between dots
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Preset:
     detect: tuple[str, ...]
     rules: tuple[Rule, ...]
     maps: tuple[MapRule, ...]
-    """Both ways round, in canonical names."""
+    """In both directions, in canonical names."""
 
     @cached_property
     def _detector(self) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{expression})" for expression in self.detect))
 
     def fits(self, outlines: Iterable[str]) -> bool:
-        """Whether names are of this kind. Every number in them must have been made 0."""
+        """Whether names are of this kind; every number in them must have been replaced by 0."""
         return any(map(self._detector.search, outlines))
 
 
@@ -68,37 +68,37 @@ def preset(name: str) -> Preset:
         name,
         str(parsed.content["about"]),
         parsed.texts("detect") or (),
-        tuple(replace(found, source=name) for found in parsed.tables("rule", rule)),
-        maps + tuple(MapRule(found.candidate, found.reference, found.every) for found in maps),
+        tuple(replace(item, source=name) for item in parsed.tables("rule", rule)),
+        maps + tuple(MapRule(item.candidate, item.reference, item.every) for item in maps),
     )
 
 
 @cache
 def default_rules() -> tuple[Rule, ...]:
-    """The rules for names that nobody has looked at."""
-    return tuple(found for name in _DEFAULTS for found in preset(name).rules)
+    """The rules used where no dump was looked at."""
+    return tuple(item for name in _DEFAULTS for item in preset(name).rules)
 
 
 @dataclass(frozen=True)
 class PresetChoice:
-    """The presets that two dumps ask for."""
+    """The presets chosen for each side."""
 
     presets: Mapping[Side, tuple[str, ...]]
 
     @cached_property
     def rules(self) -> RuleSet:
-        """Their rules, each for the sides whose names are of its kind."""
-        return RuleSet(tuple(found for name in PRESETS for found in self._rules_of(name)))
+        """Their rules, each for the sides it was chosen for."""
+        return RuleSet(tuple(item for name in PRESETS for item in self._rules_of(name)))
 
     @cached_property
     def maps(self) -> tuple[MapRule, ...]:
-        """Their maps, to be tried on what no rule and no map of the user pairs."""
-        return tuple(dict.fromkeys(found for name in PRESETS if self._sides(name) for found in preset(name).maps))
+        """Their maps, to be tried on what neither rules nor the user's maps pair."""
+        return tuple(dict.fromkeys(item for name in PRESETS if self._sides(name) for item in preset(name).maps))
 
     def _rules_of(self, name: str) -> Sequence[Rule]:
         sides = self._sides(name)
         if len(sides) == 1:
-            return [replace(found, side=sides[0]) for found in preset(name).rules]
+            return [replace(item, side=sides[0]) for item in preset(name).rules]
         return preset(name).rules if sides else ()
 
     def _sides(self, name: str) -> list[Side]:
@@ -106,7 +106,7 @@ class PresetChoice:
 
 
 def choose(reference: Dump, candidate: Dump, names: Sequence[str] | None = None) -> PresetChoice:
-    """The presets that the names of two dumps are of; if some are given, those, for both sides."""
+    """The presets that fit the names of two dumps; if ``names`` are given, those, for both sides."""
     if names is not None:
         return PresetChoice({side: tuple(names) for side in get_args(Side)})
     ours, theirs = fitting(reference), fitting(candidate)
@@ -114,7 +114,7 @@ def choose(reference: Dump, candidate: Dump, names: Sequence[str] | None = None)
 
 
 def fitting(dump: Dump) -> tuple[str, ...]:
-    """The presets that a dump's names are of."""
-    # All names in one go, which takes a third of the time.
+    """The presets that fit a dump's names."""
+    # All names in one substitution, which takes a third of the time.
     outlines = set(_NUMBER.sub("0", _BETWEEN.join({entry.layer for entry in dump.entries})).split(_BETWEEN))
     return tuple(name for name in PRESETS if preset(name).fits(outlines))

@@ -1,4 +1,4 @@
-"""How much each thing a person said does: names that a rule rewrites, pairs that a map or a view makes."""
+"""How much each rule, map and view does: the names that a rule changes, the pairs that a map or a view makes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tensordiff.align.rules.tables import MapRule, ViewRule
 
 
 class RuleUsage(NamedTuple):
-    """Counts, in the order things are said; 0 for what is off."""
+    """Counts, in the order of the rules file; 0 for what is switched off."""
 
     rules: tuple[int, ...]
-    """Entries that get another name: by a person's own rules, then by those of presets."""
+    """Entries that each rule renames: the user's rules, then those of presets."""
     maps: tuple[int, ...]
     """Pairs."""
     views: tuple[int, ...]
     """Pairs."""
 
 
-def rule_usage(said: RulesFile, reference: Index, candidate: Index, alignment: Alignment) -> RuleUsage:
-    """What of an alignment is owed to whom."""
+def rule_usage(own: RulesFile, reference: Index, candidate: Index, alignment: Alignment) -> RuleUsage:
+    """Count what the user's rules do in an alignment."""
     rules = reference.rules.usage({"reference": reference.dump, "candidate": candidate.dump})
-    return RuleUsage(rules, _of_maps(said.maps, reference, candidate, alignment), _of_views(said.views, alignment))
+    return RuleUsage(rules, _of_maps(own.maps, reference, candidate, alignment), _of_views(own.views, alignment))
 
 
 def _of_maps(maps: tuple[MapRule, ...], reference: Index, candidate: Index, alignment: Alignment) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def _of_maps(maps: tuple[MapRule, ...], reference: Index, candidate: Index, alig
 
 
 def _of_views(views: tuple[ViewRule, ...], alignment: Alignment) -> tuple[int, ...]:
-    """The first view that matches a pair of outputs is the one it is seen through."""
+    """Pairs by view: the first view that matches a pair of outputs is the one applied."""
     names = [pair.name for pair in alignment.pairs if pair.views and not pair.reference.is_input]
     counts = []
     for view in views:

@@ -1,7 +1,7 @@
-"""Sync points: where the two implementations differ in structure, and where they meet again.
+"""Where two implementations differ in structure, and where they meet again.
 
-Between two pairs that follow each other may lie layers that only one side has. Whether that matters
-is told by the pairs around them: if the one after agrees, the structure differs and the result does not.
+Between two consecutive pairs there may be layers that only one side has. Whether that matters is told by the
+pairs around them: if the next one agrees, the structure differs and the result does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensordiff.dump.model import Dump, Entry
 
 
 class Gap(NamedTuple):
-    """A run of orphans of one side, and the pairs it lies between; None at either end of the run."""
+    """Consecutive orphans of one side, and the pairs before and after them; None at either end."""
 
     side: str
     orphans: tuple[Entry, ...]
@@ -24,7 +24,7 @@ class Gap(NamedTuple):
 
 
 def gaps(alignment: Alignment, reference: Dump, candidate: Dump) -> list[Gap]:
-    """Runs of orphan outputs in execution order; only of sides that have one."""
+    """The gaps of both sides, in execution order; none for a side without an order."""
     found: list[Gap] = []
     for side, dump, orphans in (
         ("reference", reference, alignment.reference_orphans),

@@ -1,13 +1,12 @@
-"""Proposals: what an orphan may be, with the evidence, found from the values themselves.
+"""Suggestions: what an orphan may be, found from the values, and which suggestions become maps.
 
-Proposals stream as they are found. Which of them are accepted, and for which layers, is decided in
-``accepting``.
+``Suggester`` yields suggestions as they are found, equal tensors first and then fused ones. Equal tensors at
+several levels of a model (a projection's output is its module's output) are told apart by the inputs of their
+layers.
 
-Which suggestions become maps, and for which layers.
-
-Those proven by value on every layer they generalize to, with nothing else that fits, may be accepted
-without a person; a single tensor is never enough. What a person chose is accepted as it is: for every
-layer where the values prove every layer, else for that one alone.
+``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a
+single tensor is never enough. ``accept_chosen`` takes what the user chose: for every layer where the values
+prove every layer, else for that one alone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,16 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from tensordiff.align.by_value import Fingerprint, Library, Match, by_layer, layouts, rel_l2, sketch, tolerance
+from tensordiff.align.by_value import (
+    Fingerprint,
+    FingerprintIndex,
+    Match,
+    by_layer,
+    common_tolerance,
+    fingerprint,
+    layouts,
+    rel_l2,
+)
 from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name
 from tensordiff.align.fusions import Fusions, Parts, fill
@@ -37,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A mapping that may hold, and why."""
+    """A map that may hold, and the evidence."""
 
     reference: str
     candidate: str
@@ -55,12 +63,12 @@ class Suggestion:
 
     @property
     def confidence(self) -> float:
-        """From 0 to 1: shared with all that fit as well; a twentieth less where no input of the layers says so."""
+        """From 0 to 1; divided among all that fit equally, and 0.05 less where no input of the layers agrees."""
         return max(0.0, (1.0 if self.agreeing else 0.95) - self.rel_l2) / (1 + self.rivals)
 
     @cached_property
     def general(self) -> tuple[str, str]:
-        """The same for every layer, where names have a layer's number."""
+        """Both sides for every layer: ``{i}`` in the place of the layer's number."""
         sides = generalize(parse(self.reference), parse(self.candidate))
         return str(sides[0]), str(sides[1])
 
@@ -70,21 +78,21 @@ class Support(NamedTuple):
 
     agreeing: int
     share: float | None
-    """None where one of the layers has no inputs to compare."""
+    """Share of the inputs that agree; None where one of the layers has none."""
 
 
 @dataclass(frozen=True)
 class Suggester:
-    """Two indexes, and what is left over between them."""
+    """Finds suggestions for the orphans of an alignment."""
 
     reference: Index
     candidate: Index
     alignment: Alignment
     tick: Callable[[], None] = lambda: None
-    """Called at every tensor that is looked at; what it raises ends the search."""
+    """Called for every tensor that is looked at; an exception from it ends the search."""
 
     def suggestions(self) -> Iterator[Suggestion]:
-        """Proposals, equal tensors first, then fused ones."""
+        """Suggestions, equal tensors first, then fused ones."""
         equal = list(self._equal())
         yield from (self._of_match(match, agreeing, rivals) for match, agreeing, rivals in equal)
         partners = self._partner_layers(match for match, _, rivals in equal if not rivals)
@@ -92,7 +100,7 @@ class Suggester:
         theirs = [s for s in self._orphans(self.alignment.candidate_orphans) if id(s.entry) not in done]
         ours = [s for s in self._orphans(self.alignment.reference_orphans) if id(s.entry) not in done]
         whole, split = Fusions(self._outputs_reference, ours), Fusions(self._outputs_candidate, theirs)
-        for find in (Fusions.of, Fusions.slices_of):  # what is fused whole explains its parts
+        for find in (Fusions.of, Fusions.slices_of):  # a whole fusion also explains its parts
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
                     self.tick()
@@ -103,20 +111,20 @@ class Suggester:
                         yield suggestion
 
     def _partner_layers(self, proven: Iterable[Match]) -> set[tuple[str, str]]:
-        """Layers of the two sides that some tensor already ties together."""
+        """Layers of the two sides that some pair already connects."""
         pairs = [(pair.reference.layer, pair.candidate.layer) for pair in self.alignment.pairs]
         return {*pairs, *((match.reference.layer, match.candidate.layer) for match in proven)}
 
     @cached_property
     def _outputs_reference(self) -> list[Fingerprint]:
-        return self._sketches(e for e in self.reference.dump.entries if not e.is_input)
+        return self._fingerprints(e for e in self.reference.dump.entries if not e.is_input)
 
     @cached_property
     def _outputs_candidate(self) -> list[Fingerprint]:
-        return self._sketches(e for e in self.candidate.dump.entries if not e.is_input)
+        return self._fingerprints(e for e in self.candidate.dump.entries if not e.is_input)
 
-    def _sketches(self, entries: Iterable[Entry]) -> list[Fingerprint]:
-        return [found for entry in self._ticking(entries) if (found := sketch(entry)) is not None]
+    def _fingerprints(self, entries: Iterable[Entry]) -> list[Fingerprint]:
+        return [found for entry in self._ticking(entries) if (found := fingerprint(entry)) is not None]
 
     def _ticking(self, items: Iterable[T]) -> Iterator[T]:
         for item in items:
@@ -130,8 +138,8 @@ class Suggester:
     # --- equal tensors ---------------------------------------------------------------------------
 
     def _equal(self) -> Iterator[tuple[Match, int, int]]:
-        """Orphans with equal values, how many inputs of their layers agree, and how many others fit."""
-        ours = Library(self._orphans(self.alignment.reference_orphans))
+        """Orphans with equal values, how many inputs of their layers agree, and how many others fit as well."""
+        ours = FingerprintIndex(self._orphans(self.alignment.reference_orphans))
         theirs = self._ticking(self._orphans(self.alignment.candidate_orphans))
         matches = [match for target in theirs for match in _best(target, ours)]
         support = {match: self._support(match) for match in self._ticking(matches)}
@@ -150,11 +158,11 @@ class Suggester:
 
     @cached_property
     def _inputs_reference(self) -> dict[CallKey, list[Fingerprint]]:
-        return by_layer(self._sketches(e for e in self.reference.dump.entries if e.is_input))
+        return by_layer(self._fingerprints(e for e in self.reference.dump.entries if e.is_input))
 
     @cached_property
     def _inputs_candidate(self) -> dict[CallKey, list[Fingerprint]]:
-        return by_layer(self._sketches(e for e in self.candidate.dump.entries if e.is_input))
+        return by_layer(self._fingerprints(e for e in self.candidate.dump.entries if e.is_input))
 
     def _alikeness(self, match: Match) -> float:
         names = self.reference.canonical(match.reference), self.candidate.canonical(match.candidate)
@@ -173,7 +181,7 @@ class Suggester:
     def _fused(
         self, target: Fingerprint, tried: Iterable[tuple[str, Parts]], partners: set[tuple[str, str]], swapped: bool
     ) -> tuple[Suggestion, Parts] | None:
-        """The likeliest of the expressions tried that are the target by value, with its parts."""
+        """The likeliest of the expressions that give the target by value, with its parts."""
         mine, other = (self.candidate, self.reference) if swapped else (self.reference, self.candidate)
         proven = _of_partners(_proven(tried, target), target, partners, swapped)
         if not proven:
@@ -191,20 +199,20 @@ _Proven = tuple[float, str, Parts]
 
 
 def _proven(tried: Iterable[tuple[str, Parts]], target: Fingerprint) -> list[_Proven]:
-    """The expressions that hold by value."""
+    """The expressions that give the target by value."""
     wanted = target.entry.read()
     measured = (
         (_distance(template, parts, wanted), template, parts)
         for template, parts in tried
         if target.entry.step == parts[0].entry.step
     )
-    return [item for item in measured if item[0] <= max(target.same, *(part.same for part in item[2]))]
+    return [item for item in measured if item[0] <= max(target.tolerance, *(part.tolerance for part in item[2]))]
 
 
 def _of_partners(
     proven: list[_Proven], target: Fingerprint, partners: set[tuple[str, str]], swapped: bool
 ) -> list[_Proven]:
-    """Of fusions that are equal, those of a layer that is the target's own by another call or port."""
+    """Of equal fusions, those of layers that another pair connects with the target's layer, if any."""
 
     def is_partner(item: _Proven) -> bool:
         layers = item[2][0].entry.layer, target.entry.layer
@@ -219,7 +227,7 @@ def _likeness(mine: Index, other: Index, proven: _Proven, target: Fingerprint) -
 
 
 def label(index: Index, entry: Entry) -> str:
-    """What a map calls an entry: its canonical layer, the call if not the first, the port if not the output."""
+    """An entry's name in a map: its canonical layer, the call if not the first, the port if not the output."""
     layer = index.canonical(entry)
     call = f"({entry.call})" if entry.call > 1 else ""
     port = "" if entry.port == "output" else f"-{entry.port}"
@@ -228,15 +236,15 @@ def label(index: Index, entry: Entry) -> str:
 
 
 def _is_equal(a: Fingerprint, b: Fingerprint) -> bool:
-    """Whether two inputs are the same by their sketches: enough to weigh with, not to pair by."""
-    near = 3 * tolerance(a, b)
+    """Whether two inputs are the same by their fingerprints: enough as support, not for a pair."""
+    near = 3 * common_tolerance(a, b)
     if a.size != b.size or abs(a.rms - b.rms) > near * b.rms or abs(a.mean - b.mean) > near * b.rms:
         return False
     return rel_l2(b.sample, a.sample) <= 10 * near
 
 
-def _best(target: Fingerprint, library: Library) -> list[Match]:
-    """The reference's tensors that are this one by value, and no worse than a few times the best."""
+def _best(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
+    """The reference's tensors that equal the target, without those much worse than the best."""
     wanted = target.entry.read()
     found = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
     best = min((match.rel_l2 for match in found), default=0.0)
@@ -250,7 +258,7 @@ def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Ma
     for view in layouts(array.shape, wanted.shape):
         seen = evaluate(parse_view(view), lambda _: array) if view else array
         distance = rel_l2(seen, wanted) if reconcile(seen.shape, wanted.shape) else 2.0
-        if distance <= tolerance(item, target):
+        if distance <= common_tolerance(item, target):
             return Match(item.entry, target.entry, view, distance)
     return None
 
@@ -260,14 +268,14 @@ def _distance(template: str, parts: Parts, wanted: Array) -> float:
     try:
         made = evaluate(expression, lambda name: parts[int(name)].entry.read())
     except AlignError:
-        return 2.0  # shapes that the numbers allow and the function does not
+        return 2.0  # the sizes add up, but the shapes do not fit the function
     return rel_l2(made, wanted) if made.size == wanted.size and reconcile(made.shape, wanted.shape) else 2.0
 
 
 def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]) -> Iterator[tuple[Match, int]]:
-    """Each tensor once, with how many others fit; none where inputs leave either side no other choice."""
-    best, proven = _best_support(support), _forms_proven(support)
-    left = [match for match, given in support.items() if not _is_refuted(match, given, best, proven)]
+    """A partner for each tensor, with how many others fit as well; 0 where inputs leave a single choice."""
+    best, proven = _best_support(support), _proven_forms(support)
+    left = [match for match, given in support.items() if not _is_ruled_out(match, given, best, proven)]
     choices = Counter(id(entry) for match in left for entry in (match.reference, match.candidate))
     sure = [match for match in left if choices[id(match.reference)] == choices[id(match.candidate)] == 1]
     yield from ((match, 0) for match in sure)
@@ -279,7 +287,7 @@ def assign(support: Mapping[Match, Support], alikeness: Callable[[Match], float]
 
 
 def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
-    """For each entry, the best support that any of its matches has."""
+    """For each entry, the best support of any of its matches."""
     best: dict[int, float] = defaultdict(float)
     for match, given in support.items():
         for entry in (match.reference, match.candidate):
@@ -287,40 +295,42 @@ def _best_support(support: Mapping[Match, Support]) -> dict[int, float]:
     return best
 
 
-def _forms_proven(support: Mapping[Match, Support]) -> set[tuple[int, bool]]:
-    """Entries that inputs tie to a partner, and of which form that partner is."""
+def _proven_forms(support: Mapping[Match, Support]) -> set[tuple[int, bool]]:
+    """Entries that have a partner by their inputs, and whether that partner's port is numbered."""
     return {
-        (id(entry), _is_counted(partner))
+        (id(entry), _is_numbered(partner))
         for match, given in support.items()
         if given.share
         for entry, partner in ((match.reference, match.candidate), (match.candidate, match.reference))
     }
 
 
-def _is_counted(entry: Entry) -> bool:
-    """Whether a layer gives a list or tuple: wrappers do, and what they wrap does not."""
+def _is_numbered(entry: Entry) -> bool:
+    """Whether a layer returns a list or tuple, as wrappers do."""
     return entry.port[-1].isdigit()
 
 
-def _is_refuted(match: Match, given: Support, best: Mapping[int, float], proven: Collection[tuple[int, bool]]) -> bool:
-    """Whether the layers' inputs say that it is another of several equal tensors.
+def _is_ruled_out(
+    match: Match, given: Support, best: Mapping[int, float], proven: Collection[tuple[int, bool]]
+) -> bool:
+    """Whether the layers' inputs point to another of several equal tensors.
 
-    No inputs on a layer say nothing, unless inputs prove another of the same form: then one of another form may
-    still be a wrapper, whose name the person would choose.
+    A match without inputs is ruled out only where inputs prove another of the same form: one of another form may
+    still be a wrapper, which the user may prefer.
     """
     r, c = match.reference, match.candidate
     if given.share is None:
-        return (id(r), _is_counted(c)) in proven or (id(c), _is_counted(r)) in proven
+        return (id(r), _is_numbered(c)) in proven or (id(c), _is_numbered(r)) in proven
     return given.share < max(best[id(r)], best[id(c)])
 
 
 ENOUGH = 3
-"""Proven matches without which no single one is accepted unseen."""
+"""How many matches must be proven before a single one is accepted without the user."""
 _Groups = dict[tuple[str, str], list[Suggestion]]
 
 
 def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> tuple[MapRule, ...]:
-    """The maps that values prove: on every layer they generalize to, or one of several that nothing else fits."""
+    """The maps that values prove: for every layer they generalize to, or single ones if there are enough."""
     proven = [s for s in suggestions if s.is_only]
     accepted: list[MapRule] = []
     for general, group in _groups(suggestions).items():
@@ -334,7 +344,7 @@ def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 def accept_chosen(
     chosen: Iterable[Suggestion], suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 ) -> tuple[MapRule, ...]:
-    """The maps of suggestions that a person chose, each for as many layers as all suggestions prove."""
+    """Maps for the suggestions that the user chose, each for every layer where the values prove every layer."""
     groups, accepted = _groups(suggestions), dict[MapRule, None]()
     for one in chosen:
         general, group = one.general, groups.get(one.general, [one])
@@ -344,7 +354,7 @@ def accept_chosen(
 
 
 def _groups(suggestions: Iterable[Suggestion]) -> _Groups:
-    """Suggestions that say the same of several layers."""
+    """Suggestions by what they generalize to."""
     groups: _Groups = defaultdict(list)
     for suggestion in suggestions:
         groups[suggestion.general].append(suggestion)
@@ -352,7 +362,7 @@ def _groups(suggestions: Iterable[Suggestion]) -> _Groups:
 
 
 def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:
-    """Whether every layer that a general map would pair is among those proven."""
+    """Whether a general map pairs nothing beyond what the group proves."""
     everywhere = {(r.name, c.name) for r, c in resolve_map(MapRule(*general), reference, candidate)}
     proven = {
         (r.name, c.name) for s in group for r, c in resolve_map(MapRule(s.reference, s.candidate), reference, candidate)

@@ -1,8 +1,8 @@
-"""Views reconcile shape: two tensors that hold the same numbers laid out with other dimensions.
+"""Views that shapes alone ask for: the same numbers laid out with other dimensions.
 
-Only what needs no thought is done here by itself: dimensions of size 1, and a batch and a sequence
-merged into one. Every view applied is named, so that it can be shown; whatever else differs in
-shape is for a rule or a person.
+Only what cannot be wrong is done without being asked: dropping dimensions of size 1, and merging batch and
+sequence into one. Every view that is applied has a name, so that it can be shown. Any other difference in shape
+needs a rule or the user.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Views(NamedTuple):
     candidate: tuple[str, ...] = ()
 
     def named(self) -> list[str]:
-        """For reports: the reference's views plainly, the candidate's marked."""
+        """For reports: the reference's views as they are, the candidate's marked."""
         _, reference, candidate = self
         return [*reference, *(f"candidate {view}" for view in candidate)] if reference or candidate else []
 
     def apply(self, array: Array) -> Array:
-        """See one side's tensor in the common shape: a view, never a copy of more than it must."""
+        """One side's tensor in the common shape, without a copy where numpy can."""
         return array if array.shape == self.shape else array.reshape(self.shape)
 
 
 def reconcile(reference: Shape, candidate: Shape) -> Views | None:
-    """The one obvious reading under which two shapes are the same, or None."""
+    """The views under which two shapes are the same, or None."""
     if reference == candidate:
         return Views(reference)
     if _core(reference) == _core(candidate):
@@ -50,7 +50,7 @@ def _core(shape: Shape) -> Shape:
 
 
 def _squeeze_both(reference: Shape, candidate: Shape) -> Views:
-    """Drop size-1 dimensions: from the side with more of them, or from both where they stand elsewhere."""
+    """Drop size-1 dimensions: from the side with more of them, or from both where they are at different axes."""
     target = min(reference, candidate, key=len)
     axes = _spare_axes(reference, target), _spare_axes(candidate, target)
     if axes[0] is None or axes[1] is None:
@@ -67,7 +67,7 @@ def _squeeze(axes: Sequence[int]) -> tuple[str, ...]:
 
 
 def _spare_axes(shape: Shape, target: Shape) -> list[int] | None:
-    """The size-1 dimensions to drop, from the left, to get from a shape to a target; None if that is no way."""
+    """The size-1 dimensions to drop, from the left, to get from a shape to a target; None if none will do."""
     dropped, kept = [], 0
     for axis, size in enumerate(shape):
         surplus = len(shape) - axis > len(target) - kept
@@ -81,7 +81,7 @@ def _spare_axes(shape: Shape, target: Shape) -> list[int] | None:
 
 
 def _spare(rest: Shape, target: Shape) -> bool:
-    """Whether more leading ones stand here than the target wants."""
+    """Whether there are more leading ones here than in the target."""
     return _leading_ones(rest) > _leading_ones(target)
 
 
