@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from tensordiff.session.request import Request
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Rerunner
 from tensordiff.session.session import Session
-from tensordiff.session.state import SessionState
+from tensordiff.session.state import SessionPaths, SessionState, write_state
 from tests.capture.models import SMALL, run_here, script
+from tests.cli.conftest import call as call
+from tests.cli.running import Call
 
 pytest.importorskip("torch")
 OTHERS = """
@@ -94,3 +97,12 @@ def test_rules_as_they_are_now_count_not_as_their_file_has_them(dumps: Path, tmp
     (tmp_path / "rules.toml").write_text("[[rule]]\nside = 'candidate'\nmatch = 'stack'\nreplace = 'nothing'\n")
     session = Session.open(Request(dumps / "good", dumps / "renamed", rules=tmp_path / "rules.toml")).realigned(RULES)
     assert Rerunner(session, tmp_path).inject("blocks.2.act").result().entries
+
+
+def test_verify_injects_by_the_rules_of_a_session_file(call: Call, dumps: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    write_state(SessionPaths((kept,)), SessionState(rules=RULES))
+    sides = [f"py:{dumps / 'model_under_test.py'}:{name}" for name in ("good", "renamed")]
+    found = json.loads(call("verify", *sides, "-o", tmp_path / "out", "--session", kept, "--json").out)
+    assert found["culprit"]["name"].endswith("blocks.2.act")
+    assert "blocks.3" in found["victims"]

@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.compare.measure.scheduler import FIRST
 from tensordiff.dump.readers.npy import NpyFile
-from tensordiff.errors import AlignError, NotADump, TensordiffError
+from tensordiff.errors import NotADump, TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
@@ -44,9 +44,12 @@ def test_a_step_is_asked_for() -> None:
     assert len(Session.open(Request(REFERENCE, CANDIDATE, step=0)).pairs) == 76
 
 
-def test_a_bad_regex() -> None:
-    with pytest.raises(AlignError, match="not a regular expression"):
-        _ = Session.open(Request(REFERENCE, CANDIDATE, only="*")).pairs
+def test_names_are_indexed_once_for_an_alignment(tmp_path: Path) -> None:
+    session = Session.open(Request(REFERENCE, CANDIDATE))
+    indexes = session.dumps.names.both
+    for other in (session.with_threshold(1e-3), session.with_rules_file(tmp_path / "r.toml", session.rules)):
+        assert other.dumps.names.both is indexes and other.alignment is session.alignment
+    assert session.realigned(session.rules).dumps.names.both is not indexes
 
 
 def test_a_path_that_looks_like_a_source_but_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
