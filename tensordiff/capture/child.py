@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import IO, Self
 
 import tensordiff
+from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.events import Event, decode
 from tensordiff.capture.job import Job
 from tensordiff.capture.provenance import INPUT_SETTINGS
@@ -155,8 +156,6 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-STAYS = ("hf", "py", "onnx")
-"""The kinds whose children can answer more than one job."""
 FREE = (*INPUT_SETTINGS, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
 """The settings that each job has for itself; by all others a source is loaded."""
 
@@ -185,7 +184,7 @@ class ReusableChild:
             if child.is_alive and _loaded(child.job) == _loaded(job):
                 return child
             _dismiss(child)
-        return Child(job, stays=job.source.kind in STAYS)
+        return Child(job, stays=ENGINES[job.source.kind].is_reusable)
 
     def leave(self, child: Child) -> bool:
         """Keep a child whose job is done; whether it is kept, and not for the caller to end."""

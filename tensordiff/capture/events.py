@@ -8,7 +8,8 @@ by a persistent child to the runner and goes no further.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -65,6 +66,8 @@ class NewProcessNeeded:
 
 
 Event = Phase | Progress | Note | Failed | Done | NewProcessNeeded
+Tell = Callable[[Event], None]
+"""Sends an event to whoever listens."""
 _KINDS: dict[str, type[Event]] = {
     kind.__name__.lower(): kind for kind in (Phase, Progress, Note, Failed, Done, NewProcessNeeded)
 }
@@ -82,3 +85,23 @@ def decode(line: str | bytes) -> Event:
         return _KINDS[found.pop("event")](**found)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not an event: {line!r:.200}") from error
+
+
+@dataclass
+class ThrottledProgress:
+    """Sends ``Progress`` a few times a second, however often it is made."""
+
+    tell: Tell
+    total: int = 0
+    done: int = 0
+    _next_s: float = 0.0
+
+    def advance(self, what: str) -> None:
+        """One more is done."""
+        self.done += 1
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _PROGRESS_EVERY_S
+            self.tell(Progress(self.done, max(self.total, self.done), what))
+
+
+_PROGRESS_EVERY_S = 0.1

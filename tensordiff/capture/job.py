@@ -1,86 +1,82 @@
-"""Sources: models that can be run, as they are named on the command line.
+"""Sources, models that can be run, as they are named on the command line; and the job that a child is given.
 
-``hf:PATH_OR_ID``, ``max:PATH_OR_ID``, ``py:FILE.py:FUNCTION`` and ``onnx:FILE``. A text that names none of
-these is a path, and whether something lies there is for ``dump`` to say. Nothing is looked up here.
-
-What a child is given on its standard input, as one line of JSON: the source, how to run it, where to write.
+A text that begins with the kind of an engine, ``hf:PATH_OR_ID`` or ``onnx:FILE``, is a source; every other text is a
+path. Nothing is looked up here. A job is one line of JSON on the child's standard input: the source, how to run it and
+where to write.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
+from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
-
-Kind = Literal["hf", "max", "py", "onnx"]
-_SOURCE = re.compile(r"(hf|max|py|onnx):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Source:
     """A model that can be run."""
 
-    kind: Kind
+    kind: str
+    """A key of ``ENGINES``."""
     target: str
-    """A folder, a file or a hub's id."""
+    """A folder, a file or the id of a model on the hub."""
     function: str | None = None
-    """Of a ``py:`` source: what to call for the model and its inputs."""
+    """Where the target is a file of Python: what to call for the model and its inputs."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.target}" + (f":{self.function}" if self.function else "")
 
     def absolute(self) -> Source:
-        """The same, wherever it is run from; a hub's id stays as it is."""
+        """The same source, independent of the working folder; the id of a model stays as it is."""
         path = Path(self.target).expanduser()
         if not path.exists():
             return self
-        # A graph's weights lie beside its name, which in a hub's cache is a link.
-        return replace(self, target=str(path.absolute() if self.kind == "onnx" else path.resolve()))
+        # What belongs to a file lies beside its name, which in the hub's cache is a link.
+        keeps_link = ENGINES[self.kind].takes_file and not self.function
+        return replace(self, target=str(path.absolute() if keeps_link else path.resolve()))
 
 
 def parse_source(text: str) -> Source | None:
     """The source that a text names; None where it is a path like any other."""
-    found = _SOURCE.fullmatch(text)
-    if found is None:
+    kind, _, target = text.partition(":")
+    if kind not in ENGINES or text == kind:
         return None
-    kind, target = cast(Kind, found[1]), found[2]
-    function = None
-    if kind == "py":
+    engine, function = ENGINES[kind], None
+    if engine.takes_function:
         target, _, function = target.rpartition(":")
     if not target or function == "":
-        spelled = {"py": "py:FILE.py:FUNCTION", "onnx": "onnx:FILE"}.get(kind, f"{kind}:PATH_OR_ID")
-        raise CaptureError(f"{printable(text)}: does not say what to run; write {spelled}")
+        raise CaptureError(f"{printable(text)}: does not say what to run; write {engine.spelling}")
     return Source(kind, target, function)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a child."""
+    """One run of a source."""
 
     source: Source
     settings: Settings
     output: str
-    """The folder that the dump, or whatever else is made, goes to."""
+    """The folder that the dump goes to."""
     task: str = "capture"
-    """``capture``, or another that the child knows: ``replay``."""
+    """``capture``, or ``replay``: one layer alone, on the inputs of a dump."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What the task needs beside."""
+    """Arguments of the task; of ``replay``: ``dump``, ``layer``, ``step``, ``call`` and ``bundle``."""
 
     def encode(self) -> str:
         """As one line."""
         source = {"kind": self.source.kind, "target": self.source.target, "function": self.source.function}
-        found = {"source": source, "settings": self.settings.to_json(), "output": self.output, "task": self.task}
-        return json.dumps({**found, "more": self.more})
+        fields = {"source": source, "settings": self.settings.to_json(), "output": self.output, "task": self.task}
+        return json.dumps({**fields, "more": self.more})
 
     @classmethod
     def decode(cls, line: str | bytes) -> Job:
         """What ``encode`` gave, read back."""
-        found = json.loads(line)
-        settings = Settings.from_json(found["settings"])
-        return cls(Source(**found["source"]), settings, found["output"], found["task"], found["more"])
+        fields = json.loads(line)
+        settings = Settings.from_json(fields["settings"])
+        return cls(Source(**fields["source"]), settings, fields["output"], fields["task"], fields["more"])

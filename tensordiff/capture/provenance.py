@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.job import Source, parse_source
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import Dump
@@ -47,6 +48,6 @@ def provenance_of(dump: Dump) -> Provenance | None:
         source, found = parse_source(text), Settings.from_json(settings)
     except (CaptureError, TypeError):
         return None
-    if source is None or (source.kind in ("py", "onnx") and not Path(source.target).is_file()):
+    if source is None or (ENGINES[source.kind].takes_file and not Path(source.target).is_file()):
         return None
     return Provenance(source, found)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tensordiff.capture.events import Done, Event
 from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.process.child_main import run_job
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -68,15 +69,12 @@ class Ran(NamedTuple):
 
 def run_here(source: str, output: Path, settings: Settings | None = None, **more: Any) -> Ran:
     """Run a source as its child would, in this process."""
-    from importlib import import_module
-
     parsed = parse_source(source)
     assert isinstance(parsed, Source)
-    child = import_module(f"tensordiff.capture.engines.{parsed.kind}.engine")
     events: list[Event] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch and transformers warn of goes to a child's log
-        done = child.run(Job(parsed, settings or Settings(**more), str(output)), events.append)
+        done = run_job(Job(parsed, settings or Settings(**more), str(output)), events.append)
     return Ran(output, done, events)
 
 

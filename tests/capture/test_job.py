@@ -8,8 +8,8 @@ import pytest
 from tensordiff.capture import job as job_module
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress, decode, encode
 from tensordiff.capture.job import Job, Source, parse_source
-from tensordiff.capture.process import answer
-from tensordiff.capture.process.answer import first_facts
+from tensordiff.capture.process import output
+from tensordiff.capture.process.output import first_facts
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.errors import CaptureError
 
@@ -63,7 +63,7 @@ def test_every_engine_begins_its_dumps_with_the_same_facts() -> None:
     files = Path(str(job_module.__file__)).parent.rglob("*.py")
     found = {file for file in files if re.search(r"settings\b.*\.to_json\(\)", file.read_text())}
     # The other sends a job to a child.
-    assert found == {Path(str(module.__file__)) for module in (answer, job_module)}
+    assert found == {Path(str(module.__file__)) for module in (output, job_module)}
 
 
 def test_settings_of_another_version_are_refused() -> None:

@@ -350,8 +350,8 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
 
 def test_a_child_that_nobody_wants_ends_by_itself() -> None:
     told, tell = os.pipe()
-    code = "import sys\nfrom tensordiff.capture.process.child_main import start\n"
-    code += f"sys.exit(start('py', {tell}, stays=True, idle_s=0.1))"
+    code = "import sys\nfrom tensordiff.capture.process.child_main import child_main\n"
+    code += f"sys.exit(child_main('py', {tell}, stays=True, idle_s=0.1))"
     with started([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
         os.close(tell)
         assert ended(child) == 0

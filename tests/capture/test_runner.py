@@ -172,8 +172,8 @@ def test_an_interpreter_without_the_framework_says_what_to_install(tmp_path: Pat
     processes.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     last = listen(Run(job(tmp_path, "noisy", Settings(python=str(bare / "bin" / "python")))))[-1]
     assert isinstance(last, Failed)
-    assert "has no numpy and no ml_dtypes and no torch; install: " in last.sentence
-    assert "-m pip install numpy ml_dtypes torch" in last.sentence
+    assert "has no numpy and no ml_dtypes and no msgspec and no torch; install: " in last.sentence
+    assert "-m pip install numpy ml_dtypes msgspec torch" in last.sentence
     assert not (tmp_path / "dump").exists()
 
 

@@ -60,17 +60,6 @@ def test_layers_are_called_by_their_path() -> None:
     assert [names.of(Leaf()), names.of(Leaf())] == ["Leaf", "Leaf2"]
 
 
-def test_a_layer_is_found_by_its_end() -> None:
-    from tensordiff.capture.engines.max.layers import find_layer
-    from tensordiff.errors import CaptureError
-
-    layers = ["model", "model.layers.layers.0.mlp", "model.layers.layers.1.mlp"]
-    assert find_layer("layers.1.mlp", layers) == "model.layers.layers.1.mlp"
-    assert find_layer("model", layers) == "model"
-    with pytest.raises(CaptureError, match="2 of that name"):
-        find_layer("mlp", layers)
-
-
 def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     from max.engine import InferenceSession
     from max.experimental.nn import Module as NewModule

@@ -1,16 +1,17 @@
-"""Where the reference's inputs go: what ``--inject-at`` means for a model that was seen to run.
+"""Which layers are given the reference's values, and in which pass: what ``--inject-at`` means for a model.
 
-Layers that lie in each other cannot be isolated in one pass, for what holds a layer would never see that layer's
-own error: its next part is given right values again. So those go into passes of their own, by how deep they lie.
+Layers that contain each other cannot be isolated in one pass: the outer layer's parts would be given right values again
+and its own error would not show. So they go into passes of their own, by how deep they are nested.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tensordiff.align.rules.rule import check_regex
+from tensordiff.capture.process.layers import holders, leaves
 from tensordiff.dump import Entry
 from tensordiff.errors import CaptureError, printable
 
@@ -19,24 +20,30 @@ _RANGE = re.compile(r"(.*)\.\.(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model: whose inputs, and whose outputs, are the reference's; whose tensors are written."""
+    """One run of the model."""
 
     inputs: frozenset[str]
+    """The layers whose inputs are replaced by the reference's."""
     outputs: frozenset[str] = frozenset()
-    written: frozenset[str] = field(default_factory=frozenset)
+    """The layers whose outputs are."""
+    written: frozenset[str] = frozenset()
+    """The layers whose tensors are written from this pass."""
+    title: str = "injecting"
+    """What a user is told while it runs."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that ran, in the order they began, and when they ended."""
+    """The layers that ran: when each began and ended, as numbers that grow."""
 
     begun: Mapping[str, int]
     ended: Mapping[str, int]
     canonical: Mapping[str, str]
+    """Layers by the name that both sides would use."""
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], canonical: Mapping[str, str]) -> Layers:
-        """From what was seen, in execution order."""
+    def from_entries(cls, entries: Sequence[Entry], canonical: Mapping[str, str]) -> Layers:
+        """From the entries of a run, in execution order."""
         begun: dict[str, int] = {}
         ended: dict[str, int] = {}
         for number, entry in enumerate(entries):
@@ -45,70 +52,76 @@ class Layers:
                 ended.setdefault(entry.layer, number)
         return cls(begun, ended, canonical)
 
-    def named(self, text: str) -> str | None:
-        """The layer that a person means: as the run calls it, or as both sides would."""
-        return text if text in self.begun else self.canonical.get(text)
+    def named(self, name: str) -> str | None:
+        """The layer of this whole name, as the run calls it or as both sides would."""
+        return name if name in self.begun else self.canonical.get(name)
 
 
-def passes(at: str, layers: Layers) -> list[Pass]:
-    """The passes that ``--inject-at`` asks for."""
+def plan_passes(at: str, layers: Layers, *, replaces_outputs: bool = True) -> tuple[Pass, ...]:
+    """The passes that ``--inject-at`` asks for.
+
+    An engine that cannot replace outputs is given a range as inputs: every layer that begins in it is given its own.
+    """
+    passes = _passes(at, layers)
+    if not replaces_outputs:
+        passes = [_by_inputs(one, layers) if one.outputs else one for one in passes]
+    count = len(passes)
+    return tuple(replace(one, title=f"injecting, pass {number} of {count}") for number, one in enumerate(passes, 1))
+
+
+def _passes(at: str, layers: Layers) -> list[Pass]:
     everything = frozenset(layers.begun)
     if at == "once":
         return [Pass(everything, written=everything)]
     if at == "leaves":
-        return [Pass(frozenset(_leaves(everything)), written=everything)]
+        # Operations within layers, and points that a user tapped, take nothing that could be replaced.
+        return [Pass(frozenset(layer for layer in leaves(everything) if "/" not in layer), written=everything)]
     if at == "all":
         return _by_depth(everything, everything)
     if (layer := layers.named(at)) is not None:
         return [Pass(frozenset([layer]), written=everything)]
-    if (found := _range(at, layers)) is not None:
-        return [found]
+    if (between := _range(at, layers)) is not None:
+        return [between]
     return _by_depth(_matching(at, everything), everything)
-
-
-def _leaves(layers: Iterable[str]) -> Iterable[str]:
-    found = set(layers)
-    parents = {layer.rpartition(".")[0] for layer in found}
-    holders = {above for parent in parents for above in _above(f"{parent}.")}
-    return found - holders - {layer for layer in found if "/" in layer}
-
-
-def _above(layer: str) -> list[str]:
-    """The names of what may hold a layer, from the outermost."""
-    parts = layer.split(".")
-    return [".".join(parts[:k]) for k in range(1, len(parts))]
 
 
 def _by_depth(chosen: frozenset[str], everything: frozenset[str]) -> list[Pass]:
     """A pass for each level of nesting among the chosen; what is not chosen is written by the first."""
     levels: dict[int, set[str]] = {}
     for layer in chosen:
-        levels.setdefault(sum(above in chosen for above in _above(layer)), set()).add(layer)
+        levels.setdefault(sum(holder in chosen for holder in holders(layer)), set()).add(layer)
     ordered = [frozenset(levels[depth]) for depth in sorted(levels)]
     return [Pass(level, written=level | (everything - chosen if k == 0 else set())) for k, level in enumerate(ordered)]
 
 
 def _range(at: str, layers: Layers) -> Pass | None:
-    """``FROM..TO``: all that ended in between gives what the reference's did, and TO gets its inputs."""
-    found = _RANGE.fullmatch(at)
-    if found is None:
+    """``FROM..TO``: whatever ended in between gives the reference's outputs, and TO is given its inputs."""
+    match = _RANGE.fullmatch(at)
+    if match is None:
         return None
-    ends = [layers.named(text) if text else "" for text in found.groups()]
+    ends = [layers.named(text) if text else "" for text in match.groups()]
     if None in ends or ends == ["", ""]:
         return None
     first, last = ends[0] or "", ends[1] or ends[0] or ""
     start = layers.begun[first] if ends[1] and first else 0
     stop = layers.begun[last]
-    made_right = {name for name, end in layers.ended.items() if end < stop and layers.begun[name] >= start}
-    return Pass(frozenset([last]), frozenset(made_right), frozenset(layers.begun))
+    replaced = {name for name, end in layers.ended.items() if end < stop and layers.begun[name] >= start}
+    return Pass(frozenset([last]), frozenset(replaced), frozenset(layers.begun))
+
+
+def _by_inputs(one: Pass, layers: Layers) -> Pass:
+    """The nearest that replaced inputs alone come to a range."""
+    begun = [layers.begun[layer] for layer in one.inputs | one.outputs]
+    within = frozenset(layer for layer, number in layers.begun.items() if min(begun) <= number <= max(begun))
+    return Pass(within, written=one.written)
 
 
 def _matching(at: str, everything: frozenset[str]) -> frozenset[str]:
     check_regex("--inject-at", at)
-    found = frozenset(layer for layer in everything if re.search(at, layer))
-    if not found:
+    matching = frozenset(layer for layer in everything if re.search(at, layer))
+    if not matching:
         raise CaptureError(
             f"--inject-at {printable(at)}: no layer matches; "
             "give all, once, leaves, a layer's name, FROM..TO or a regex"
         )
-    return found
+    return matching

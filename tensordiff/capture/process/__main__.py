@@ -1,7 +1,7 @@
-"""``PYTHON -m tensordiff.capture.process KIND FD [stay]``: what may run under the wrong interpreter, and says so.
+"""``PYTHON -m tensordiff.capture.process KIND FD [stay]``: the child's entry point.
 
-This file and the packages above it are read by whatever interpreter the user names, so they are kept to what old
-ones understand; all else is imported once it is known that it can be.
+This module and the packages above it are read by whatever interpreter the user names, so they are kept to what old
+interpreters understand, and say in a sentence what is missing. Everything else is imported after that check.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ import json
 import os
 import sys
 
-NEEDED = {
-    "hf": ("numpy", "ml_dtypes", "torch", "transformers"),
-    "py": ("numpy", "ml_dtypes", "torch"),
-    "max": ("numpy", "ml_dtypes", "max"),
-    "onnx": ("numpy", "ml_dtypes", "onnx", "onnxruntime"),
-}
+from tensordiff.capture.engines import ENGINES
 
 
-def why_not(kind: str) -> str | None:
-    """Why this interpreter cannot run such a source, or None."""
+def missing_requirement(kind: str) -> str | None:
+    """Why this interpreter cannot run sources of a kind, or None."""
     python = sys.executable
     if sys.version_info < (3, 11):  # noqa: UP036 - it may be any that the user names
         version = ".".join(map(str, sys.version_info[:2]))
         return f"{python}: is Python {version}, and 3.11 or newer is needed; give another with --python"
-    missing = [name for name in NEEDED[kind] if importlib.util.find_spec(name) is None]
+    missing = [name for name in ENGINES[kind].packages if importlib.util.find_spec(name) is None]
     if not missing:
         return None
     pip = f"{python} -m pip install {' '.join(missing)}"
@@ -34,16 +29,16 @@ def why_not(kind: str) -> str | None:
 
 def main() -> int:
     """Refuse, or run the child."""
-    kind, told = sys.argv[1], int(sys.argv[2])
-    sentence = why_not(kind)
+    kind, events = sys.argv[1], int(sys.argv[2])
+    sentence = missing_requirement(kind)
     if sentence is not None:
         line = json.dumps({"event": "failed", "sentence": sentence, "detail": "", "path": None})
-        os.write(told, f"{line}\n".encode())
+        os.write(events, f"{line}\n".encode())
         return 1
-    from tensordiff.capture.process.child_main import start
+    from tensordiff.capture.process.child_main import child_main
 
-    return start(kind, told, stays="stay" in sys.argv[3:])
+    return child_main(kind, events, stays="stay" in sys.argv[3:])
 
 
 if __name__ == "__main__":
-    os._exit(main())  # all is written, nothing is buffered; the frameworks' own way out takes seconds
+    os._exit(main())  # everything is written by now, and the frameworks' own shutdown takes seconds

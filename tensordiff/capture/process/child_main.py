@@ -1,7 +1,7 @@
-"""A child's beginning and end: its jobs, its voice, its parent's death, and every failure as a sentence.
+"""The child process: it reads jobs, has an engine run them, sends events, and turns every failure into a sentence.
 
-A child answers one job, or, where it is to stay, one after the other until the parent is gone, something fails, or
-nobody wants anything for so long that its memory is better given back.
+A child answers one job, or, where it is reusable, one after the other until the parent is gone, something fails, or no
+job came for so long that its memory is better given back.
 """
 
 from __future__ import annotations
@@ -14,66 +14,77 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 
-from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, encode
+from tensordiff.capture.engines import ENGINES, module_of
+from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Tell, encode
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import dump_at
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.capture.settings import Settings
+from tensordiff.errors import CaptureError, TensordiffError, printable
 
 _STDIN = 0
 IDLE_S = 900.0
-"""How long a child waits for another job."""
+"""How long a reusable child waits for another job."""
 
 
-class Tell:
-    """The child's voice: call it with an event, from any thread."""
-
-    def __init__(self, told: int) -> None:
-        os.set_inheritable(told, False)
-        self._file = os.fdopen(told, "wb", buffering=0)
-        self._lock = threading.Lock()
-
-    def __call__(self, event: Event) -> None:
-        """Tell the parent."""
-        with self._lock:
-            self._file.write(f"{encode(event)}\n".encode())
-
-
-def start(kind: str, told: int, *, stays: bool = False, idle_s: float = IDLE_S) -> int:
-    """Answer a job of this kind, or several; the exit status."""
-    tell, lines = Tell(told), Lines()
+def child_main(kind: str, events: int, *, stays: bool = False, idle_s: float = IDLE_S) -> int:
+    """Answer one job of this kind, or several; gives the exit status."""
+    tell, lines = EventPipe(events), JobLines()
     os.environ.pop("PYTHONSAFEPATH", None)
-    answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _staying(kind) if stays else _once(kind)
+    answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _persistent(kind) if stays else run_job
     while (line := lines.next(idle_s)) is not None:
         job = Job.decode(line)
         try:
-            said = answer(job, tell)
+            refuse_settings(job)
+            last = answer(job, tell)
         except BaseException as error:  # whatever it is, the parent must hear of it
             tell(failure(job, error))
             return 1
-        tell(said)
-        if not stays or isinstance(said, NewProcessNeeded):
+        tell(last)
+        if not stays or isinstance(last, NewProcessNeeded):
             return 0
     return 0
 
 
-def _once(kind: str) -> Callable[[Job, Tell], Done]:
-    def answer(job: Job, tell: Tell) -> Done:
-        done = import_module(f"tensordiff.capture.engines.{kind}.engine").run(job, tell)
-        if not isinstance(done, Done):
-            raise TypeError(f"{kind} gave no result")
-        return done
-
-    return answer
-
-
-def _staying(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:
-    from tensordiff.capture.process.persistent import Staying
-
-    return Staying(kind)
+def run_job(job: Job, tell: Tell) -> Done:
+    """Have the engine of a job's source run it."""
+    refuse_settings(job)
+    done = import_module(module_of(job.source.kind)).run(job, tell)
+    if not isinstance(done, Done):
+        raise TypeError(f"{module_of(job.source.kind)}.run returned no Done event")
+    return done
 
 
-class Lines:
-    """What the parent sends, line by line. It holds the other end: when it lets go, it is gone, and so are we."""
+def refuse_settings(job: Job) -> None:
+    """Refuse settings that the engine cannot honour, before a framework is imported."""
+    default = Settings()
+    for name, why in ENGINES[job.source.kind].refuses.items():
+        if getattr(job.settings, name) != getattr(default, name):
+            option = f"--{name.replace('_', '-')}"
+            raise CaptureError(f"{printable(job.source)}: {option} is not for {job.source.kind}: sources; {why}")
+
+
+def _persistent(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:
+    from tensordiff.capture.process.persistent import PersistentEngine
+
+    return PersistentEngine(kind)
+
+
+class EventPipe:
+    """Sends events to the parent; may be called from any thread."""
+
+    def __init__(self, events: int) -> None:
+        os.set_inheritable(events, False)
+        self._file = os.fdopen(events, "wb", buffering=0)
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Send one event."""
+        with self._lock:
+            self._file.write(f"{encode(event)}\n".encode())
+
+
+class JobLines:
+    """The lines that the parent sends. It holds the other end of the pipe: when that closes, this process ends."""
 
     def __init__(self) -> None:
         self._read: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -87,7 +98,7 @@ class Lines:
             return None
 
     def _read_all(self) -> None:
-        """Past Python's buffers: this waits until the end, and must hold no lock meanwhile."""
+        """Reads the descriptor itself: Python's buffered reader would hold a lock for as long as this waits."""
         rest = b""
         while more := os.read(_STDIN, 1 << 16):
             *lines, rest = (rest + more).split(b"\n")
@@ -97,7 +108,7 @@ class Lines:
 
 
 def failure(job: Job, error: BaseException) -> Failed:
-    """What went wrong, as the parent hears it."""
+    """An exception as the event that the parent gets."""
     detail = "".join(traceback.format_exception(error))
     path = dump_at(job.output)
     if isinstance(error, TensordiffError):

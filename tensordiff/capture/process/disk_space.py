@@ -1,26 +1,26 @@
-"""What a dump may take (``--max-bytes``) and what was left out of it: one rule for every engine.
+"""How much a dump may take: the budget of ``--max-bytes``, and whether the disk has room.
 
-The beginning of a run is written without gaps: after the first tensor that does not fit, none is.
-
-Whether a dump will fit: its size and the room there is, before anything is written.
+A dump that reaches its budget holds the beginning of the run without gaps: after the first tensor that does not fit,
+none is written.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensordiff.capture.events import Event, Note
+from tensordiff.capture.events import Note, Tell
 from tensordiff.capture.job import Job
 from tensordiff.errors import CaptureError, printable
 from tensordiff.util.sizes import format_bytes
 
+_SPARE = 64 << 20  # left free whatever happens
+
 
 @dataclass
 class Budget:
-    """Bytes that may be written, and how many tensors were not, by reason."""
+    """Bytes that may be written, and how many tensors were left out, by reason."""
 
     max_bytes: int | None = None
     wanted: int = 0
@@ -28,7 +28,7 @@ class Budget:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def allows(self, nbytes: int) -> bool:
-        """Whether a tensor of so many bytes more is written; where not, it is left out."""
+        """Whether a tensor of so many bytes more is written; where not, it is counted as left out."""
         self.wanted += nbytes
         if self.max_bytes is None or self.wanted <= self.max_bytes:
             return True
@@ -44,17 +44,14 @@ class Budget:
         return [f"{count} tensors were left out: {why}" for why, count in self.left_out.items()]
 
 
-_SPARE = 64 << 20  # left free whatever happens
-
-
-def tell_room(job: Job, nbytes: int | None, tell: Callable[[Event], None]) -> None:
-    """Say how much a job will write at most, and the room there is; refuses where it will not fit."""
+def check_job_size(job: Job, nbytes: int | None, tell: Tell) -> None:
+    """Tell how much a job will write at most and how much room there is; refuse it where it will not fit."""
     sizes = [size for size in (nbytes, job.settings.max_bytes) if size is not None]
     tell(Note(check_disk(Path(job.output), min(sizes, default=None), force=job.settings.force)))
 
 
 def check_disk(folder: Path, nbytes: int | None, *, force: bool) -> str:
-    """A sentence on size and room; refuses where it will not fit."""
+    """A sentence on size and free space; raises where it will not fit."""
     free = shutil.disk_usage(_nearest(folder)).free
     size = "how much will be written is not known" if nbytes is None else f"about {format_bytes(nbytes)} to write"
     sentence = f"{size}, {format_bytes(free)} free"
@@ -67,5 +64,5 @@ def check_disk(folder: Path, nbytes: int | None, *, force: bool) -> str:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or its nearest parent that exists."""
     return next((path for path in (folder, *folder.resolve().parents) if path.is_dir()), Path("/"))

@@ -1,9 +1,9 @@
-"""A process that stays: what it keeps from one job to the next, and when it must not be used again.
+"""An engine in a process that answers several jobs: what it keeps between them, and when it must not be used again.
 
-A capture in a process that made others has to give the very bytes that one in a new process gives. What can be put back
-is put back before each job: the folder, the environment, where modules are looked for, Python's and numpy's random
-numbers. What cannot is looked at, and where it is not as it was the job is handed back, for a new process: files that
-were written since this process began, and what ``same`` sees of a model. Nothing here imports a framework.
+A capture in a process that made others must write the very bytes that a new process would. What can be restored is
+restored before each job: the working folder, the environment, the import path, the random numbers of Python and numpy.
+What cannot is checked, and where it changed the job is handed back for a new process: files that were written since
+this process began, and the model itself, which the engine checks. Nothing here imports a framework.
 """
 
 from __future__ import annotations
@@ -20,59 +20,59 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tensordiff.capture.events import Done, Event, NewProcessNeeded
+from tensordiff.capture.engines import module_of
+from tensordiff.capture.events import Done, NewProcessNeeded, Tell
 from tensordiff.capture.job import Job
 from tensordiff.errors import printable
 
-Tell = Callable[[Event], None]
-Answer = Callable[[Job, Tell], Done]
+RunJob = Callable[[Job, Tell], Done]
 
 
-class Changed(Exception):
-    """What is not as it was, as a sentence."""
+class StateChanged(Exception):
+    """Something is not what it was when the process was new; the message says what."""
 
 
-class Staying:
+class PersistentEngine:
     """Answers jobs about one source, one after the other."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._answer: Answer | None = None
+        self._run: RunJob | None = None
         self._since_ns = time.time_ns()
 
     def __call__(self, job: Job, tell: Tell) -> Done | NewProcessNeeded:
-        """Answer a job, or hand it back."""
-        if self._answer is None:
-            self._answer = self._load(job, tell)
-            self._surroundings = Surroundings.here()
-            gc.freeze()  # it is kept until the end, and need not be looked through after every job
-            return self._answer(job, tell)
-        gc.collect()  # a model that the last job left in a cycle is too large to wait
+        """Run a job, or hand it back."""
+        if self._run is None:
+            self._run = self._load(job, tell)
+            self._surroundings = Surroundings.current()
+            gc.freeze()  # what is loaded is kept until the end, and need not be scanned after every job
+            return self._run(job, tell)
+        gc.collect()  # a model that the last job left in a reference cycle is too large to wait
         self._surroundings.restore()
         try:
-            self._refuse_old(job)
-            return self._answer(job, tell)
-        except Changed as changed:
+            self._refuse_changed_files(job)
+            return self._run(job, tell)
+        except StateChanged as changed:
             return NewProcessNeeded(str(changed))
 
-    def _load(self, job: Job, tell: Tell) -> Answer:
-        """What answers: where a kind of source has nothing to keep but what it imported, its one way to run."""
-        module = import_module(f"tensordiff.capture.engines.{self.kind}.engine")
-        answer: Answer = module.keep(job, tell) if hasattr(module, "keep") else module.run
-        return answer
+    def _load(self, job: Job, tell: Tell) -> RunJob:
+        """An engine that can keep a loaded model has ``keep``; for others what is kept are the imports."""
+        module = import_module(module_of(self.kind))
+        run: RunJob = module.keep(job, tell) if hasattr(module, "keep") else module.run
+        return run
 
-    def _refuse_old(self, job: Job) -> None:
-        """Refuse what was loaded from files that are others by now. When a file was changed cannot be set back."""
-        for path in _files(job.source.target):
+    def _refuse_changed_files(self, job: Job) -> None:
+        """Refuse where a file changed after it was loaded. The time of a change, ctime, cannot be set back."""
+        for path in _loaded_files(job.source.target):
             try:
                 changed_ns = os.stat(path).st_ctime_ns  # noqa: PTH116 - thousands of them
             except OSError:
-                continue  # modules may name files that never were
+                continue  # modules may name files that never existed
             if changed_ns > self._since_ns:
-                raise Changed(f"{printable(path)}: was written since it was loaded")
+                raise StateChanged(f"{printable(path)}: was written since it was loaded")
 
 
-def _files(target: str) -> Iterator[str]:
+def _loaded_files(target: str) -> Iterator[str]:
     """Every file that a module was loaded from, and those of the source."""
     for module in list(sys.modules.values()):
         if isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str):
@@ -82,18 +82,24 @@ def _files(target: str) -> Iterator[str]:
 
 
 class Surroundings(NamedTuple):
-    """What a capture may have changed around it, and a new process would not have."""
+    """What a capture may change around it, and a new process would have fresh."""
 
     folder: str
     environment: dict[str, str]
     path: list[str]
-    chance: Any
-    numpy_s_chance: Any
+    python_random: Any
+    numpy_random: Any
 
     @classmethod
-    def here(cls) -> Self:
+    def current(cls) -> Self:
         """As they are now."""
-        return cls(str(Path.cwd()), dict(os.environ), list(sys.path), random.getstate(), np.random.get_state())
+        return cls(
+            folder=str(Path.cwd()),
+            environment=dict(os.environ),
+            path=list(sys.path),
+            python_random=random.getstate(),
+            numpy_random=np.random.get_state(),
+        )
 
     def restore(self) -> None:
         """Put them back."""
@@ -101,5 +107,5 @@ class Surroundings(NamedTuple):
         os.environ.clear()
         os.environ.update(self.environment)
         sys.path[:] = self.path
-        random.setstate(self.chance)
-        np.random.set_state(self.numpy_s_chance)
+        random.setstate(self.python_random)
+        np.random.set_state(self.numpy_random)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tensordiff.capture.engines.max.inject import Injected, Noted, Steps, injected_run
-from tensordiff.capture.engines.max.places import Inlets, Place, Refused, Slot
-from tensordiff.capture.injection.sources import isolates
+from tensordiff.capture.engines.max.inject import InjectedSteps, run_injected
+from tensordiff.capture.engines.max.sites import (
+    FixedInput,
+    GraphSite,
+    InputSlot,
+    ModelInputs,
+    SiteValues,
+    StepTensors,
+)
+from tensordiff.capture.events import Event
+from tensordiff.capture.injection.injector import isolates
 from tensordiff.capture.settings import Injection
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import DumpWriter
@@ -18,10 +26,11 @@ from tensordiff.dump.writer import DumpWriter
 X, GATE, TABLE = np.arange(6.0).reshape(2, 3), np.array([1.0, 2.0, 3.0]), np.ones((16, 3))
 IDS = np.arange(40)
 FIRST, BLOCK = "model.first", "model.block"
-INPUT, SCALE, ANGLES, INDICES = (Place(BLOCK, f"input_{number}", 1) for number in range(4))
-INLETS = Inlets(
-    [Slot(place, None, (), None) for place in (INPUT, SCALE)],
-    [Refused(ANGLES, "it is a constant of the model", is_constant=True), Refused(INDICES, "it holds int64")],
+INPUT, SCALE, ANGLES, INDICES = (GraphSite(BLOCK, f"input_{number}", 1) for number in range(4))
+OUTPUT = GraphSite(BLOCK, "output", 1)
+INPUTS = ModelInputs(
+    [InputSlot(site, None, (), None) for site in (INPUT, SCALE)],
+    [FixedInput(ANGLES, "it is a constant of the model", is_constant=True), FixedInput(INDICES, "it holds int64")],
 )
 
 
@@ -42,51 +51,53 @@ def test_the_largest_float_input_isolates_a_call(
     assert isolates(float_inputs, injected) is is_isolated
 
 
-def noted(gain: float, given: dict[Place, Array]) -> Noted:
+def noted(gain: float, given: dict[GraphSite, Array]) -> StepTensors:
     """Two layers: the first multiplies by ``gain``, the second by a gate; a table and indices are beside."""
     first = X * gain
     x, gate = given.get(INPUT, first), given.get(SCALE, GATE)
     return [
-        (Place(FIRST, "output", 1), first),
+        (GraphSite(FIRST, "output", 1), first),
         (INPUT, x), (SCALE, gate), (ANGLES, TABLE), (INDICES, IDS),
-        (Place(BLOCK, "output", 1), x * gate),
+        (GraphSite(BLOCK, "output", 1), x * gate),
     ]  # fmt: skip
 
 
-def run(steps: Steps) -> Iterator[Noted]:
+def run(steps: Mapping[int, SiteValues]) -> Iterator[StepTensors]:
     for step in range(2):
         yield noted(2.0, dict(steps.get(step, {})))
 
 
 @pytest.fixture
-def injected(tmp_path: Path) -> Callable[..., Injected]:
+def injected(tmp_path: Path) -> Callable[..., InjectedSteps]:
     """The candidate run on a reference that recorded some of its tensors only."""
 
-    def inject(*recorded: Place) -> Injected:
+    events: list[Event] = []
+
+    def inject(*recorded: GraphSite) -> InjectedSteps:
         with DumpWriter(tmp_path / "reference", {"source": "test"}) as writer:
             for step in range(2):
-                for place, array in noted(1.0, {}):
-                    if place in recorded or place.layer == FIRST:
-                        writer.add(place.name, array, step=step)
-        return injected_run(Injection(str(tmp_path / "reference"), at=BLOCK), list(run({})), INLETS, run)
+                for site, array in noted(1.0, {}):
+                    if site in recorded or site.layer == FIRST:
+                        writer.add(site.key(step).name, array, step=step)
+        return run_injected(Injection(str(tmp_path / "reference"), at=BLOCK), list(run({})), INPUTS, run, events.append)
 
     return inject
 
 
 @pytest.mark.parametrize(("recorded", "is_isolated"), [((INPUT, SCALE), True), ((INPUT,), True), ((SCALE,), False)])
 def test_a_max_layer_is_isolated_by_its_largest_input(
-    injected: Callable[..., Injected], recorded: tuple[Place, ...], is_isolated: bool
+    injected: Callable[..., InjectedSteps], recorded: tuple[GraphSite, ...], is_isolated: bool
 ) -> None:
     found = injected(*recorded)
-    layers = found.as_json(Injection("reference"))["layers"]
+    layers = found.report.as_json(Injection("reference"))["layers"]
     assert [layers[name]["isolated"] for name in (BLOCK, f"{BLOCK} step 1")] == [is_isolated] * 2
-    names = tuple(place.name for place in recorded) if is_isolated else None
-    assert [found.names(step, Place(BLOCK, "output", 1)) for step in range(2)] == [names] * 2
-    assert all(found.names(0, place) == (place.name,) for place in recorded)
-    assert set(layers[BLOCK]["injected"]) == {place.port for place in recorded}
+    names = tuple(site.key(0).name for site in recorded) if is_isolated else None
+    assert [found.report.names(OUTPUT.call_key(step), "output") for step in range(2)] == [names] * 2
+    assert all(found.report.names(site.call_key(0), site.port) == (site.key(0).name,) for site in recorded)
+    assert set(layers[BLOCK]["injected"]) == {site.port for site in recorded}
 
 
-def test_a_max_layer_that_is_isolated_shows_no_error_of_those_before_it(injected: Callable[..., Injected]) -> None:
-    outputs = {place: array for place, array in injected(INPUT).steps[0] if place.port == "output"}
-    assert np.array_equal(outputs[Place(BLOCK, "output", 1)], X * GATE)
-    assert np.array_equal(outputs[Place(FIRST, "output", 1)], X * 2)
+def test_a_max_layer_that_is_isolated_shows_no_error_of_those_before_it(injected: Callable[..., InjectedSteps]) -> None:
+    outputs = {site: array for site, array in injected(INPUT).steps[0] if site.port == "output"}
+    assert np.array_equal(outputs[OUTPUT], X * GATE)
+    assert np.array_equal(outputs[GraphSite(FIRST, "output", 1)], X * 2)

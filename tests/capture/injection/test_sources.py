@@ -10,7 +10,7 @@ from tensordiff.errors import CaptureError
 from tests.making import MemoryTensor
 
 pytest.importorskip("torch")
-from tensordiff.capture.injection.sources import place_of, scattered
+from tensordiff.capture.injection.sources import split_computed
 
 Q, K = np.arange(6.0).reshape(1, 3, 2), 10 + np.arange(3.0).reshape(1, 3, 1)
 
@@ -28,13 +28,13 @@ def stored(text: str) -> ComputedTensor:
 )
 def test_a_view_is_gone_backwards(text: str) -> None:
     found = stored(text)
-    back = scattered(found, found.read())
+    back = split_computed(found, found.read())
     for name, one in found.entries.items():
-        assert np.array_equal(back[place_of(one)], {"q": Q, "k": K}[name])
+        assert np.array_equal(back[one.key], {"q": Q, "k": K}[name])
 
 
 @pytest.mark.parametrize("text", ["scale(q, 2)", "last_token(q)", "sum(q, q)", "slice(q, 1, 0, 2)"])
 def test_what_loses_something_cannot_be(text: str) -> None:
     found = stored(text)
-    with pytest.raises(CaptureError, match="cannot be gone backwards"):
-        scattered(found, found.read())
+    with pytest.raises(CaptureError, match="cannot be inverted"):
+        split_computed(found, found.read())

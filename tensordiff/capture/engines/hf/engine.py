@@ -7,7 +7,6 @@ Decoding is greedy, with the cache, one step a forward pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +15,12 @@ from torch import nn
 
 from tensordiff.capture.engines.hf.config import load_config, refuse_linear
 from tensordiff.capture.engines.hf.inputs import Inputs, make_inputs
-from tensordiff.capture.engines.torch.capture import Tell
+from tensordiff.capture.engines.torch.capture import perform
 from tensordiff.capture.engines.torch.program import Step, Steps, first_device, placement, seed
-from tensordiff.capture.engines.torch.tasks import perform
 from tensordiff.capture.engines.torch.unchanged import Same
-from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.persistent import Answer
+from tensordiff.capture.process.persistent import RunJob
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
 
@@ -32,7 +30,7 @@ def run(job: Job, tell: Tell) -> Done:
     return perform(HubProgram(job, tell, load(job, tell)), job, tell)
 
 
-def keep(job: Job, tell: Tell) -> Answer:
+def keep(job: Job, tell: Tell) -> RunJob:
     """Load a model that stays; it is asked anew for each job."""
     model, same = load(job, tell), Same(with_inputs=False)
     return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
@@ -170,8 +168,3 @@ def _cache_of(given: Any) -> dict[str, Any]:
 
 def _placed(kwargs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in kwargs.items()}
-
-
-def is_local(target: str) -> bool:
-    """Whether a target is a folder rather than a hub's id."""
-    return Path(target).expanduser().is_dir()

@@ -7,41 +7,37 @@ run and an injected one: the plain run comes first, and tells what there is to p
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, overrides_of
-from tensordiff.capture.engines.max.inject import Injected, Noted, injected_run
-from tensordiff.capture.engines.max.model import Engine, Tell, encoding, task
+from tensordiff.capture.engines.max.inject import run_injected
+from tensordiff.capture.engines.max.model import Engine, encoding, task
 from tensordiff.capture.engines.max.ops import OpsListener
 from tensordiff.capture.engines.max.pipeline import Wish, devices
-from tensordiff.capture.engines.max.places import Given
 from tensordiff.capture.engines.max.single_layer import UnitListener, alone
+from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
 from tensordiff.capture.engines.max.tokens import Tokens, tokens
-from tensordiff.capture.engines.max.writing import Selection, write_steps
-from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.events import Done, Note, Phase, Tell
+from tensordiff.capture.injection.report import InjectionReport
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.answer import first_facts
+from tensordiff.capture.process.disk_space import check_job_size
+from tensordiff.capture.process.layers import Selection, leaves
+from tensordiff.capture.process.output import Output, done, open_output
+from tensordiff.capture.process.replay import REPLAY, replay_as_injection
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import open_dump
-from tensordiff.dump.writer import DumpWriter
-from tensordiff.errors import CaptureError, printable
-
-REPLAY = "replay"
 
 
 def run(job: Job, tell: Tell) -> Done:
     """Run a ``max:`` job."""
     patches.check_version()
-    _refuse(job)
     if job.task == REPLAY:
-        job = _replaying(job)
+        job = replay_as_injection(job)
     for note in _unheard(job.settings):
         tell(Note(note))
     tell(Phase("loading", job.source.target))
@@ -50,40 +46,34 @@ def run(job: Job, tell: Tell) -> Done:
         return _run(job, found, tell)
 
 
-def _replaying(job: Job) -> Job:
-    """A replay is an injected run of one layer, on what the dump to be replayed recorded."""
-    if job.more.get("bundle") is not None:
-        raise CaptureError(f"{printable(job.source)}: a layer of MAX cannot be exported; leave --bundle out")
-    if int(job.more.get("step", 0)):
-        raise CaptureError(f"{printable(job.source)}: a later step needs the cache of all layers; replay step 0")
-    inject = job.settings.inject or Injection(str(job.more["dump"]))
-    return replace(job, settings=replace(job.settings, inject=inject, steps=1))
-
-
 def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
     settings = job.settings
     reference = open_dump(Path(settings.inject.dump)) if settings.inject else None
     asked = tokens(found.folder, settings, reference)
     for note in asked.notes:
         tell(Note(note))
-    with _engine(job, _wish(found, settings, asked), tell) as engine, _writer(job) as writer:
+    with _model(job, _wish(found, settings, asked), tell) as engine, open_output(job, "max") as output:
         tell(Phase("running", f"{settings.steps} step{'s' if settings.steps > 1 else ''}"))
-        steps = list(engine.steps(asked.ids, settings.steps, asked.following))
-        injected = _injected(engine, settings, asked, steps, tell)
-        seen = injected.steps if injected else steps
-        count = write_steps(writer, seen, _selection(engine, settings), injected, tell)
-        writer.add_facts(**_facts(job, found, asked, engine, injected))
-    return Done(job.output, count, _told(engine, injected))
+        steps: Sequence[StepTensors] = list(engine.steps(asked.ids, settings.steps, asked.following))
+        output.facts |= _facts(job, found, asked, engine)
+        report = None
+        if settings.inject is not None:
+            steps, report = _inject(engine, settings.inject, settings.steps, asked, steps, tell)
+            output.facts["injection"] = report.as_json(settings.inject)
+        _write(output, job, steps, _selection(engine, settings), report, tell)
+        notes = [*([report.sentence()] if report else []), *output.budget.notes()]
+        output.facts["notes"] = notes or None
+    return done(job, output, output.facts | _replayed(engine, report), tell)
 
 
-def _told(engine: Engine, injected: Injected | None) -> dict[str, Any]:
+def _replayed(engine: Engine, report: InjectionReport | None) -> dict[str, Any]:
     """Of a layer alone, which one of the reference it answers."""
-    if injected is None or not isinstance(engine.listener, UnitListener):
+    if report is None or not isinstance(engine.listener, UnitListener):
         return {}
-    return {"layer": injected.answered(engine.listener.layer), "notes": [injected.sentence()]}
+    return {"layer": report.reference_layer(engine.listener.layer)}
 
 
-def _engine(job: Job, wish: Wish, tell: Tell) -> Engine:
+def _model(job: Job, wish: Wish, tell: Tell) -> Engine:
     """What to build: the model, with a layer's operations where asked, or one layer of it."""
     if job.task == REPLAY:
         return alone(wish, str(job.more["layer"]), tell)
@@ -92,22 +82,44 @@ def _engine(job: Job, wish: Wish, tell: Tell) -> Engine:
 
 def _selection(engine: Engine, settings: Settings) -> Selection:
     if not isinstance(engine.listener, OpsListener):
-        return Selection.of(settings)
-    return replace(Selection.of(settings), layers=re.compile(rf"{re.escape(engine.listener.layer)}(/|$)"))
+        return Selection.from_settings(settings)
+    return Selection.only(engine.listener.layer, within="(/.*)?", inputs=not settings.no_inputs)
 
 
-def _injected(engine: Engine, settings: Settings, asked: Tokens, plain: Sequence[Noted], tell: Tell) -> Injected | None:
-    if settings.inject is None:
-        return None
-    tell(Phase("injecting", settings.inject.at))
+def _inject(
+    engine: Engine, injection: Injection, count: int, asked: Tokens, plain: Sequence[StepTensors], tell: Tell
+) -> tuple[Sequence[StepTensors], InjectionReport]:
+    """Run the model again on the reference's inputs; the tokens of later steps are those of the plain run."""
     following = asked.following or engine.pipeline.chosen
 
-    def again(given: Mapping[int, Given]) -> Iterator[Noted]:
-        return engine.steps(asked.ids, settings.steps, following, given)
+    def run(values: Mapping[int, SiteValues]) -> Iterator[StepTensors]:
+        return engine.steps(asked.ids, count, following, values)
 
-    injected = injected_run(settings.inject, plain, engine.listener.inlets(), again)
-    tell(Note(injected.sentence()))
-    return injected
+    injected = run_injected(injection, plain, engine.listener.inputs(), run, tell)
+    return injected.steps, injected.report
+
+
+def _write(
+    output: Output,
+    job: Job,
+    steps: Sequence[StepTensors],
+    selection: Selection,
+    report: InjectionReport | None,
+    tell: Tell,
+) -> None:
+    """Write what was recorded, in order, step by step."""  # fmt: skip
+    smallest = leaves(site.layer for tensors in steps for site, _ in tensors)
+    wanted = [
+        (site, step, array)
+        for step, tensors in enumerate(steps)
+        for site, array in tensors
+        if selection.takes(site.layer, site.port, is_leaf=site.layer in smallest)
+    ]
+    check_job_size(job, sum(array.nbytes for _, _, array in wanted), tell)
+    tell(Phase("writing"))
+    for site, step, array in wanted:
+        injected = None if report is None else report.names(site.call_key(step), site.port)
+        output.add(site.key(step), array, site.origin._replace(injected=injected))
 
 
 def _wish(found: Checkpoint, settings: Settings, asked: Tokens) -> Wish:
@@ -117,12 +129,7 @@ def _wish(found: Checkpoint, settings: Settings, asked: Tokens) -> Wish:
     return Wish(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short)
 
 
-def _writer(job: Job) -> DumpWriter:
-    return DumpWriter(job.output, first_facts(job, "max"), overwrite=job.settings.force)
-
-
-def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: Engine, injected: Injected | None) -> dict[str, Any]:
-    inject = job.settings.inject
+def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: Engine) -> dict[str, Any]:
     return {
         "versions": {name: version(name) for name in ("max", "transformers")} | {"python": platform.python_version()},
         "device": ", ".join(_named(engine.wish.devices)),
@@ -133,7 +140,6 @@ def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: Engine, injected:
         "flags": {"return_logits": "all", "subgraphs": False, "modules": _modules(engine)},
         "model": {"class": found.architecture},
         "weights_hash": found.weights_hash(),
-        "injection": None if injected is None or inject is None else injected.as_json(inject),
     }
 
 
@@ -151,13 +157,3 @@ def _unheard(settings: Settings) -> Iterator[str]:
         yield "--attn-implementation says nothing to MAX, which has one attention for a device"
     if settings.deterministic:
         yield "--deterministic says nothing to MAX, which has no such switch"
-
-
-def _refuse(job: Job) -> None:
-    """Settings that MAX cannot honour."""
-    settings = job.settings
-    given = {
-        "--inputs": settings.inputs, "--image": settings.image, "--weights-dtype": settings.weights_dtype,
-    }  # fmt: skip
-    if named := [option for option, value in given.items() if value is not None]:
-        raise CaptureError(f"{printable(job.source)}: {named[0]} is not for max: sources; leave it out")

@@ -1,7 +1,7 @@
 """A graph that gives what happens inside it, and takes values there: extra outputs and extra inputs.
 
 While MAX builds a model's graph, every layer's inputs and outputs are noted as further outputs of the
-graph (a ``Tap``), and every input that follows from the run's inputs gets a switch (a ``Slot``):
+graph (a ``Tap``), and every input that follows from the run's inputs gets a switch (a ``InputSlot``):
 ``where(flag, given, own)``. Switches that are off change nothing, so that one compilation serves the
 plain run, one layer's injection and that of all. Values within a branch, a loop or a subgraph cannot be
 reached from outside and are not noted.
@@ -22,7 +22,7 @@ from max.graph import BufferValue, Graph, StaticDim, SymbolicDim, TensorType, Te
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.buffers import from_buffer, to_buffer
-from tensordiff.capture.engines.max.places import Given, Place, Refused, Slot
+from tensordiff.capture.engines.max.sites import FixedInput, GraphSite, InputSlot, SiteValues
 from tensordiff.dump.dtypes import Array
 
 
@@ -30,7 +30,7 @@ from tensordiff.dump.dtypes import Array
 class Tap:
     """A value that the graph gives: where it stands, and which of the extra outputs it is."""
 
-    place: Place
+    site: GraphSite
     output: int
     is_number: bool = False
     """Whether it is one constant number, as the number of a layer is."""
@@ -44,12 +44,12 @@ class Book:
     kinds: tuple[Any, ...]
     """The types of the inputs that the model itself declared."""
     taps: list[Tap] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    slots: list[InputSlot] = field(default_factory=list)
+    fixed: list[FixedInput] = field(default_factory=list)
     model_outputs: int = 0
     values: list[TensorValue] = field(default_factory=list)
     _positions: dict[object, int] = field(default_factory=dict)
-    _first: dict[object, Place] = field(default_factory=dict)
+    _first: dict[object, GraphSite] = field(default_factory=dict)
     _live: dict[object, bool] = field(default_factory=dict)
 
     @classmethod
@@ -57,46 +57,46 @@ class Book:
         """A book for a graph whose model has not been called yet."""
         return cls(graph, tuple(value.type for value in graph.inputs))
 
-    def tap(self, place: Place, value: TensorValue) -> None:
+    def tap(self, site: GraphSite, value: TensorValue) -> None:
         """Note a value. One that was noted before is given once, under both names; a constant has one name."""
         if not patches.is_at_top(self.graph):
             return
         key = patches.key_of(value)
         if key not in self._positions:
             self._positions[key] = len(self.values)
-            self._first[key] = place
+            self._first[key] = site
             self.values.append(value)
         elif not self.follows_from_inputs(value):
             return
         is_number = not value.shape and not self.follows_from_inputs(value)
-        self.taps.append(Tap(place, self._positions[key], is_number))
+        self.taps.append(Tap(site, self._positions[key], is_number))
 
-    def stand_in(self, place: Place, kind: TensorType) -> TensorValue:
+    def stand_in(self, site: GraphSite, kind: TensorType) -> TensorValue:
         """A value from outside for one that is not computed; zeros, as nobody asks what it is."""
-        self.slots.append(Slot(place, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
+        self.slots.append(InputSlot(site, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
         return patches.add_input(self.graph, kind)
 
     def is_declared(self, value: TensorValue) -> bool:
         """Whether the shape is known from the graph's inputs."""
         return all(_is_known(self.graph, size) for size in value.shape)
 
-    def switch(self, place: Place, value: TensorValue) -> TensorValue:
-        """The value, or what is given in its place when the graph is run."""
+    def switch(self, site: GraphSite, value: TensorValue) -> TensorValue:
+        """The value, or what is given in its site when the graph is run."""
         if why := self._obstacle(value):
-            self.refused.append(Refused(place, why, is_constant=not self.follows_from_inputs(value)))
+            self.fixed.append(FixedInput(site, why, is_constant=not self.follows_from_inputs(value)))
             return value
         given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
         flag = patches.add_input(self.graph, TensorType(DType.bool, (), value.device))
         shape = tuple(map(_size, value.shape))
-        self.slots.append(Slot(place, value.dtype, shape, value.device, self._first.get(patches.key_of(value))))
+        self.slots.append(InputSlot(site, value.dtype, shape, value.device, self._first.get(patches.key_of(value))))
         return ops.where(flag, given, value)
 
-    def keep(self, place: Place, found: object) -> None:
+    def keep(self, site: GraphSite, found: object) -> None:
         """Note an argument that is no tensor and stays the model's own: a cache, mostly."""
         if isinstance(found, Tensor | BufferValue):
-            self.refused.append(Refused(place, "a buffer that layers write to, as a cache is"))
+            self.fixed.append(FixedInput(site, "a buffer that layers write to, as a cache is"))
         elif found is not None and not isinstance(found, bool | int | float | str):
-            self.refused.append(Refused(place, f"a {type(found).__name__}, which is no tensor"))
+            self.fixed.append(FixedInput(site, f"a {type(found).__name__}, which is no tensor"))
 
     def follows_from_inputs(self, value: TensorValue) -> bool:
         """Whether the value depends on what the graph is run on."""
@@ -148,7 +148,7 @@ def value_of(found: Any) -> TensorValue | None:
 class Run:
     """What one execution of a graph is given and gave."""
 
-    given: Given = field(default_factory=dict)
+    given: SiteValues = field(default_factory=dict)
     seen: list[Array] = field(default_factory=list)
 
 
@@ -157,7 +157,7 @@ class Ran(Exception):
 
 
 class Wired:
-    """A compiled graph in whose place the model calls this: it adds the extra inputs, keeps the extra outputs."""
+    """A compiled graph in whose site the model calls this: it adds the extra inputs, keeps the extra outputs."""
 
     def __init__(self, model: Any, book: Book) -> None:
         self._model, self.book, self.run = model, book, Run()
@@ -176,19 +176,19 @@ class Wired:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def give(self, given: Given) -> None:
+    def give(self, given: SiteValues) -> None:
         """What the next execution is to be given; what the last one gave is forgotten."""
         self.run = Run(given)
 
-    def captured(self) -> Iterator[tuple[Place, Array]]:
+    def captured(self) -> Iterator[tuple[GraphSite, Array]]:
         """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
-        return ((tap.place, self.run.seen[tap.output]) for tap in self.book.taps if not tap.is_number)
+        return ((tap.site, self.run.seen[tap.output]) for tap in self.book.taps if not tap.is_number)
 
     def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:
         sizes = sizes_of(self.book.kinds, buffers)
         for slot in self.book.slots:
             shape = tuple(sizes[size] if isinstance(size, str) else size for size in slot.shape)
-            given = self.run.given.get(slot.place)
+            given = self.run.given.get(slot.site)
             yield to_buffer(given, shape, slot.dtype, slot.device)
             if slot.has_flag:
                 yield to_buffer(np.array(given is not None), (), DType.bool, slot.device)

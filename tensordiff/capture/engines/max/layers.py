@@ -13,11 +13,9 @@ arguments are switched (see ``graph``) and noted before its own code runs, its r
 from __future__ import annotations
 
 import inspect
-import re
 import sysconfig
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,9 @@ from max.nn.layer import Layer, Module
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.graph import Book, Wired, tensors_in, value_of
-from tensordiff.capture.engines.max.places import Inlets, Place, Written
-from tensordiff.errors import CaptureError, printable
-
-ROOT = "model"
-_PREFIX = re.compile(rf"^(?:{ROOT}\.)+")
+from tensordiff.capture.engines.max.sites import GraphSite, ModelInputs
+from tensordiff.capture.process.layers import ROOT
+from tensordiff.dump.model import Origin
 
 
 class Names:
@@ -100,18 +96,6 @@ def _attributes(layer: Layer) -> Iterator[tuple[object, Any]]:
             yield key, value
 
 
-def find_layer(asked: str, layers: Iterable[str]) -> str:
-    """The layer that a person means: by its name, or by its end where only one has it; the reference's name will do."""
-    there, end = list(layers), _PREFIX.sub("", asked)
-    exact = [layer for layer in there if asked in (layer, layer.removeprefix(f"{ROOT}."))]
-    found = exact or [layer for layer in there if layer.endswith(f".{end}")]
-    if len(found) == 1:
-        return found[0]
-    near = ", ".join((found or get_close_matches(asked, there, 4, 0.3))[:4]) or "none"
-    why = f"there are {len(found)} of that name; give one whole" if found else "there is no such layer; near it"
-    raise CaptureError(f"{printable(asked)}: {why}: {printable(near)}")
-
-
 class Listener:
     """Notes all layers of all graphs that are built while it is installed."""
 
@@ -165,7 +149,7 @@ class Listener:
     ) -> Any:
         name = self.names.of(layer)
         self._calls[book.graph.name, name] += 1
-        at = At(book, name, self._calls[book.graph.name, name], written(type(layer)))
+        at = At(book, name, self._calls[book.graph.name, name], origin_of(type(layer)))
         return self.called(at, plain, layer, args, kwargs)
 
     def called(
@@ -185,11 +169,11 @@ class Listener:
         at.gave(result)
         return result
 
-    def inlets(self) -> Inlets:
+    def inputs(self) -> ModelInputs:
         """The inputs of all layers that can be given from outside, and those that cannot."""
         books = self.books.values()
-        return Inlets(
-            [slot for book in books for slot in book.slots], [each for book in books for each in book.refused]
+        return ModelInputs(
+            [slot for book in books for slot in book.slots], [each for book in books for each in book.fixed]
         )
 
     def before_compiling(self, graph: Any) -> None:
@@ -233,20 +217,20 @@ class Listener:
 class At:
     """One call of one layer."""
 
-    def __init__(self, book: Book, layer: str, call: int, written: Written) -> None:
-        self.book, self.layer, self.call, self._written = book, layer, call, written
+    def __init__(self, book: Book, layer: str, call: int, origin: Origin) -> None:
+        self.book, self.layer, self.call, self._origin = book, layer, call, origin
 
     def given(self, port: str, found: Any) -> Any:
         """The argument as the layer is to see it: with a switch for each tensor that can have one."""
         if isinstance(found, list) and any(value_of(each) is not None for each in found):
             ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
             return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
-        place = self.place(port)
+        site = self.site(port)
         if (value := value_of(found)) is None:
-            self.book.keep(place, found)
+            self.book.keep(site, found)
             return found
-        switched = self.book.switch(place, value)
-        self.book.tap(place, switched)
+        switched = self.book.switch(site, value)
+        self.book.tap(site, switched)
         if switched is value:
             return found
         return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
@@ -254,20 +238,20 @@ class At:
     def gave(self, result: Any) -> None:
         """Note what the layer gave."""
         for port, value in tensors_in("output", result):
-            self.book.tap(self.place(port), value)
+            self.book.tap(self.site(port), value)
 
-    def place(self, port: str) -> Place:
-        """Where a tensor of this call stands."""
-        return Place(self.layer, port, self.call, self._written)
+    def site(self, port: str) -> GraphSite:
+        """A tensor of this call in the graph."""
+        return GraphSite(self.layer, port, self.call, self._origin)
 
 
-def written(kind: type[Any]) -> Written:
-    """Where a class of layers says what it does."""
+def origin_of(kind: type[Any]) -> Origin:
+    """A class of layers, and where its code is."""
     call = inspect.unwrap(kind.forward if issubclass(kind, NewModule) else kind.__call__)
     try:
         file, line = inspect.getfile(call), inspect.getsourcelines(call)[1]
     except (OSError, TypeError):
-        return Written(kind.__name__)
+        return Origin(kind.__name__)
     path, packages = Path(file), Path(sysconfig.get_paths()["purelib"])
     shown = path.relative_to(packages).as_posix() if path.is_relative_to(packages) else file
-    return Written(kind.__name__, shown, line)
+    return Origin(kind.__name__, shown, line)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,12 +22,10 @@ from tensordiff.capture.engines.max.checkpoint import Checkpoint
 from tensordiff.capture.engines.max.graph import Ran, Wired
 from tensordiff.capture.engines.max.layers import Listener
 from tensordiff.capture.engines.max.pipeline import Pipeline, Wish
-from tensordiff.capture.engines.max.places import Given, Place
-from tensordiff.capture.events import Event, Phase, Progress
-from tensordiff.dump.dtypes import Array
+from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
+from tensordiff.capture.events import Phase, Progress, Tell
 from tensordiff.errors import CaptureError, printable
 
-Tell = Callable[[Event], None]
 ENCODINGS = ("float32", "bfloat16", "float16")
 _COMPILING = "a first compilation takes minutes, the next of the same model seconds"
 _TICK_S = 1.0
@@ -66,8 +64,12 @@ class Engine:
         return self.listener.wired
 
     def steps(
-        self, ids: Sequence[int], count: int, following: Sequence[int] = (), given: Mapping[int, Given] | None = None
-    ) -> Iterator[list[tuple[Place, Array]]]:
+        self,
+        ids: Sequence[int],
+        count: int,
+        following: Sequence[int] = (),
+        given: Mapping[int, SiteValues] | None = None,
+    ) -> Iterator[StepTensors]:
         """Run; gives all that was noted in each step. ``given`` is what to put in, by step."""
         given = given or {}
         self._give(given.get(0, {}))
@@ -78,10 +80,10 @@ class Engine:
         except Ran:
             yield self._noted()
 
-    def _noted(self) -> list[tuple[Place, Array]]:
+    def _noted(self) -> StepTensors:
         return [noted for each in self.wired if each.run.seen for noted in each.captured()]
 
-    def _give(self, given: Given) -> None:
+    def _give(self, given: SiteValues) -> None:
         for each in self.wired:
             each.give(given)
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.graph import Book
-from tensordiff.capture.engines.max.layers import At, Listener, find_layer, written
-from tensordiff.capture.engines.max.places import Place
+from tensordiff.capture.engines.max.layers import At, Listener, origin_of
+from tensordiff.capture.engines.max.sites import GraphSite
+from tensordiff.capture.process.layers import find_layer
 
 
 class OpsListener(Listener):
@@ -72,7 +73,7 @@ class OpsListener(Listener):
         at = f"{self.layer}/op_{number:02d}_{patches.operation_name(operation)}"
         for port, value in enumerate(results):
             name = "output" if len(results) == 1 else f"output_{port}"
-            book.tap(Place(at, name, self._running, written(type(innermost))), value)
+            book.tap(GraphSite(at, name, self._running, origin_of(type(innermost))), value)
 
 
 def is_within(layer: str, other: str) -> bool:

@@ -15,10 +15,12 @@ from max.experimental.tensor import Tensor
 from max.graph import TensorType
 
 from tensordiff.capture.engines.max.graph import Book, value_of
-from tensordiff.capture.engines.max.layers import At, Listener, find_layer
-from tensordiff.capture.engines.max.model import Engine, Tell
+from tensordiff.capture.engines.max.layers import At, Listener
+from tensordiff.capture.engines.max.model import Engine
 from tensordiff.capture.engines.max.ops import is_within
 from tensordiff.capture.engines.max.pipeline import Wish
+from tensordiff.capture.events import Tell
+from tensordiff.capture.process.layers import find_layer
 from tensordiff.errors import CaptureError, printable
 
 Call = tuple[str, str, int]
@@ -112,9 +114,9 @@ def outline(book: Book, result: Any) -> Any:
 def placeholder(book: Book, at: At, given: Any) -> Any:
     """Values of the types that an outline says."""
     if isinstance(given, TensorType):
-        return book.stand_in(at.place("output"), given)
+        return book.stand_in(at.site("output"), given)
     if isinstance(given, tuple) and len(given) == 2 and given[0] is Tensor:
-        return Tensor.from_graph_value(book.stand_in(at.place("output"), given[1]))
+        return Tensor.from_graph_value(book.stand_in(at.site("output"), given[1]))
     if isinstance(given, list | tuple):
         return type(given)(placeholder(book, at, each) for each in given)
     return given

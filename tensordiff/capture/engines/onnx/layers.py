@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from tensordiff.capture.engines.onnx.graph import Graph, Kind
 from tensordiff.capture.engines.onnx.scopes import Scope
-from tensordiff.dump.model import Origin
+from tensordiff.capture.process.layers import ROOT
+from tensordiff.dump.model import CallKey, Origin
 
-ROOT = "model"
 _ONCE = tuple(f"torch.nn.modules.{part}." for part in ("linear", "conv", "sparse", "normalization", "batchnorm"))
 """Where torch keeps layers that read each of their weights once a call."""
 
@@ -43,9 +43,10 @@ class Call:
         for part in self.parts:
             yield from part.walk()
 
-    def entry_name(self, port: str) -> str:
-        """What a tensor of this call is called in a dump."""
-        return f"{self.layer}({self.number})-{port}" if self.number > 1 else f"{self.layer}-{port}"
+    @property
+    def key(self) -> CallKey:
+        """What tells this call from others; a graph is run once, in step 0."""
+        return CallKey(self.layer, 0, self.number)
 
 
 def find_calls(graph: Graph, found: Sequence[Scope]) -> Call:

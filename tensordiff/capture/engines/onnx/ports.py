@@ -18,15 +18,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from tensordiff.capture.engines.onnx.graph import Graph, Kind, Known
-from tensordiff.capture.engines.onnx.layers import ROOT, Call
+from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.scopes import Scope
+from tensordiff.capture.process.layers import entry_key, find_layer
 from tensordiff.dump.dtypes import is_float
-from tensordiff.dump.model import Origin
-from tensordiff.errors import CaptureError, printable
+from tensordiff.dump.model import EntryKey, Origin
 
 _CACHED = re.compile(r"(?:past|present)(?:_key_values)?[._](\d+)[._](?:(?:self|decoder)[._])?(key|value)s?")
 _NUMBER = re.compile(r"\d+")
@@ -46,9 +45,9 @@ class Port(NamedTuple):
         return self.port.startswith("input")
 
     @property
-    def name(self) -> str:
-        """What it is called in a dump."""
-        return self.call.entry_name(self.port)
+    def key(self) -> EntryKey:
+        """What tells it from the other entries of a dump."""
+        return entry_key(self.call.key, self.port)
 
 
 class Ports:
@@ -190,9 +189,6 @@ def _unique(way: str, names: Iterable[str]) -> list[str]:
     return found
 
 
-_PREFIX = re.compile(rf"^(?:{ROOT}\.)+")
-
-
 def ops_of(graph: Graph, root: Call, found: Sequence[Scope], asked: str) -> tuple[str, list[Port]]:
     """The layer that a person means, and the ports of the nodes in it."""
     layer = find_layer(asked, (call.layer for call in root.walk()))
@@ -208,16 +204,3 @@ def _ops(graph: Graph, call: Call, found: Sequence[Scope]) -> Iterator[Call]:
         origin = Origin(kind, found[k].file, found[k].line)
         layer = f"{call.layer}/op_{number:02d}_{kind}"
         yield Call(layer, call.number, frozenset([k]), call.depth + 1, (), origin, is_node=True)
-
-
-def find_layer(asked: str, layers: Iterable[str]) -> str:
-    """The layer that a person means: by its name, or by its end where only one has it; the reference's name will do."""
-    there = list(dict.fromkeys(layers))
-    exact = [layer for layer in there if asked in (layer, layer.removeprefix(f"{ROOT}."))]
-    end = _PREFIX.sub("", asked)
-    found = exact or [layer for layer in there if layer.endswith(f".{end}")]
-    if len(found) == 1 or (exact and asked in exact):
-        return asked if asked in exact else found[0]
-    near = ", ".join((found or get_close_matches(asked, there, 4, 0.3))[:4]) or "none"
-    why = f"there are {len(found)} of that name; give one whole" if found else "there is no such layer; near it"
-    raise CaptureError(f"{printable(asked)}: {why}: {printable(near)}")

@@ -9,9 +9,7 @@ how values are laid out in memory are left off: a name would mean something else
 
 from __future__ import annotations
 
-import re
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,36 +20,13 @@ from tensordiff.capture.engines.onnx.graph import Graph, Wires
 from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.engines.onnx.ports import Port
 from tensordiff.capture.engines.onnx.session import Engine, Feed
-from tensordiff.capture.events import Event, Progress
-from tensordiff.capture.process.disk_space import Budget
-from tensordiff.capture.settings import Settings
+from tensordiff.capture.events import Tell, ThrottledProgress
+from tensordiff.capture.process.output import Output
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.writer import DumpWriter
+from tensordiff.dump.model import CallKey
 
-Tell = Callable[[Event], None]
 PART = 256 << 20
 """Bytes of values that are asked for at a time; a single one may be larger."""
-_EVERY_S = 0.1
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which layers are written."""
-
-    layers: str | None = None
-    leaves: bool = False
-    inputs: bool = True
-
-    @classmethod
-    def of(cls, settings: Settings) -> Selection:
-        """What the settings ask for."""
-        return cls(settings.layers, settings.leaves, not settings.no_inputs)
-
-    def takes(self, port: Port) -> bool:
-        """Whether this tensor is written."""
-        if (self.leaves and port.call.parts) or (not self.inputs and port.is_input):
-            return False
-        return self.layers is None or re.search(self.layers, port.call.layer) is not None
 
 
 @dataclass(frozen=True)
@@ -73,47 +48,20 @@ class Reading:
 
 
 @dataclass
-class Sink:
-    """Writes tensors until the budget is spent."""
-
-    writer: DumpWriter
-    budget: Budget
-    nbytes: int = 0
-    entries: int = 0
-
-    def add(self, port: Port, found: Array | str, injected: tuple[str, ...] | None = None) -> None:
-        """Write a tensor, or say why not."""
-        if isinstance(found, str):
-            self.budget.leave_out(found)
-        elif self.budget.allows(found.nbytes):
-            call = port.call
-            kind, file, line, _ = call.origin
-            self.writer.add(
-                port.name, found, call=call.number, module_class=kind, source_file=file, source_line=line,
-                injected=injected,
-            )  # fmt: skip
-            self.nbytes, self.entries = self.nbytes + found.nbytes, self.entries + 1
-
-    def notes(self) -> list[str]:
-        """What was left out, as sentences."""
-        return self.budget.notes()
-
-
-@dataclass
 class Writing:
     """One pass over ports, a part at a time."""
 
     reading: Reading
-    sink: Sink
+    output: Output
     tell: Tell
-    injected: Callable[[Port], tuple[str, ...] | None] = lambda _: None
-    _next_s: float = 0.0
+    injected: Callable[[CallKey, str], tuple[str, ...] | None] = lambda _, __: None
+    """What of the reference a tensor of an injected run holds, or its call was given."""
 
     def write(self, ports: Sequence[Port]) -> None:
         """Write the tensors of these ports. Where a node cannot be computed, what comes before it is written first."""
-        done = 0
+        progress = ThrottledProgress(self.tell, len(ports))
         for part in parts(self._affordable(ports), self.reading):
-            done = self._add(part, self._arrays(part), done, len(ports))
+            self._add(part, self._arrays(part), progress)
 
     def _arrays(self, part: Sequence[Port]) -> dict[str, Array | str]:
         try:
@@ -122,18 +70,22 @@ class Writing:
             self._rescue(part, stopped)
             raise
 
-    def _add(self, part: Sequence[Port], arrays: Mapping[str, Array | str], done: int, total: int) -> int:
+    def _add(
+        self, part: Sequence[Port], arrays: Mapping[str, Array | str], progress: ThrottledProgress | None = None
+    ) -> None:
         for port in part:
-            self.sink.add(port, arrays[self.reading.name_of(port)], self.injected(port))
-            done += 1
-            if time.monotonic() >= self._next_s:
-                self._next_s = time.monotonic() + _EVERY_S
-                self.tell(Progress(done, total, port.call.layer))
-        return done
+            array = arrays[self.reading.name_of(port)]
+            if isinstance(array, str):
+                self.output.budget.leave_out(array)
+            else:
+                origin = port.call.origin._replace(injected=self.injected(port.call.key, port.port))
+                self.output.add(port.key, array, origin)
+            if progress is not None:
+                progress.advance(port.call.layer)
 
     def _affordable(self, ports: Iterable[Port]) -> Iterator[Port]:
         """Without those of which it is known that they go beyond the budget: they need not be computed."""
-        ahead = replace(self.sink.budget)  # it counts what is left out in the same place, and wants for itself
+        ahead = replace(self.output.budget)  # it counts what is left out in the same place, and wants for itself
         return (port for port in ports if ahead.allows(self.reading.nbytes(port) or 0))
 
     def _rescue(self, part: Sequence[Port], stopped: Stopped) -> None:
@@ -142,7 +94,7 @@ class Writing:
             return
         maker = self.reading.engine.graph.maker
         reached = [port for port in part if maker.get(port.value, -1) < stopped.node]
-        self._add(reached, self.reading.arrays(reached), 0, len(reached))
+        self._add(reached, self.reading.arrays(reached))
 
 
 def parts(ports: Iterable[Port], reading: Reading, most: int | None = None) -> Iterator[list[Port]]:

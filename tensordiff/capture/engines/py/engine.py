@@ -18,14 +18,13 @@ from typing import Any
 
 from torch import nn
 
-from tensordiff.capture.engines.torch.capture import Tell
-from tensordiff.capture.engines.torch.program import Program, Step, Steps, seed
-from tensordiff.capture.engines.torch.tasks import perform
+from tensordiff.capture.engines.torch.capture import perform
+from tensordiff.capture.engines.torch.program import Step, Steps, seed
 from tensordiff.capture.engines.torch.tensors import find_arguments
 from tensordiff.capture.engines.torch.unchanged import Same
-from tensordiff.capture.events import Done, Phase
+from tensordiff.capture.events import Done, Phase, Tell
 from tensordiff.capture.job import Job, Source
-from tensordiff.capture.process.persistent import Answer
+from tensordiff.capture.process.persistent import RunJob
 from tensordiff.errors import CaptureError, printable
 
 
@@ -34,40 +33,18 @@ def run(job: Job, tell: Tell) -> Done:
     return perform(load(job, tell), job, tell)
 
 
-def keep(job: Job, tell: Tell) -> Answer:
+def keep(job: Job, tell: Tell) -> RunJob:
     """Load a function that stays; it is called anew for each job, as it is for each pass."""
     program, same = load(job, tell), Same(with_inputs=True)
 
-    def answer(job: Job, tell: Tell) -> Done:
-        _refuse_foreign(job)
-        return perform(same.of(program), job, tell)
-
-    return answer
+    return lambda job, tell: perform(same.of(program), job, tell)
 
 
 def load(job: Job, tell: Tell) -> FunctionProgram:
     """Load what a job names."""
-    _refuse_foreign(job)
     tell(Phase("loading", job.source.target))
     seed(job.settings.seed)  # the file may make its model while it is imported
     return FunctionProgram(job.source)
-
-
-def _refuse_foreign(job: Job) -> None:
-    """Options that are for models we load; the function loads its own."""
-    settings = job.settings
-    given = {
-        "--prompt": settings.prompt, "--prompt-file": settings.prompt_file, "--input-ids": settings.input_ids,
-        "--inputs": settings.inputs, "--image": settings.image, "--dtype": settings.dtype,
-        "--weights-dtype": settings.weights_dtype, "--num-hidden-layers": settings.num_hidden_layers,
-        "--config": settings.config or None, "--attn-implementation": settings.attn_implementation,
-        "--revision": settings.revision, "--device": None if settings.device == "auto" else settings.device,
-        "--steps": settings.steps if settings.steps > 1 else None,
-        "--trust-remote-code": settings.trust_remote_code or None,
-        "--prefer-module-v3": settings.prefer_module_v3 or None, "--optimized": settings.optimized or None,
-    }  # fmt: skip
-    if named := [option for option, value in given.items() if value is not None]:
-        raise CaptureError(f"{printable(job.source)}: {named[0]} is not for py: sources; say it in the function itself")
 
 
 class FunctionProgram:
@@ -149,8 +126,3 @@ def _load_file(path: Path) -> ModuleType:
         said = printable(str(error).partition("\n")[0])
         raise CaptureError(f"{printable(path)}: could not be imported ({type(error).__name__}: {said:.300})") from error
     return module
-
-
-def program(source: Source) -> Program:
-    """The program that a source is."""
-    return FunctionProgram(source)

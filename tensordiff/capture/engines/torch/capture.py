@@ -6,9 +6,9 @@ made, in its facts, so that it can be made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,27 +17,20 @@ from torch import nn
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as told
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
-from tensordiff.capture.engines.torch.hooks import Recorder, Selection
+from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.program import Program, Step, first_device, seed
-from tensordiff.capture.engines.torch.sinks import Throttled, WritingSink
+from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.size_estimate import estimate
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
-from tensordiff.capture.events import Done, Event, Note, Phase
+from tensordiff.capture.events import Done, Note, Phase, Tell, ThrottledProgress
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.answer import done, first_facts
-from tensordiff.capture.process.disk_space import Budget, tell_room
+from tensordiff.capture.process.disk_space import check_job_size
+from tensordiff.capture.process.layers import Selection
+from tensordiff.capture.process.output import Output, done, open_output
 from tensordiff.capture.settings import Settings
-from tensordiff.dump.model import EntryKey
-from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
-Tell = Callable[[Event], None]
 FRAMEWORK = "torch"
-
-
-def selection_of(settings: Settings) -> Selection:
-    """Which layers the settings ask for."""
-    return Selection(settings.layers, settings.leaves, not settings.no_inputs)
 
 
 def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
@@ -59,8 +52,8 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
     steps, step = begin(program, settings)
     tell_size(job, step, tell)
     with open_writer(job) as writing:
-        sink = WritingSink(writing.background, Budget(settings.max_bytes))
-        recorder = Recorder(sink, selection_of(settings))
+        sink = WritingSink(writing.background, writing.output.budget)
+        recorder = Recorder(sink, Selection.from_settings(settings))
         try:
             play(recorder, steps, step, job, tell)
         finally:
@@ -85,8 +78,8 @@ def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = No
     """
     about = told.about_model(step.model)
     tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
-    nbytes = estimate(step, job.settings.steps, selection or selection_of(job.settings))
-    tell_room(job, None if nbytes is None else times * nbytes, tell)
+    nbytes = estimate(step, job.settings.steps, selection or Selection.from_settings(job.settings))
+    check_job_size(job, None if nbytes is None else times * nbytes, tell)
 
 
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
@@ -104,7 +97,7 @@ def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
 def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name: str = "running") -> None:
     """Run all steps under a recorder's hooks."""
     tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
-    progress = Throttled(tell)
+    progress = ThrottledProgress(tell)
     taps.listeners.append(recorder)
     try:
         while True:
@@ -138,39 +131,45 @@ def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
 
 @dataclass
 class Writing:
-    """A dump being written."""
+    """A dump that a thread writes."""
 
-    writer: DumpWriter
+    output: Output
     background: BackgroundWriter
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What to say of the run when it is over."""
-    order: list[EntryKey] = field(default_factory=list)
-    """In which order the entries ran, where they were written in several parts."""
 
-    def begin_part(self) -> None:
-        """What follows is of another pass."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What to say of the run when it is over."""
+        return self.output.facts
+
+    @facts.setter
+    def facts(self, facts: dict[str, Any]) -> None:
+        self.output.facts = facts
+
+    def begin_pass(self) -> None:
+        """What follows is of another pass over the model."""
         self.background.drain()
-        self.writer.begin_part()
+        self.output.begin_pass()
 
 
 @contextmanager
 def open_writer(job: Job) -> Iterator[Writing]:
-    """A dump being written by a thread; what the block says of it is added at the end, good or bad."""
-    with DumpWriter(job.output, first_facts(job, FRAMEWORK), overwrite=job.settings.force, durable=False) as writer:
-        writing = Writing(writer, BackgroundWriter(writer))
-        try:
-            with writing.background:
-                yield writing
-        except BaseException as error:
-            _add_error(writer, writing.facts, error)
-            raise
-        writer.add_facts(**writing.facts)
-        if writing.order:
-            writer.arrange(writing.order)
+    """The dump of a job, written by a thread."""
+    with open_output(job, FRAMEWORK) as output, BackgroundWriter(output.writer) as background:
+        yield Writing(output, background)
 
 
-def _add_error(writer: DumpWriter, facts: Mapping[str, Any], error: BaseException) -> None:
-    try:
-        writer.add_facts(**{**facts, "error": printable(str(error) or type(error).__name__)})
-    except TensordiffError:
-        return  # the disk is full or gone: that is the error, and it is on its way
+def perform(program: Program, job: Job, tell: Tell) -> Done:
+    """Do what a job asks for with a program: capture it, inject into it, look into a layer, replay one."""
+    if job.task == "replay":
+        from tensordiff.capture.engines.torch.replay.replay import replay
+
+        return replay(program, job, tell)
+    if job.settings.ops is not None:
+        from tensordiff.capture.engines.torch.ops import capture_ops
+
+        return capture_ops(program, job, tell)
+    if job.settings.inject is not None:
+        from tensordiff.capture.engines.torch.inject import capture_injected
+
+        return capture_injected(program, job, tell)
+    return capture(program, job, tell)

@@ -16,7 +16,8 @@ from types import FunctionType
 import torch
 from torch import nn
 
-from tensordiff.capture.engines.torch.hooks import ROOT, Recorder
+from tensordiff.capture.engines.torch.hooks import Recorder
+from tensordiff.capture.process.layers import ROOT
 
 _COMPILER = "torch._dynamo"
 EAGER = "the model is compiled; it was run eagerly while it was captured, so these are the eager code's numbers"

@@ -9,10 +9,9 @@ in several threads at once: each has calls of its own under way.
 from __future__ import annotations
 
 import json
-import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,11 +23,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tensordiff.capture.engines.torch.facts import Place
 from tensordiff.capture.engines.torch.tensors import Found, Shape, find, find_arguments
+from tensordiff.capture.process.layers import ROOT, Selection, entry_name
+from tensordiff.dump.model import CallKey, EntryKey
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-ROOT = "model"
 _ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
 _MANY = 4096  # calls of which it is remembered how they were made before that is put in short
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    """The names of a model's layers."""
+    return [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module contains no others."""
+    return next(module.children(), None) is None
 
 
 def cache_layer_of(module: nn.Module | None) -> int | None:
@@ -50,9 +60,14 @@ class Call(NamedTuple):
         """Which layer of a cache the module reads, where it says so."""
         return cache_layer_of(self.module)
 
+    @property
+    def key(self) -> CallKey:
+        """What tells this call from others."""
+        return CallKey(self.layer, self.step, self.call)
+
     def entry_name(self, port: str) -> str:
         """What a tensor of this call is called in a dump."""
-        return f"{self.layer}({self.call})-{port}" if self.call > 1 else f"{self.layer}-{port}"
+        return entry_name(self.layer, self.call, port)
 
 
 class Seen(NamedTuple):
@@ -68,9 +83,9 @@ class Seen(NamedTuple):
     """Where that is written, likewise."""
 
     @property
-    def name(self) -> str:
-        """What it is called in a dump."""
-        return self.call.entry_name(self.port)
+    def key(self) -> EntryKey:
+        """What tells it from the other entries of a dump."""
+        return EntryKey(self.call.entry_name(self.port), self.call.step, self.call.call)
 
 
 class Sink(Protocol):
@@ -80,51 +95,21 @@ class Sink(Protocol):
         """Take one; it may be written over as soon as this returns."""
 
 
-class Put(NamedTuple):
-    """What was put in a tensor's place."""
-
-    ports: Mapping[str, str]
-    """The reference's entry by the port it was put into."""
-    isolates: bool
-    """Whether what matters was: else what the layer gives still depends on what came before it."""
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The entries put in, where the layer is isolated by them."""
-        return tuple(self.ports.values()) if self.isolates else None
-
-
-NOTHING = Put({}, False)
-
-
 class Patch(Protocol):
-    """What puts other tensors in the place of a run's own."""
+    """Puts other tensors in the place of a run's own."""
 
-    def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Put]:
+    def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """What the module is to be called with."""
 
-    def output(self, call: Call, output: Any) -> tuple[Any, Put]:
+    def output(self, call: Call, output: Any) -> Any:
         """What the module is to give."""
 
-
-@dataclass(frozen=True)
-class Selection:
-    """Which layers are seen."""
-
-    layers: str | None = None
-    leaves: bool = False
-    inputs: bool = True
-
-    def takes(self, layer: str, module: nn.Module) -> bool:
-        """Whether this layer is seen."""
-        if self.leaves and next(module.children(), None) is not None:
-            return False
-        return self.layers is None or re.search(self.layers, layer) is not None
+    def names(self, call: Call, port: str) -> tuple[str, ...] | None:
+        """The entries of the reference that a tensor holds, or that its call was given."""
 
 
 class _Running(NamedTuple):
     call: Call
-    injected: tuple[str, ...] | None
     handled: BaseException | None
     """The exception that was being handled when it was called, in some ``except`` around it."""
 
@@ -177,7 +162,7 @@ class Recorder:
                 self.scripted += 1
                 continue  # these take no such hooks
             layer = f"{ROOT}.{name}" if name else ROOT
-            takes = self.selection.takes(layer, module)
+            takes = self.selection.takes_layer(layer, is_leaf=is_leaf(module))
             self.hooked.add(layer)
             before, after = self._before(layer, module, takes), self._after(layer, module, takes)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
@@ -235,14 +220,12 @@ class Recorder:
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
             call = self._enter(layer, module)
-            put = NOTHING
             if self.patch is not None:
-                (args, kwargs), put = self.patch.arguments(call, args, kwargs)
-            self._thread.running.append(_Running(call, put.names, sys.exc_info()[1]))
+                args, kwargs = self.patch.arguments(call, args, kwargs)
+            self._thread.running.append(_Running(call, sys.exc_info()[1]))
             if sees:
-                found = find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root)
-                self._see_inputs(call, found, put.ports)
-            return (args, kwargs) if put.ports else None
+                self._see_inputs(call, find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root))
+            return None if self.patch is None else (args, kwargs)
 
         return hook
 
@@ -253,17 +236,16 @@ class Recorder:
             left = self._leave(module)
             if left is None:
                 return None
-            call, injected, _ = left
-            put = NOTHING
+            call = left.call
             if self.patch is not None:
-                output, put = self.patch.output(call, output)
+                output = self.patch.output(call, output)
             self.fired.add(layer)
             if self.finished is not None:
                 self.finished(layer)
             if takes:
                 for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
-                    self.sink.see(Seen(call, port, tensor, put.names or injected))
-            return output if put.ports else None
+                    self.sink.see(Seen(call, port, tensor, self._injected(call, port)))
+            return None if self.patch is None else output
 
         return hook
 
@@ -296,12 +278,15 @@ class Recorder:
         thread.raised_in = thread.raised_in or ended.call.layer
         return None
 
-    def _see_inputs(self, call: Call, found: Found, put: Mapping[str, str]) -> None:
+    def _injected(self, call: Call, port: str) -> tuple[str, ...] | None:
+        return None if self.patch is None else self.patch.names(call, port)
+
+    def _see_inputs(self, call: Call, found: Found) -> None:
         self._made.append((call, found.shape))
         if len(self._made) >= _MANY:
             self._sort_kinds()
         for port, tensor in found.tensors.items():
-            self.sink.see(Seen(call, port, tensor, (put[port],) if port in put else None))
+            self.sink.see(Seen(call, port, tensor, self._injected(call, port)))
 
     def _sort_kinds(self) -> None:
         """Keep each kind of call once. Not call by call: the model waits for its hooks."""

@@ -17,11 +17,12 @@ from torch import nn
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as told
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
-from tensordiff.capture.engines.torch.hooks import Recorder, Selection
+from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.program import first_device
 from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
+from tensordiff.capture.process.layers import Selection
 from tensordiff.capture.settings import refuse_no_regex
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable

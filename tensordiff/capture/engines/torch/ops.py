@@ -9,13 +9,11 @@ returned (rope, an attention interface) is there as ``layer/fn_00_apply_rotary_p
 
 from __future__ import annotations
 
-import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -27,19 +25,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensordiff
 from tensordiff.capture.engines.torch import facts as told
-from tensordiff.capture.engines.torch.capture import Tell, all_facts, begin, open_writer, play, tell_size
+from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, tell_size
 from tensordiff.capture.engines.torch.facts import Place, short
-from tensordiff.capture.engines.torch.hooks import ROOT, Call, Recorder, Seen, Selection
-from tensordiff.capture.engines.torch.inject import Injector, Report, look
+from tensordiff.capture.engines.torch.hooks import Call, Recorder, Seen, layer_names
+from tensordiff.capture.engines.torch.inject import InjectionPatch, list_run, random_numbers
 from tensordiff.capture.engines.torch.program import Program, Step
 from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.tensors import find, find_arguments
-from tensordiff.capture.events import Done, Note, Phase
-from tensordiff.capture.injection.passes import Pass
+from tensordiff.capture.events import Done, Note, Phase, Tell
+from tensordiff.capture.injection.injector import Injector
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.answer import done
-from tensordiff.capture.process.disk_space import Budget
-from tensordiff.errors import CaptureError, printable
+from tensordiff.capture.process.layers import ROOT, Selection, find_layer
+from tensordiff.capture.process.output import done
+from tensordiff.errors import CaptureError
 
 _TORCH, _OURS = Path(torch.__file__).parent, Path(tensordiff.__file__).parent
 _PYTHON = Path(sysconfig.get_paths()["stdlib"])
@@ -105,19 +103,20 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     """Run a program and write every operation within one of its layers."""
     settings = job.settings
     steps, step = begin(program, settings)
-    layer = find_layer(step.model, settings.ops or ROOT)
-    tell_size(job, step, tell, Selection(rf"^{re.escape(layer)}(\.|$)", inputs=not settings.no_inputs), _AN_OPERATION)
-    patch = _injector(layer, steps, step, job, tell)
+    layer = find_layer(settings.ops or ROOT, layer_names(step.model))
+    within = Selection.only(layer, within=r"(\..*)?", inputs=not settings.no_inputs)
+    tell_size(job, step, tell, within, _AN_OPERATION)
+    patch = _injection_patch(layer, steps, step, job, tell)
     if patch is not None:
         steps, step = begin(program, settings)
     with open_writer(job) as writing:
-        sink = WritingSink(writing.background, Budget(settings.max_bytes))
+        sink = WritingSink(writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection(_NONE), patch)
         watch = Watch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
         with watch.on(step.model):
             play(recorder, steps, step, job, tell, f"running, watching {layer}")
         writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
-        notes = [*([patch.report.sentence()] if patch else []), *sink.notes()]
+        notes = [*([patch.injector.report.sentence()] if patch else []), *sink.notes()]
         writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
         writing.facts["weights_hash"] = told.weights_hash(step.model)
         if not watch.count:
@@ -131,33 +130,21 @@ _NONE = r"(?!)"  # an expression that matches no layer: hooks only count calls h
 _AN_OPERATION = 4  # a guess: what operations are given and give, to what the modules around them are given and give
 
 
-def _injector(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> Injector | None:
+def _injection_patch(layer: str, steps: Any, step: Step, job: Job, tell: Tell) -> InjectionPatch | None:
     """What gives the layer the reference's inputs, where that is asked for: found out in a pass of its own."""
     injection = job.settings.inject
     if injection is None:
         return None
-    _, donors = look(injection, steps, step, job, tell)
-    return Injector(donors, Pass(frozenset([layer])), Report())
+    _, plan = list_run(injection, steps, step, job, tell, layer)
+    (only,) = plan.passes
+    return InjectionPatch(Injector(plan), only)
 
 
-def _injected(patch: Injector | None, job: Job, step: Step) -> dict[str, Any]:
+def _injected(patch: InjectionPatch | None, job: Job, step: Step) -> dict[str, Any]:
     injection = job.settings.inject
     if patch is None or injection is None:
         return {}
-    return {"injection": patch.report.as_json(injection, 1, training=step.model.training)}
-
-
-def find_layer(model: nn.Module, asked: str) -> str:
-    """The layer that a person means: by its name, or by its end where only one has it."""
-    layers = [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
-    exact = [layer for layer in layers if asked in (layer, layer.removeprefix(f"{ROOT}."))]
-    ends = [layer for layer in layers if layer.endswith(f".{asked}")]
-    found = exact or ends
-    if len(found) == 1:
-        return found[0]
-    near = ", ".join((found or get_close_matches(asked, layers, 4, 0.3))[:4]) or "none"
-    why = f"there are {len(found)} of that name" if found else "there is no such layer"
-    raise CaptureError(f"{printable(asked)}: {why}; {'give one whole' if found else 'near it'}: {printable(near)}")
+    return {"injection": patch.injector.report.as_json(injection, random_numbers(step))}
 
 
 def _storages(model: nn.Module) -> set[int]:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from tensordiff.capture.engines.torch.facts import place_of
 from tensordiff.capture.engines.torch.hooks import Seen
-from tensordiff.capture.engines.torch.tensors import dtype_name, why_not_copied
+from tensordiff.capture.engines.torch.tensors import spec_of, why_not_copied
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
-from tensordiff.capture.events import Event, Progress
+from tensordiff.capture.injection.sources import SpecOnly
 from tensordiff.capture.process.disk_space import Budget
-from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.model import Entry, EntryKey, Origin, Spec
-from tensordiff.errors import CaptureError
-
-_EVERY_S = 0.1
+from tensordiff.dump.model import Entry, EntryKey, Origin
 
 
 @dataclass
@@ -38,8 +32,7 @@ class WritingSink:
             return
         if not self.budget.allows(seen.tensor.nbytes):
             return
-        call = seen.call
-        self.nbytes += self.writer.put(EntryKey(seen.name, call.step, call.call), _origin(seen), seen.tensor)
+        self.nbytes += self.writer.put(seen.key, _origin(seen), seen.tensor)
         self.entries += 1
 
     def notes(self) -> list[str]:
@@ -68,60 +61,31 @@ def _of_module(kind: type) -> Origin:
 
 
 @dataclass
-class Throttled:
-    """Progress that is told a few times a second, however often it is made."""
-
-    tell: Callable[[Event], None]
-    total: int = 0
-    done: int = 0
-    next_s: float = 0.0
-
-    def advance(self, what: str) -> None:
-        """One more is done."""
-        self.done += 1
-        if time.monotonic() >= self.next_s:
-            self.next_s = time.monotonic() + _EVERY_S
-            self.tell(Progress(self.done, max(self.total, self.done), what))
-
-
-@dataclass(frozen=True)
-class Header:
-    """A tensor of which only shape and type are known."""
-
-    spec: Spec
-
-    def read(self) -> Array:
-        """Nothing was kept."""
-        raise CaptureError("this tensor was looked at in passing, and not kept")
-
-
-@dataclass
 class ListingSink:
     """Remembers what there was, and no values: the entries that a dump of this run would have."""
 
     entries: list[Entry] = field(default_factory=list)
-    same: dict[EntryKey, EntryKey] = field(default_factory=dict)
-    """Inputs that are the very tensor seen before, unchanged since."""
+    aliases: dict[EntryKey, EntryKey] = field(default_factory=dict)
+    """Inputs that are the very tensor of an earlier entry, unchanged since."""
 
     def __post_init__(self) -> None:
         self._first: dict[int, tuple[weakref.ref[Tensor], int, EntryKey]] = {}
 
-    def _note_same(self, seen: Seen) -> None:
-        tensor, place = seen.tensor, EntryKey(seen.name, seen.call.step, seen.call.call)
+    def _note_alias(self, seen: Seen) -> None:
+        tensor, key = seen.tensor, seen.key
         version = -1 if tensor.is_inference() else tensor._version
         before = self._first.get(id(tensor))
         if before is None or before[0]() is not tensor or before[1] != version:
-            self._first[id(tensor)] = (weakref.ref(tensor), version, place)
+            self._first[id(tensor)] = (weakref.ref(tensor), version, key)
         elif seen.port.startswith("input"):
-            self.same[place] = before[2]
+            self.aliases[key] = before[2]
 
     def see(self, seen: Seen) -> None:
         """List a tensor."""
-        if why_not_copied(seen.tensor) is None:
-            self._note_same(seen)
-            spec = Spec(tuple(seen.tensor.shape), DTYPES[dtype_name(seen.tensor.dtype)])
+        if why_not_copied(seen.tensor) is None and (spec := spec_of(seen.tensor)) is not None:
+            self._note_alias(seen)
             call, module = seen.call, seen.call.module
             origin = Origin(type(module).__name__ if module is not None else None)
             self.entries.append(
-                Entry(seen.name, call.layer, seen.port, call.call, call.step, Header(spec), origin)
+                Entry(seen.key.name, call.layer, seen.port, call.call, call.step, SpecOnly(spec), origin)
             )  # fmt: skip

@@ -24,9 +24,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
 
 from tensordiff.capture.engines.torch.facts import dtype_of
-from tensordiff.capture.engines.torch.hooks import ROOT, Selection
+from tensordiff.capture.engines.torch.hooks import is_leaf
 from tensordiff.capture.engines.torch.program import Step
 from tensordiff.capture.engines.torch.tensors import find_arguments
+from tensordiff.capture.process.layers import ROOT, Selection
 
 _POOLS = (_AvgPoolNd, _MaxPoolNd)
 _ADAPTIVE = (_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd)
@@ -257,7 +258,9 @@ def estimate(step: Step, steps: int, selection: Selection) -> int | None:
     inputs = list(find_arguments(step.args, step.kwargs).tensors.values())
     item: int = getattr(torch, dtype_of(step.model)).itemsize
     try:
-        found = [one for one in passed(step.model, inputs) if selection.takes(_layer(one), one.module)]
+        found = [
+            one for one in passed(step.model, inputs) if selection.takes_layer(_layer(one), is_leaf=is_leaf(one.module))
+        ]
     except UnknownSize:
         return None
     return item * sum(int(_elements(one, selection) * _more(one, steps)) for one in found)

@@ -225,6 +225,13 @@ def why_not_copied(tensor: Tensor) -> str | None:
     return None
 
 
+def spec_of(tensor: Tensor) -> Spec | None:
+    """Shape and type as dumps have them; None where they have no such type."""
+    if tensor.is_nested or tensor.dtype not in _WRITTEN:
+        return None
+    return Spec(tuple(tensor.shape), DTYPES[_WRITTEN[tensor.dtype]])
+
+
 def copy(tensor: Tensor) -> Copied:
     """Copy a tensor to the host before anything else can happen to it."""
     plain = resolved(tensor)

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from tensordiff.capture.engines.torch import facts as told
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
-from tensordiff.capture.process.persistent import Changed
+from tensordiff.capture.process.persistent import StateChanged
 from tensordiff.errors import printable
 
 State = dict[str, Any]
@@ -45,7 +45,7 @@ class Same:
         first = self._first = state if self._first is None else self._first
         for name in {**first, **state}:
             if first.get(name) != state.get(name):
-                raise Changed(f"{printable(name)}: is not what it was when the process was new")
+                raise StateChanged(f"{printable(name)}: is not what it was when the process was new")
 
 
 class _Looked:

@@ -176,7 +176,7 @@ def test_a_layer_alone_is_replayed(bad: str, small: str, tmp_path: Path) -> None
     said = process("replay", str(tmp_path / "good"), "blocks.3", "--source", bad)
     assert said.status == 0, said.err
     said = process("replay", str(tmp_path / "good"), "blocks.3", "--source", bad, "-o", str(tmp_path / "bundle"))
-    assert "a layer of a graph has no bundle; leave -o out" in said.err
+    assert "a layer of onnx: sources cannot be exported; leave -o out" in said.err
 
 
 def test_a_search_by_rerun_names_the_layer(bad: str, tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ from onnx import NodeProto, TensorProto, helper
 from tensordiff.capture.engines.onnx.graph import Graph, infer
 from tensordiff.capture.engines.onnx.layers import find_calls, with_neighbours
 from tensordiff.capture.engines.onnx.model import load
-from tensordiff.capture.engines.onnx.ports import Ports, find_layer
+from tensordiff.capture.engines.onnx.ports import Ports
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.dump.dtypes import Array
-from tensordiff.errors import CaptureError
 from tests.capture.engines.onnx.graphs import graph, saved
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -38,7 +37,7 @@ def ports(
     model = load(str(saved(graph(nodes, declared, outputs.split(), weights), folder / "g.onnx")))
     made = Graph.of(model, infer(model, inputs))
     found = with_neighbours(made, scopes(model.nodes, model.weight_names))
-    return [port.name for port in Ports(made, found).of(find_calls(made, found))]
+    return [port.key.name for port in Ports(made, found).of(find_calls(made, found))]
 
 
 # --- scopes
@@ -215,12 +214,3 @@ def test_weights_and_what_is_made_of_them_alone_are_no_inputs(tmp_path: Path) ->
 
 
 # --- layers by name
-
-
-def test_a_layer_is_found_by_its_end() -> None:
-    there = ["model", "model.net.layers.0", "model.net.layers.0.mlp", "model.net.layers.1.mlp"]
-    assert find_layer("model", there) == "model"
-    assert find_layer("layers.1.mlp", there) == "model.net.layers.1.mlp"
-    assert find_layer("model.layers.0", there) == "model.net.layers.0"
-    with pytest.raises(CaptureError, match="mlp: there are 2 of that name; give one whole"):
-        find_layer("mlp", there)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensordiff.capture.events import Note
-from tensordiff.capture.injection.passes import Layers, passes
+from tensordiff.capture.injection.passes import Layers, plan_passes
 from tensordiff.dump import open_dump
 from tests.capture.models import ARCHITECTURES, Make, Ran, compared, injected_here, run_here
 
@@ -92,8 +92,8 @@ def test_steps_can_be_injected(tiny: Make, tmp_path: Path) -> None:
 
 
 def test_layers_are_isolated_in_as_many_passes_as_they_are_deep(captured: dict[str, Ran]) -> None:
-    layers = Layers.of(open_dump(captured["llama"].path).entries, {})
-    planned = passes("all", layers)
+    layers = Layers.from_entries(open_dump(captured["llama"].path).entries, {})
+    planned = plan_passes("all", layers)
     assert len(planned) == 5
     assert frozenset().union(*(one.inputs for one in planned)) == frozenset(layers.begun)
     for one in planned:

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from tensordiff.capture.engines.torch.hooks import Selection  # noqa: E402
 from tensordiff.capture.engines.torch.program import Step  # noqa: E402
 from tensordiff.capture.engines.torch.size_estimate import (  # noqa: E402
     Flow,
@@ -21,6 +20,7 @@ from tensordiff.capture.engines.torch.size_estimate import (  # noqa: E402
     flow_of,
     passed,
 )
+from tensordiff.capture.process.layers import Selection  # noqa: E402
 
 _VISION = {"image_size": 64, "num_channels": 3}
 _SOUND = {

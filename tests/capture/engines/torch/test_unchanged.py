@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from tensordiff.capture.engines.torch.program import Step, Steps  # noqa: E402
 from tensordiff.capture.engines.torch.unchanged import Same, state_of  # noqa: E402
-from tensordiff.capture.process.persistent import Changed  # noqa: E402
+from tensordiff.capture.process.persistent import StateChanged  # noqa: E402
 
 
 def made() -> nn.Module:
@@ -49,7 +49,7 @@ def test_every_change_is_seen_and_named(name: str) -> None:
     same.look(Step(net, (), {}))
     same.look(Step(made(), (torch.ones(1),), {}))
     CHANGES[name](net)
-    with pytest.raises(Changed, match="is not what it was when the process was new") as refused:
+    with pytest.raises(StateChanged, match="is not what it was when the process was new") as refused:
         same.look(Step(net, (), {}))
     assert str(refused.value).startswith(f"{name}: ")
 
@@ -59,7 +59,7 @@ def test_a_flag_of_torch_is_seen() -> None:
     same.look(Step(made(), (), {}))
     torch.set_default_dtype(torch.float64)
     try:
-        with pytest.raises(Changed, match="torch's default dtype"):
+        with pytest.raises(StateChanged, match="torch's default dtype"):
             same.look(Step(made(), (), {}))
     finally:
         torch.set_default_dtype(torch.float32)
@@ -69,9 +69,9 @@ def test_inputs_are_seen_where_a_function_makes_them() -> None:
     same = Same(with_inputs=True)
     same.look(Step(made(), (torch.ones(2),), {"k": 1}))
     same.look(Step(made(), (torch.ones(2),), {"k": 1}))
-    with pytest.raises(Changed, match="input_0"):
+    with pytest.raises(StateChanged, match="input_0"):
         same.look(Step(made(), (torch.zeros(2),), {"k": 1}))
-    with pytest.raises(Changed, match="inputs"):
+    with pytest.raises(StateChanged, match="inputs"):
         same.look(Step(made(), (torch.ones(2),), {"k": 2}))
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_told_is_never_the_same() -> None:
     net, same = made(), Same(with_inputs=False)
     net.register_buffer("sparse", torch.eye(2).to_sparse())
     same.look(Step(net, (), {}))
-    with pytest.raises(Changed, match=r"model\.sparse"):
+    with pytest.raises(StateChanged, match=r"model\.sparse"):
         same.look(Step(net, (), {}))
 
 
@@ -125,5 +125,5 @@ def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
     assert program.facts() == {"prompt": "why"}
     net.plain = 2.0
     assert next(program.steps()).model is net  # a later pass of the same capture
-    with pytest.raises(Changed):
+    with pytest.raises(StateChanged):
         next(same.of(own).steps())

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch import caches
 from tensordiff.capture.engines.torch import facts as told
-from tensordiff.capture.engines.torch.hooks import ROOT, Call, cache_layer_of
+from tensordiff.capture.engines.torch.hooks import Call, cache_layer_of
 from tensordiff.capture.engines.torch.program import first_device
 from tensordiff.capture.engines.torch.tensors import laid_out, to_tensor
+from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump import Dump, Entry
 from tensordiff.errors import CaptureError, printable
 

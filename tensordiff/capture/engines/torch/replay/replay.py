@@ -14,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensordiff.align.rules.rule import RuleSet
-from tensordiff.capture.engines.torch.capture import FRAMEWORK, Tell, all_facts, begin
+from tensordiff.capture.engines.torch.capture import FRAMEWORK, all_facts, begin
 from tensordiff.capture.engines.torch.facts import place_of
-from tensordiff.capture.engines.torch.hooks import ROOT, Call
-from tensordiff.capture.engines.torch.ops import find_layer
+from tensordiff.capture.engines.torch.hooks import Call, layer_names
 from tensordiff.capture.engines.torch.program import Program
 from tensordiff.capture.engines.torch.replay.arguments import Rebuilt, Recorded, rebuild, shape_of
 from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle
 from tensordiff.capture.engines.torch.tensors import copy, to_tensor
-from tensordiff.capture.events import Done, Note, Phase
+from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.answer import first_facts
+from tensordiff.capture.process.layers import ROOT, find_layer
+from tensordiff.capture.process.output import first_facts
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, printable
@@ -36,7 +35,7 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     dump = open_dump(Path(str(job.more["dump"])))
     recorded = find_call(dump, str(job.more["layer"]), int(job.more["step"]), int(job.more["call"]))
     _, step = begin(program, job.settings)
-    layer = _layer_of(step.model, recorded.call.layer)
+    layer = find_layer(recorded.call.layer, layer_names(step.model))
     module = step.model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
     tell(Phase("replaying", layer))
     rebuilt, given = _run(dump, recorded, step.model, layer)
@@ -86,37 +85,22 @@ def _chance() -> list[Tensor]:
 
 def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
     """The call of a layer that a person means."""
-    layers = dict.fromkeys(entry.layer for entry in dump.entries)
-    canonical = RuleSet()
-    named = [asked] if asked in layers else [layer for layer in layers if asked == layer.removeprefix(f"{ROOT}.")]
-    named = named or [layer for layer in layers if canonical.canonical(layer, "reference") == asked]
-    named = named or [layer for layer in layers if layer.endswith(f".{asked}")]
-    if len(named) != 1:
-        why = f"{len(named)} layers are called so; give one whole" if named else "it has no such layer; see inspect"
-        raise CaptureError(f"{printable(dump.path)}: {printable(asked)}: {why}")
-    call = Call(named[0], None, step, number)
-    entries = [e for e in dump.entries if (e.layer, e.step, e.call) == (named[0], step, number)]
+    try:
+        layer = find_layer(asked, (entry.layer for entry in dump.entries))
+    except CaptureError as error:
+        raise CaptureError(f"{printable(dump.path)}: {error}; see inspect") from error
+    call = Call(layer, None, step, number)
+    entries = [e for e in dump.entries if e.call_key == call.key]
     inputs = {entry.port: entry for entry in entries if entry.is_input}
     outputs = {entry.port: entry for entry in entries if not entry.is_input}
     if not outputs:
-        raise CaptureError(f"{printable(dump.path)}: {printable(named[0])} gave nothing in step {step}, call {number}")
+        raise CaptureError(f"{printable(dump.path)}: {printable(layer)} gave nothing in step {step}, call {number}")
     if (shape := shape_of(dump, call)) is None:
         raise CaptureError(
             f"{printable(dump.path)}: does not say how {printable(call.layer)} was called; "
             "capture it with tensordiff capture, with its inputs"
         )
     return Recorded(call, inputs, outputs, shape)
-
-
-def _layer_of(model: nn.Module, layer: str) -> str:
-    """The model's own name for a layer of the dump."""
-    names = [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
-    if layer in names:
-        return layer
-    rules = RuleSet()
-    wanted = rules.canonical(layer, "reference")
-    found = [name for name in names if rules.canonical(name, "candidate") == wanted]
-    return found[0] if len(found) == 1 else find_layer(model, layer)
 
 
 def _write(

@@ -1,6 +1,6 @@
 """Where values stand in a MAX model, which of a layer's inputs can be given from outside, and which cannot.
 
-Nothing here imports MAX: what is decided on these records can be checked where it is not installed.
+Nothing here imports MAX: what is decided on these records can be tested where it is not installed.
 """
 
 from __future__ import annotations
@@ -9,64 +9,63 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensordiff.capture.process.layers import entry_key
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import CallKey, EntryKey, Origin
 
 
 @dataclass(frozen=True)
-class Written:
-    """Where a layer's code is."""
-
-    module_class: str | None = None
-    source_file: str | None = None
-    source_line: int | None = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in the model a value stands."""
+class GraphSite:
+    """A value of a graph: an input or output of one call of a layer."""
 
     layer: str
     port: str
     call: int
-    written: Written = field(default=Written(), compare=False)
+    origin: Origin = field(default=Origin(), compare=False)
+    """The class of the layer, and where its code is."""
 
-    @property
-    def name(self) -> str:
-        """The entry's name: ``layer(2)-output``."""
-        return f"{self.layer}{f'({self.call})' if self.call > 1 else ''}-{self.port}"
+    def call_key(self, step: int) -> CallKey:
+        """The call in a step of a run."""
+        return CallKey(self.layer, step, self.call)
+
+    def key(self, step: int) -> EntryKey:
+        """The entry that the value is in a step of a run."""
+        return entry_key(self.call_key(step), self.port)
 
 
 @dataclass(frozen=True)
-class Slot:
+class InputSlot:
     """An input of a layer that can be given from outside."""
 
-    place: Place
+    site: GraphSite
     dtype: Any
     shape: tuple[int | str, ...]
     device: Any
-    origin: Place | None = None
+    alias: GraphSite | None = None
     """Where the value that the model itself would take stood first: another layer's output, mostly."""
     has_flag: bool = True
     """Whether the graph has a value of its own beside the given one."""
 
 
 @dataclass(frozen=True)
-class Refused:
+class FixedInput:
     """An input of a layer that cannot be given from outside, and why."""
 
-    place: Place
+    site: GraphSite
     why: str
     is_constant: bool = False
     """Whether it is the same in every run, so that no error reaches the layer through it."""
 
 
 @dataclass(frozen=True)
-class Inlets:
+class ModelInputs:
     """The inputs of a model's layers: those that can be given from outside, and those that cannot."""
 
-    slots: Sequence[Slot]
-    refused: Sequence[Refused] = ()
+    slots: Sequence[InputSlot]
+    fixed: Sequence[FixedInput] = ()
 
 
-Given = Mapping[Place, Array]
+SiteValues = Mapping[GraphSite, Array]
 """Values to run a graph on, by the input that takes them."""
+StepTensors = Sequence[tuple[GraphSite, Array]]
+"""What was recorded in one step, in execution order."""

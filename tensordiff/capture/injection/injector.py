@@ -1,0 +1,149 @@
+"""One injected run, engine-neutral: the plan, the value for each port, and the account of what was injected.
+
+An engine lists its entries, asks for the plan, runs the passes, and asks before each call which values to put in::
+
+    plan = plan_injection(injection, entries, aliases)
+    injector = Injector(plan)
+    for one in injector.passes():
+        ...                                           # run the model, and before each call:
+        values = injector.inputs(one, call, ports)    # by port; whatever is not in it stays the run's own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensordiff.capture.injection.passes import Layers, Pass, plan_passes
+from tensordiff.capture.injection.report import InjectionReport
+from tensordiff.capture.injection.sources import InjectionSources, find_sources
+from tensordiff.capture.process.layers import entry_key
+from tensordiff.capture.settings import Injection
+from tensordiff.dump import Entry
+from tensordiff.dump.dtypes import Array, is_float
+from tensordiff.dump.model import CallKey, EntryKey, Spec
+from tensordiff.errors import CaptureError, printable
+
+
+class InjectionPort(NamedTuple):
+    """An argument or a result of a call, as far as injection needs to know it."""
+
+    spec: Spec | None
+    """Its shape and type; None where it is no tensor, or of a type that dumps do not have."""
+    refusal: str | None = None
+    """Why the engine cannot replace it."""
+    is_constant: bool = False
+    """Whether it is the same in every run, so that no error comes in through it."""
+
+
+@dataclass(frozen=True)
+class InjectionPlan:
+    """Which tensors of the reference go where, and in which pass."""
+
+    injection: Injection
+    sources: InjectionSources
+    passes: tuple[Pass, ...]
+
+
+def plan_injection(
+    injection: Injection,
+    entries: Sequence[Entry],
+    aliases: Mapping[EntryKey, EntryKey],
+    *,
+    layer: str | None = None,
+    replaces_outputs: bool = True,
+) -> InjectionPlan:
+    """Plan the injection into a run that has these entries, in execution order.
+
+    ``aliases`` maps an input to the entry that stood for the same tensor before. ``layer`` is the one layer to inject
+    into, whatever the settings say. ``replaces_outputs`` is whether the engine can replace what a layer gives.
+    """
+    sources = find_sources(injection, entries, aliases)
+    if layer is not None:
+        only = frozenset([layer])
+        return InjectionPlan(injection, sources, (Pass(only, written=only),))
+    layers = Layers.from_entries(entries, sources.canonical)
+    return InjectionPlan(injection, sources, plan_passes(injection.at, layers, replaces_outputs=replaces_outputs))
+
+
+@dataclass
+class Injector:
+    """Gives the calls of a run the reference's values, and keeps account of it in ``report``."""
+
+    plan: InjectionPlan
+
+    def __post_init__(self) -> None:
+        self.report = InjectionReport(passes=len(self.plan.passes))
+
+    def passes(self) -> Iterator[Pass]:
+        """The passes to run. Raises after the last where not one value of the reference went in."""
+        yield from self.plan.passes
+        if not self.report.has_injected:
+            injection = self.plan.injection
+            raise CaptureError(
+                f"{printable(injection.dump)}: nothing of it goes into this model at {printable(injection.at)}; "
+                "see what is paired with: tensordiff align"
+            )
+
+    def inputs(self, one: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
+        """The values to call a layer with, by port, in the ports' own types; none where the pass is not for it."""
+        if call.layer not in one.inputs:
+            return {}
+        values, injected = self._values(call, ports)
+        if isolates(_float_inputs(ports), injected):
+            self.report.record(call).is_isolated = True
+        return values
+
+    def outputs(self, one: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
+        """The values that a layer is to give, by port; none where the pass is not for it."""
+        if call.layer not in one.outputs:
+            return {}
+        values, injected = self._values(call, ports)
+        if injected:  # what it gives is the reference's own
+            self.report.record(call).is_isolated = True
+        return values
+
+    def _values(self, call: CallKey, ports: Mapping[str, InjectionPort]) -> tuple[dict[str, Array], dict[str, str]]:
+        values: dict[str, Array] = {}
+        injected: dict[str, str] = {}
+        kept: dict[str, str] = {}
+        for port, about in ports.items():
+            found = self._value(call, port, about)
+            if isinstance(found, str):
+                kept[port] = found
+            else:
+                injected[port], values[port] = found
+        record = self.report.record(call)
+        record.injected |= injected
+        record.kept |= kept
+        return values, injected
+
+    def _value(self, call: CallKey, port: str, about: InjectionPort) -> tuple[str, Array] | str:
+        """The reference's entry and its values; or why the run's own value is kept."""
+        if about.refusal is not None:
+            return about.refusal
+        if about.spec is None:
+            return "it is no tensor that dumps hold"
+        return self.plan.sources.value(entry_key(call, port), about.spec)
+
+
+def _float_inputs(ports: Mapping[str, InjectionPort]) -> dict[str, int]:
+    """The sizes of the inputs that an error may come in by."""
+    return {
+        port: about.spec.size
+        for port, about in ports.items()
+        if about.spec is not None and is_float(about.spec.dtype) and not about.is_constant
+    }
+
+
+def isolates(float_inputs: Mapping[str, int], injected: Collection[str]) -> bool:
+    """Whether a call's output depends only on injected values: its largest floating point input was injected.
+
+    ``float_inputs`` has the number of elements of each floating point input of the call, ``injected`` the ports that
+    were given the reference's values. Masks, angles and scales are smaller than the activations: a call that was given
+    only those still carries the error of the layers before it, and says nothing about itself.
+    """
+    if not float_inputs:
+        return bool(injected)
+    return max(float_inputs, key=lambda port: float_inputs[port]) in injected

@@ -1,0 +1,81 @@
+"""What an injected run did: what each call was given, what it kept and why, and which calls were isolated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensordiff.capture.process.layers import call_label
+from tensordiff.capture.settings import Injection
+from tensordiff.dump.model import CallKey
+from tensordiff.dump.names import parse_name
+
+_WEIGHTS = "the candidate's own"
+
+
+@dataclass
+class CallRecord:
+    """What one call was given and kept."""
+
+    injected: dict[str, str] = field(default_factory=dict)
+    """The reference's entries that were put in, by port."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Why the other ports kept the run's own values."""
+    is_isolated: bool = False
+    """Whether what the call gives depends on nothing that the run computed before it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"injected": self.injected, "kept": self.kept, "isolated": self.is_isolated}
+
+
+@dataclass
+class InjectionReport:
+    """The account of an injected run."""
+
+    calls: dict[CallKey, CallRecord] = field(default_factory=dict)
+    passes: int = 0
+
+    def record(self, call: CallKey) -> CallRecord:
+        """The record of a call, made where there is none."""
+        return self.calls.setdefault(call, CallRecord())
+
+    @property
+    def has_injected(self) -> bool:
+        """Whether any value of the reference was put in."""
+        return any(record.injected for record in self.calls.values())
+
+    def names(self, call: CallKey, port: str) -> tuple[str, ...] | None:
+        """What an entry says was injected: the reference's entry it holds, or those its isolated call was given."""
+        record = self.calls.get(call)
+        if record is None:
+            return None
+        if port in record.injected:
+            return (record.injected[port],)
+        if port.startswith("input") or not record.is_isolated:
+            return None
+        return tuple(name for given, name in record.injected.items() if given.startswith("input"))
+
+    def reference_layer(self, layer: str) -> str:
+        """What the reference calls a layer: the one whose recorded tensor it was given."""
+        names = (
+            name for call, record in self.calls.items() if call.layer == layer for name in record.injected.values()
+        )
+        return parse_name(next(names, layer)).layer
+
+    def sentence(self) -> str:
+        """All of it in short."""
+        isolated = sum(record.is_isolated for record in self.calls.values())
+        return f"{isolated} of {len(self.calls)} layers were given the reference's inputs"
+
+    def as_json(self, injection: Injection, beside: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """All of it, for the manifest. ``beside`` says where else numbers came from: random ones, for example."""
+        return {
+            "reference": injection.dump,
+            "at": injection.at,
+            "rules": injection.rules,
+            "passes": self.passes,
+            "beside": {"weights": _WEIGHTS, **(beside or {})},
+            "layers": {call_label(call): record.as_json() for call, record in self.calls.items()},
+        }

@@ -1,0 +1,100 @@
+"""The dump that a job writes, whatever the engine: opened with what is known before the run, closed with the rest.
+
+A run that fails leaves what it reached: the dump is readable up to there, and says what the error was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tensordiff.capture.events import Done, Note, Tell
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.disk_space import Budget
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import EntryKey, Origin
+from tensordiff.dump.writer import DumpWriter
+from tensordiff.errors import TensordiffError, printable
+
+_REPORTED = ("model", "device", "dtype", "prompt", "token_ids", "notes")
+
+
+@dataclass
+class Output:
+    """A dump being written."""
+
+    writer: DumpWriter
+    budget: Budget
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the dump is to say of its run; written when the block ends, well or badly."""
+    order: list[EntryKey] = field(default_factory=list)
+    """The order in which the entries ran, where they were written in several passes."""
+    entries: int = 0
+    nbytes: int = 0
+
+    def add(self, key: EntryKey, array: Array, origin: Origin) -> None:
+        """Write a tensor, unless the budget is spent."""
+        if not self.budget.allows(array.nbytes):
+            return
+        self.writer.add(
+            key.name, array, step=key.step, call=key.call, module_class=origin.module_class,
+            source_file=origin.source_file, source_line=origin.source_line, injected=origin.injected,
+        )  # fmt: skip
+        self.entries += 1
+        self.nbytes += array.nbytes
+
+    def begin_pass(self) -> None:
+        """What follows is of another pass over the model."""
+        self.writer.begin_part()
+
+
+@contextmanager
+def open_output(job: Job, framework: str) -> Iterator[Output]:
+    """The dump of a job. What the block puts into ``facts`` is written at its end, also where it raises."""
+    facts = first_facts(job, framework)
+    with DumpWriter(job.output, facts, overwrite=job.settings.force, durable=False) as writer:
+        output = Output(writer, Budget(job.settings.max_bytes))
+        try:
+            yield output
+        except BaseException as error:
+            _add_error(output, error)
+            raise
+        writer.add_facts(**output.facts)
+        if output.order:
+            writer.arrange(output.order)
+
+
+def _add_error(output: Output, error: BaseException) -> None:
+    try:
+        output.writer.add_facts(**{**output.facts, "error": printable(str(error) or type(error).__name__)})
+    except TensordiffError:
+        return  # the disk is full or gone: that is the error, and it is being raised
+
+
+def first_facts(job: Job, framework: str) -> dict[str, Any]:
+    """What a dump says of itself before anything runs."""
+    # Whether an older dump was overwritten is no part of how this one was made.
+    settings = replace(job.settings, force=False).to_json()
+    return {"source": str(job.source), "framework": framework, "settings": settings}
+
+
+class Count(Protocol):
+    """How much was written."""
+
+    @property
+    def entries(self) -> int:
+        """The number of tensors."""
+
+    @property
+    def nbytes(self) -> int:
+        """Their size."""
+
+
+def done(job: Job, count: Count, facts: Mapping[str, Any], tell: Tell) -> Done:
+    """The last event of a capture; its notes are told first. ``facts`` are those of the dump."""
+    for note in facts.get("notes") or ():
+        tell(Note(note))
+    reported = {key: facts.get(key) for key in _REPORTED} | ({"layer": facts["layer"]} if "layer" in facts else {})
+    return Done(job.output, count.entries, {**reported, "bytes": count.nbytes})
