@@ -13,7 +13,12 @@ REPLAY = "replay"
 
 
 def replay_as_injection(job: Job) -> Job:
-    """The same job as an injection of the dump to be replayed; which layer it is for, the engine finds out."""
+    """The same job as an injection of the dump to be replayed; the layer is found among the model's by the engine."""
+    return replace(job, settings=replace(job.settings, inject=replayed_dump(job), ops=None, optimized=False, steps=1))
+
+
+def replayed_dump(job: Job) -> Injection:
+    """What a replay injects; refuses what only engines that call a layer by itself can do."""
     kind = job.source.kind
     if job.more.get("bundle") is not None:
         raise CaptureError(f"{printable(job.source)}: a layer of {kind}: sources cannot be exported; leave -o out")
@@ -22,5 +27,4 @@ def replay_as_injection(job: Job) -> Job:
             f"{printable(job.source)}: of {kind}: sources only step 0 can be replayed; "
             "a later step needs what the layers kept from the steps before it"
         )
-    inject = Injection(str(job.more["dump"]))
-    return replace(job, settings=replace(job.settings, inject=inject, ops=None, optimized=False, steps=1))
+    return Injection(str(job.more["dump"]))

@@ -39,9 +39,11 @@ def test_a_layer_is_found_by_the_name_that_both_sides_use() -> None:
 
 
 def test_a_name_of_several_layers_or_of_none_is_refused() -> None:
-    with pytest.raises(CaptureError, match="mlp: there are 2 of that name; give one whole: model.net.layers.0.mlp, "):
+    with pytest.raises(
+        CaptureError, match=r"mlp: there are 2 of that name; give one whole: model\.net\.layers\.0\.mlp, "
+    ):
         find_layer("mlp", LAYERS)
-    with pytest.raises(CaptureError, match="layers.2.mlp: there is no such layer; near it: model.net.layers"):
+    with pytest.raises(CaptureError, match=r"layers\.2\.mlp: there is no such layer; near it: model\.net\.layers"):
         find_layer("layers.2.mlp", LAYERS)
 
 
