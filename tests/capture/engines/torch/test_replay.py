@@ -98,7 +98,7 @@ def test_a_dump_that_does_not_say_how_a_layer_was_called_is_refused(small: str, 
         replay(small + "good", SAMPLES / "candidate", "layers.0.mlp", tmp_path / "r")
 
 
-@pytest.mark.parametrize(("layer", "why"), [("nowhere", "it has no such layer"), ("act", "4 layers are called so")])
+@pytest.mark.parametrize(("layer", "why"), [("nowhere", "there is no such layer"), ("act", "there are 4 of that name")])
 def test_a_layer_that_is_not_one_is_refused(small: str, tmp_path: Path, layer: str, why: str) -> None:
     run_here(small + "good", tmp_path / "d")
     with pytest.raises(CaptureError, match=why):

@@ -88,7 +88,7 @@ def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
     try:
         layer = find_layer(asked, (entry.layer for entry in dump.entries))
     except CaptureError as error:
-        raise CaptureError(f"{printable(dump.path)}: {error}; see inspect") from error
+        raise CaptureError(f"{printable(dump.path)}: {error}") from error
     call = Call(layer, None, step, number)
     entries = [e for e in dump.entries if e.call_key == call.key]
     inputs = {entry.port: entry for entry in entries if entry.is_input}
