@@ -15,6 +15,7 @@ from typing import Literal
 from tensordiff.align.rules.file import RulesFile, rules_text
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
+from tensordiff.capture.engines import prefixes
 from tensordiff.capture.job import Job
 from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
@@ -51,7 +52,7 @@ def required_provenance(dump: Dump, side: Side) -> Provenance:
 def _unknown_source(dump: Dump, side: Side) -> str:
     return (
         f"the {side} {printable(dump.path)} does not say which source made it, so it cannot be run again; capture it "
-        "with tensordiff capture, or give hf:, max:, onnx: or py: instead of the dump"
+        f"with tensordiff capture, or give {prefixes()} instead of the dump"
     )
 
 

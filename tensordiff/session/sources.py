@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensordiff.align.rules.rule import Side
+from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
 from tensordiff.capture.settings import Settings
@@ -76,7 +77,7 @@ class Sources:
         elif side == "candidate" and self.candidate is not None:
             source, settings = self.candidate, request.candidate_settings or request.settings
             settings = _own_settings(source, self.reference, settings)
-            if source.kind != "py":
+            if not _has_own_inputs(source):
                 settings = _with_input_of(request.reference, settings)
         else:
             raise CaptureError("both sides are dumps: there is no source to run")
@@ -91,9 +92,13 @@ class Sources:
 
 def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
     """Options are for models that take them: a function beside such a model brings its own input and precision."""
-    if source.kind == "py" and other is not None and other.kind != "py":
+    if _has_own_inputs(source) and other is not None and not _has_own_inputs(other):
         return Settings(seed=settings.seed, deterministic=settings.deterministic, python=settings.python)
     return settings
+
+
+def _has_own_inputs(source: Source) -> bool:
+    return ENGINES[source.kind].has_own_inputs
 
 
 def _with_input_of(reference: Path, settings: Settings) -> Settings:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tensordiff.capture.engines import spellings
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.runner import Run, dump_at
@@ -98,9 +99,7 @@ def source_of(text: str) -> Source:
     """Parse a source; raises where the text is none."""
     source = parse_source(text)
     if source is None:
-        raise CaptureError(
-            f"{printable(text)}: is not a source; write hf:PATH_OR_ID, max:PATH_OR_ID, onnx:FILE or py:FILE.py:FUNCTION"
-        )
+        raise CaptureError(f"{printable(text)}: is not a source; write {spellings()}")
     return source.absolute()
 
 
