@@ -1,9 +1,8 @@
-"""A rules file: TOML in which a person says how two dumps are to be paired, seen and judged.
+"""Rules files: TOML in which the user says how two dumps are paired, viewed and judged (docs/rules.md).
 
-Read strictly, with ``tomllib``; every refusal gives file, line and column. Written so that a person's
-comments, order and formatting stay: a file is changed where it must be and nowhere else, and replaced
-whole or not at all. What the tables may say is in ``rules_tables``; what the words mean is in
-``docs/rules.md``.
+Read strictly, with ``tomllib``; every error gives file, line and column. Written so that the user's comments,
+order and formatting stay: only what must change is changed, and the file is replaced whole or not at all. What
+each table may hold is in ``tables``.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ __all__ = [
 T = TypeVar("T")
 _TABLES = ("rule", "map", "view", "tolerance")
 _MAX_BYTES = 1 << 24
-_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$| \(at end of document\)$")
+_POSITION = re.compile(r" \(at line (\d+), column (\d+)\)$| \(at end of document\)$")
 
 
 @dataclass(frozen=True)
 class RulesFile:
-    """What a file says. Within each kind, order counts."""
+    """The content of a rules file. Within each kind, order counts."""
 
     rules: tuple[Rule, ...] = ()
     maps: tuple[MapRule, ...] = ()
     views: tuple[ViewRule, ...] = ()
     tolerances: tuple[ToleranceRule, ...] = ()
     presets: tuple[str, ...] | None = None
-    """The presets to use; None where they are to be chosen by looking at the names."""
+    """The presets to use; None to choose them by the names of the dumps."""
 
 
 class RulesDocument(NamedTuple):
-    """A valid TOML document: its text, its values, and what to call it in a sentence."""
+    """A valid TOML document: its text, its values, and its name in error sentences."""
 
     path: str
     text: TomlText
@@ -84,14 +83,14 @@ class RulesDocument(NamedTuple):
         return Table(self.path, self.text, name, number, values)
 
     def known(self, *words: str) -> None:
-        """Refuse any other word at the top of the file."""
+        """Raise for any other key at the top of the file."""
         for key in self.content:
             if key not in words:
                 sentence = f"{key!r} is not known; a rules file has {nearest(key, words)}"
                 raise refusal(self.path, self.text.top(key), sentence)
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of texts, if it is there."""
+        """A list of texts, or None where the key is missing."""
         values = self.content.get(key)
         if values is None:
             return None
@@ -115,17 +114,17 @@ def _read(path: Path) -> str:
 
 
 def parse_rules(text: str, path: str) -> RulesDocument:
-    """Take a document apart, its tables not yet looked into."""
+    """Parse a document, without reading its tables."""
     try:
         return RulesDocument(path, TomlText(text), tomllib.loads(text))
     except RecursionError as error:
         raise AlignError(f"{printable(path)}: not valid TOML: lists are nested too deep") from error
-    except ValueError as error:  # tomllib's own error is one; a number of too many digits is another
-        raise AlignError(f"{printable(path)}: not valid TOML: {_with_place(str(error), text)}") from error
+    except ValueError as error:  # tomllib's own error is one; a number with too many digits is another
+        raise AlignError(f"{printable(path)}: not valid TOML: {_with_position(str(error), text)}") from error
 
 
-def _with_place(sentence: str, text: str) -> str:
-    found = _PLACE.search(sentence)
+def _with_position(sentence: str, text: str) -> str:
+    found = _POSITION.search(sentence)
     if found is None:
         return printable(sentence)
     place = TextPosition(int(found[1]), int(found[2])) if found[1] else TomlText(text).end()
@@ -133,7 +132,7 @@ def _with_place(sentence: str, text: str) -> str:
 
 
 def rules_of(parsed: RulesDocument) -> RulesFile:
-    """What a document says."""
+    """The rules of a document."""
     parsed.known(*_TABLES, "presets")
     return RulesFile(
         parsed.tables("rule", rule),
@@ -145,7 +144,7 @@ def rules_of(parsed: RulesDocument) -> RulesFile:
 
 
 def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
-    from tensordiff.align.presets import PRESETS  # presets are such documents themselves
+    from tensordiff.align.presets import PRESETS  # not at the top: presets are such documents themselves
 
     names = parsed.texts("presets")
     for name in names or ():
@@ -156,36 +155,36 @@ def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
 
 
 def write_rules_file(path: Path, wanted: RulesFile, begin: str | None = None) -> None:
-    """Make a file say this and nothing else; what it says already stays as it is written.
+    """Make a file hold these rules and no others; what it holds already stays as it is written.
 
     ``begin`` are the comment lines that a new file begins with.
     """
-    from tensordiff.align.rules.writing import changed, new_file, put  # tomlkit is needed only here
+    from tensordiff.align.rules.writing import new_file, save_text, updated_text  # tomlkit is needed only here
 
     old = _read(path) if path.exists() else begin or new_file()
-    text = changed(old, read_text(old, str(path)), wanted, str(path))
+    text = updated_text(old, read_text(old, str(path)), wanted, str(path))
     if read_text(text, str(path)) != wanted:
         raise AlignError(f"{printable(path)}: these rules cannot be written so that they read back the same")
-    put(path, text)
+    save_text(path, text)
 
 
 def rules_text(wanted: RulesFile) -> str:
-    """A new text that says this."""
-    from tensordiff.align.rules.writing import changed
+    """The text of a new file with these rules."""
+    from tensordiff.align.rules.writing import updated_text
 
-    text = changed("", RulesFile(), wanted, "rules")
+    text = updated_text("", RulesFile(), wanted, "rules")
     if read_text(text, "rules") != wanted:
         raise AlignError("these rules cannot be written so that they read back the same")
     return text
 
 
 def read_text(text: str, path: str) -> RulesFile:
-    """What a text says, were it in a file."""
+    """The rules of a text, as if it were in a file."""
     return rules_of(parse_rules(text, path))
 
 
 def append_maps(path: Path, maps: Iterable[MapRule]) -> None:
-    """Add mappings to a file, which need not be there yet; those it has already are not repeated."""
+    """Add maps to a file, new or existing; those it has already are not repeated."""
     old = read_rules_file(path) if path.exists() else RulesFile()
     new = tuple(item for item in dict.fromkeys(maps) if item not in old.maps)
     write_rules_file(path, replace(old, maps=old.maps + new))

@@ -1,7 +1,7 @@
-"""The tables of a rules file: what each may say, and how it becomes a frozen value.
+"""The tables of a rules file, ``[[rule]]``, ``[[map]]``, ``[[view]]`` and ``[[tolerance]]``, as frozen values.
 
-Strict on purpose: a word that is not understood is a mistake, and passed over it would leave undone what
-it asks for. Every refusal gives the line and column of the word or value it is about.
+Strict on purpose: a key that is not understood is a mistake, and ignoring it would silently do less than the
+user asked for. Every error gives the line and column of the key or value it is about.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tensordiff.errors import AlignError, printable
 
 @dataclass(frozen=True)
 class MapRule:
-    """An expression of the reference's entries and one of the candidate's that are the same tensor."""
+    """An expression of the reference's entries and one of the candidate's that give the same tensor."""
 
     reference: str
     candidate: str
     every: bool = True
-    """Whether a layer's number in it stands for every layer's."""
+    """Whether a layer's number in it stands for every layer."""
     on: bool = True
 
 
 @dataclass(frozen=True)
 class ViewRule:
-    """How entries are seen before they are compared, by layer and side."""
+    """A view applied to entries before they are compared, by layer and side."""
 
     match: str
     reference: str | None = None
@@ -43,7 +43,7 @@ class ViewRule:
 
 @dataclass(frozen=True)
 class ToleranceRule:
-    """What is allowed to pairs, by layer and port."""
+    """The tolerances of pairs, by layer and port."""
 
     match: str
     rel_l2: float | None = None
@@ -59,11 +59,11 @@ class ToleranceRule:
 
 
 AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
-"""What a tolerance may be given as."""
+"""The keys of a ``[[tolerance]]`` that hold a number."""
 
 
 def check_amount(name: str, value: object) -> None:
-    """Refuse a tolerance that is no number, or that lets anything pass (NaN, infinity) or nothing (below 0)."""
+    """Raise for a tolerance that is not a number, or that nothing could fail (NaN, infinity) or pass (below 0)."""
     if value is None:
         return
     try:
@@ -76,14 +76,14 @@ def check_amount(name: str, value: object) -> None:
 
 
 def check_expression(text: str, *, is_view: bool = False) -> None:
-    """Refuse text that is no expression, or no view."""
-    from tensordiff.align.expression import parse, parse_view  # a file without expressions need not load numpy
+    """Raise for text that is not an expression, or not a view."""
+    from tensordiff.align.expression import parse, parse_view  # a file without expressions needs no numpy
 
     (parse_view if is_view else parse)(text)
 
 
 class Table(NamedTuple):
-    """One table of a file, and where it stands."""
+    """One table of a file, and its position."""
 
     path: str
     text: TomlText
@@ -92,7 +92,7 @@ class Table(NamedTuple):
     values: Mapping[str, object]
 
     def wrong(self, sentence: str, key: str | None = None) -> AlignError:
-        """A refusal that points at a key, or at the table where it has no such key."""
+        """An error that points at a key, or at the table where it has no such key."""
         seen = key is not None and key in self.values
         place = (
             self.text.key(self.name, self.number, cast(str, key)) if seen else self.text.table(self.name, self.number)
@@ -100,20 +100,20 @@ class Table(NamedTuple):
         return refusal(self.path, place, f"{self.name} {self.number}{sentence}")
 
     def known(self, *keys: str) -> None:
-        """Refuse any other key."""
+        """Raise for any other key."""
         for key in self.values:
             if key not in keys:
                 raise self.wrong(f": {key!r} is not known; a {self.name} has {nearest(key, keys)}", key)
 
     def text_of(self, key: str) -> str | None:
-        """A text, if it is there."""
+        """A text, or None where the key is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise self.wrong(f": {key} is {value!r}; it is text in quotes", key)
         return value
 
     def texts(self, *keys: str) -> list[str]:
-        """Texts that must be there."""
+        """Texts whose keys are required."""
         values = [self.values.get(key) for key in keys]
         for key, value in zip(keys, values, strict=True):
             if not isinstance(value, str):
@@ -131,7 +131,7 @@ class Table(NamedTuple):
         return value
 
     def amount(self, key: str) -> float | None:
-        """A number that may be a tolerance, if it is there."""
+        """A tolerance, or None where the key is missing."""
         value = self.values.get(key)
         try:
             check_amount(key, value)
@@ -140,7 +140,7 @@ class Table(NamedTuple):
         return None if value is None else float(cast(float, value))
 
     def check(self, key: str, check: Callable[[str], None]) -> None:
-        """Refuse a text that does not pass, pointing at the character where that is known."""
+        """Raise for a text that does not pass a check, pointing at the character where it is known."""
         value = self.text_of(key)
         if value is None:
             return
@@ -156,7 +156,7 @@ class Table(NamedTuple):
 
 
 def _offset(error: AlignError) -> int | None:
-    """How far into the text a check found it wrong."""
+    """The character of the text at which a check failed, if it says so."""
     column = getattr(error, "column", None)
     if isinstance(column, int):
         return column - 1
@@ -164,7 +164,7 @@ def _offset(error: AlignError) -> int | None:
 
 
 def refusal(path: str, place: TextPosition, sentence: str) -> AlignError:
-    """A sentence about a place in a file."""
+    """An error about a position in a file."""
     return AlignError(f"{printable(path)}: {place}: {printable(sentence)}")
 
 
@@ -205,10 +205,10 @@ def view_rule(table: Table) -> ViewRule:
     table.check("match", lambda text: check_regex("match", text))
     for side in ("reference", "candidate"):
         table.check(side, lambda text: check_expression(text, is_view=True))
-    found = ViewRule(match, table.text_of("reference"), table.text_of("candidate"), table.flag("on", True))
-    if found.reference is None and found.candidate is None:
+    view = ViewRule(match, table.text_of("reference"), table.text_of("candidate"), table.flag("on", True))
+    if view.reference is None and view.candidate is None:
         raise table.wrong(" says nothing; give it 'reference' or 'candidate': a view such as \"last_token\"")
-    return found
+    return view
 
 
 def tolerance_rule(table: Table) -> ToleranceRule:
@@ -216,7 +216,7 @@ def tolerance_rule(table: Table) -> ToleranceRule:
     table.known("match", *AMOUNTS)
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))
-    found = ToleranceRule(match, *map(table.amount, AMOUNTS))
-    if found == ToleranceRule(match):
+    tolerance = ToleranceRule(match, *map(table.amount, AMOUNTS))
+    if tolerance == ToleranceRule(match):
         raise table.wrong(f" says nothing; give it one of {', '.join(AMOUNTS)}")
-    return found
+    return tolerance

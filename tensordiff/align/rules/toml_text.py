@@ -1,8 +1,8 @@
-"""Where things stand in a TOML text: lines, columns, and the stretches of its tables.
+"""Positions in a TOML text: lines, columns, and the spans of its tables.
 
-``tomllib`` gives values without places and ``tomlkit`` gives no lines, so places are looked up here, in a
-text that is known to be valid. Strings and comments are blanked out first: what looks like a header in
-one of them is none.
+``tomllib`` gives values without positions and ``tomlkit`` gives no lines, so positions are looked up here, in a
+text that is known to be valid. Strings and comments are blanked out first, so that what looks like a header in
+one of them is not taken for one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _OPAQUE = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
 )
 _HEADER = re.compile(r"^[ \t]*\[\[?[ \t]*(?P<name>[\w-]+)[^\]\n]*\]", re.MULTILINE)
-_OPENINGS = (1, 3, 4, 5)  # characters before a string's text: a quote, three quotes, and a line's end
+_OPENINGS = (1, 3, 4, 5)  # characters before a string's text: a quote, or three quotes and maybe a newline
 
 
 class TextPosition(NamedTuple):
-    """A place in a text; both count from 1."""
+    """A position in a text; both count from 1."""
 
     line: int
     column: int
@@ -30,7 +30,7 @@ class TextPosition(NamedTuple):
 
 
 class TableSpan(NamedTuple):
-    """A table of a text: from its header to the next one."""
+    """A table: from its header to the next one."""
 
     name: str
     start: int
@@ -38,7 +38,7 @@ class TableSpan(NamedTuple):
 
 
 class TomlText:
-    """A valid TOML text that can be asked where things stand."""
+    """A valid TOML text, and the positions of its tables, keys and values."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -56,7 +56,7 @@ class TomlText:
         )
 
     def is_comment(self, start: int) -> bool:
-        """Whether the line that starts here is a comment and nothing else."""
+        """Whether the line that starts here is only a comment."""
         end = self.text.find("\n", start)
         line = slice(start, len(self.text) if end < 0 else end)
         return bool(self.text[line].strip()) and not self.without_comments[line].strip()
@@ -69,23 +69,23 @@ class TomlText:
         return [TableSpan(header["name"], *edge) for header, edge in zip(headers, edges, strict=True)]
 
     def top(self, key: str) -> TextPosition:
-        """Where a table or a key at the top of the file stands first."""
+        """The first table, or top-level key, of a name."""
         starts = [table.start for table in self.tables if table.name == key]
         found = self._key(key, 0, self.tables[0].start if self.tables else len(self.text))
         return self._at(min([*starts, *([found.start("key")] if found else [])], default=0))
 
     def table(self, name: str, number: int) -> TextPosition:
-        """Where the so-many-th table of a name stands."""
-        found = self._stretch(name, number)
+        """The n-th table of a name."""
+        found = self._span(name, number)
         return self._at(found.start) if found else self.top(name)
 
     def key(self, name: str, number: int, key: str) -> TextPosition:
-        """Where a key of a table stands; the table itself where that is not to be seen."""
+        """A key of a table; the table itself where the key cannot be found."""
         found = self._key_of(name, number, key)
         return self._at(found.start("key")) if found else self.table(name, number)
 
     def inside(self, name: str, number: int, key: str, offset: int, value: str) -> TextPosition:
-        """Where a character of a text value stands; the value itself where its text is written otherwise."""
+        """A character of a text value; the value itself where it is written with escapes."""
         found = self._key_of(name, number, key)
         if found is None:
             return self.table(name, number)
@@ -93,19 +93,19 @@ class TomlText:
         return self._at(next((start + offset for start in openings), found.end()))
 
     def end(self) -> TextPosition:
-        """The place behind the last character."""
+        """The position after the last character."""
         return self._at(len(self.text))
 
-    def _stretch(self, name: str, number: int) -> TableSpan | None:
+    def _span(self, name: str, number: int) -> TableSpan | None:
         ours = [table for table in self.tables if table.name == name]
         return ours[number - 1] if number <= len(ours) else None
 
     def _key_of(self, name: str, number: int, key: str) -> re.Match[str] | None:
-        found = self._stretch(name, number)
+        found = self._span(name, number)
         return self._key(key, found.start, found.end) if found else None
 
     def _key(self, key: str, start: int, end: int) -> re.Match[str] | None:
-        # Blanked strings are spaces too: the value starts where the text has no more of them.
+        # Blanked strings are spaces too, so the value is searched in the original text.
         pattern = re.compile(rf"^[ \t]*(?P<key>{re.escape(key)})[ \t]*=", re.MULTILINE)
         if (found := pattern.search(self.blanked, start, end)) is None:
             return None

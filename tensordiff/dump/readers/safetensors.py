@@ -102,7 +102,7 @@ def read_header(path: Path) -> Header:
     if not 2 <= length <= min(MAX_HEADER_BYTES, len(buffer) - 8):
         raise BadFile(
             path,
-            f"is truncated or not a safetensors file: it raw_rows a header of {length} bytes "
+            f"is truncated or not a safetensors file: it claims a header of {length} bytes "
             f"and is itself {len(buffer)} bytes long; dump it again",
         )
     text = buffer[8 : 8 + length]
