@@ -42,7 +42,7 @@ from tensordiff.dump.lint import (
     overflows,
     zero_findings,
 )
-from tensordiff.dump.model import CallKey, Dump, Entry
+from tensordiff.dump.model import CallKey, Dump, Entry, Spec
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
 
@@ -86,7 +86,7 @@ def _coverage(alignment: Alignment) -> Iterator[Finding]:
 
 
 def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterator[Finding]:
-    """Both sides must have seen the same tokens, or every number after is about something else."""
+    """Both sides must have got the same tokens, or all numbers compare answers to different questions."""
     ids = reference.facts.get("token_ids"), candidate.facts.get("token_ids")
     if ids[0] is not None and ids[1] is not None and ids[0] != ids[1]:
         yield _tokens_differ("the manifests")
@@ -97,7 +97,7 @@ def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterat
 
 
 def _phases(alignment: Alignment) -> Iterator[Finding]:
-    """A prefill step sees all tokens of the prompt, a decode step one: the two are never the same step."""
+    """A prefill step sees all tokens of the prompt and a decode step one, so they are never the same step."""
     for pair in alignment.pairs:
         if not _is_embedding(pair, alignment):
             continue
@@ -113,11 +113,16 @@ def _phases(alignment: Alignment) -> Iterator[Finding]:
 
 def _tokens(entry: Entry) -> int | None:
     """How many tokens an embedding gave."""
+    spec = _spec(entry)
+    return math.prod(spec.shape[:-1]) if spec is not None and len(spec.shape) > 1 else None
+
+
+def _spec(entry: Entry) -> Spec | None:
+    """None for what cannot be read; it has a row of its own, which says why."""
     try:
-        shape = entry.spec.shape
+        return entry.spec
     except (DumpError, AlignError):
         return None
-    return math.prod(shape[:-1]) if len(shape) > 1 else None
 
 
 def _tokens_differ(where: str) -> Finding:
@@ -129,15 +134,11 @@ def _tokens_differ(where: str) -> Finding:
 
 
 def _is_token_ids(pair: Pair) -> bool:
-    entry = pair.reference
-    try:
-        return _is_named_as_ids(entry) and entry.spec.dtype.kind in "iu"
-    except (DumpError, AlignError):
-        return False
+    return _is_named_as_ids(pair.reference) and _is_integer(pair.reference)
 
 
 def _is_named_as_ids(entry: Entry) -> bool:
-    """What the embedding was given, or what is called ids where a model or a loader gave them."""
+    """Whether this is the input of the embedding, or is named ids."""
     if not entry.is_input:
         return _last(entry.layer) in _BARE_IDS
     if entry.port.removeprefix("input_") in _IDS:
@@ -146,7 +147,7 @@ def _is_named_as_ids(entry: Entry) -> bool:
 
 
 def _embedding(alignment: Alignment) -> Iterator[Finding]:
-    """Looking up a table rounds nothing: if it differs, the alignment or the weights are wrong."""
+    """A table look-up rounds nothing: if its output differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
         if _is_embedding(pair, alignment):
             if _same_type(pair) and not _equal(pair):
@@ -166,20 +167,18 @@ def _is_embedding(pair: Pair, alignment: Alignment) -> bool:
 
 
 def _is_table(entry: Entry, alignment: Alignment) -> bool:
-    """Whether something is nothing but a table: by its class, or because nothing lies in it, and ids go in."""
+    """Whether a layer is only a table: by its class, or because it has no parts and takes ids."""
     if entry.origin is not None and entry.origin.module_class is not None:
         return entry.origin.module_class.endswith("Embedding")
     inside = f"{entry.layer}."
     others = [pair.reference for pair in alignment.pairs]
-    takes_ids = any(other.layer == entry.layer and other.is_input and _is_whole(other) for other in others)
+    takes_ids = any(other.layer == entry.layer and other.is_input and _is_integer(other) for other in others)
     return takes_ids and not any(other.layer.startswith(inside) for other in others)
 
 
-def _is_whole(entry: Entry) -> bool:
-    try:
-        return entry.spec.dtype.kind in "iu"
-    except (DumpError, AlignError):
-        return False
+def _is_integer(entry: Entry) -> bool:
+    spec = _spec(entry)
+    return spec is not None and spec.dtype.kind in "iu"
 
 
 def _last(name: str) -> str:
@@ -187,14 +186,12 @@ def _last(name: str) -> str:
 
 
 def _same_type(pair: Pair) -> bool:
-    try:
-        return pair.reference.spec.dtype == pair.candidate.spec.dtype
-    except (DumpError, AlignError):
-        return False
+    specs = _spec(pair.reference), _spec(pair.candidate)
+    return specs[0] is not None and specs[1] is not None and specs[0].dtype == specs[1].dtype
 
 
 def _equal(pair: Pair) -> bool:
-    """Whether the values are equal; what cannot be read is for measuring to report."""
+    """Whether the values are equal; what cannot be read is reported by measuring."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except (DumpError, AlignError):
@@ -205,13 +202,18 @@ def _equal(pair: Pair) -> bool:
 
 
 def _same_bits(ref: Array, cand: Array) -> bool:
-    """Whether they are equal bit by bit, NaN included."""
-    a, b = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (ref, cand))
-    return ref.dtype == cand.dtype and bool(np.array_equal(a, b))
+    """Whether both are equal bit by bit, NaN included."""
+    return ref.dtype == cand.dtype and bool(np.array_equal(_bytes(ref), _bytes(cand)))
 
 
-_NEAR = 1e-6  # of itself: an RMS is known better than this, and other values hardly have one so near
-_APART = 1e-3  # ... and what is further off is of other values
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+# --- what the measured numbers show ---------------------------------------------------------------
+
+_NEAR = 1e-6  # relative: the RMS of equal values is within this, and that of other values hardly ever
+_APART = 1e-3  # relative: an RMS further off is certainly of other values
 
 
 class _EntryNumbers(NamedTuple):
@@ -251,7 +253,7 @@ def _numbers_of(rows: Sequence[Row], side: int) -> list[_EntryNumbers]:
 
 
 def _rms(diff: Diff, side: int) -> float:
-    """A side's own; the candidate's follows from its distance and how far it points the same way."""
+    """The RMS of a side; the candidate's follows from rel_l2 and the best-fitting factor."""
     if not side or diff.ref_rms == 0:
         return diff.rms if side else diff.ref_rms
     squared = diff.rel_l2 * diff.rel_l2 + 2 * diff.scale - 1
@@ -260,39 +262,38 @@ def _rms(diff: Diff, side: int) -> float:
     return 0.0 if diff.scale == 0 and diff.rel_l2 == 1 else math.nan
 
 
-def _value_findings(seen: list[_EntryNumbers]) -> Iterator[Finding]:
-    yield from nan_findings([(one.entry.name, one.nan) for one in seen if one.nan])
-    yield from inf_findings([(name, count) for name, count in _overflows(seen) if count])
-    zeros = (one.entry for one in seen if one.rms == 0 and not one.nan and not one.inf and is_never_zero(one.entry))
+def _value_findings(numbers: list[_EntryNumbers]) -> Iterator[Finding]:
+    yield from nan_findings([(one.entry.name, one.nan) for one in numbers if one.nan])
+    yield from inf_findings([(name, count) for name, count in _overflows(numbers) if count])
+    zeros = (one.entry for one in numbers if one.rms == 0 and not one.nan and not one.inf and is_never_zero(one.entry))
     yield from zero_findings(*by_port(entry for entry in zeros if _is_zero(entry)))
-    lying = [
-        one for one in seen if not isinstance(one.entry.stored, ComputedTensor)
-    ]  # what a block gave or got, as it did
-    yield from identical_findings(_identical(lying))
-    yield from broken_chain_findings(_breaks(lying))
+    # An expression is not what a block took or gave.
+    stored = [one for one in numbers if not isinstance(one.entry.stored, ComputedTensor)]
+    yield from identical_findings(_identical(stored))
+    yield from broken_chain_findings(_breaks(stored))
 
 
-def _overflows(seen: Sequence[_EntryNumbers]) -> Iterator[tuple[str, int]]:
-    """How many +inf the first that hold infinities have: the numbers do not tell them from a mask's -inf."""
-    for one in islice((one for one in seen if one.inf and "mask" not in one.entry.name.lower()), SHOWN):
+def _overflows(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, int]]:
+    """How many +inf the first entries with infinities hold: the numbers do not tell them from a mask's -inf."""
+    for one in islice((one for one in numbers if one.inf and "mask" not in one.entry.name.lower()), SHOWN):
         yield one.entry.name, sum(map(overflows, chunks(one.entry.read())))
 
 
 def _is_zero(entry: Entry) -> bool:
-    """Whether all is zero indeed, and not only too small to be squared."""
+    """Whether all values are zero, and not only too small to be squared."""
     return not any(part.any() for part in chunks(entry.read()))
 
 
-def _identical(seen: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
-    """Entries of several blocks that have one RMS, and then the same bytes; no more than a few are looked up."""
-    alike = (run for group in _kin(seen) for near in _runs(group) for run in _parts(near))
+def _identical(numbers: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
+    """Entries of several blocks with the same bytes; only those with the same RMS are read, and only a few."""
+    alike = (run for group in _by_last_name(numbers) for near in _runs(group) for run in _parts(near))
     return islice((names for run in alike if len(names := _same(run)) > 1), SHOWN + 1)
 
 
-def _kin(seen: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
-    """Outputs by the last part of their names: quicker told than all that ``block_part`` asks."""
+def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
+    """Outputs grouped by the last part of their names, which is quicker than ``block_part``."""
     groups: dict[tuple[str, str], list[_EntryNumbers]] = defaultdict(list)
-    for one in seen:
+    for one in numbers:
         if 0 < one.rms < math.inf and not one.entry.is_input:
             last = one.entry.layer.rpartition(".")[2]
             groups["" if last.isdigit() else last, one.entry.port].append(one)
@@ -300,7 +301,7 @@ def _kin(seen: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
 
 
 def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
-    """Those whose RMS lie next to each other, more than one of them, in the order of execution."""
+    """Runs of entries with nearly the same RMS, in execution order."""
     ranked = sorted(range(len(group)), key=lambda k: group[k].rms)
     cuts = [at for at, (a, b) in enumerate(pairwise(ranked), 1) if group[b].rms > group[a].rms * (1 + _NEAR)]
     for begin, end in pairwise((0, *cuts, len(ranked))):
@@ -309,7 +310,7 @@ def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
 
 
 def _parts(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
-    """Those that are one part of several blocks."""
+    """Entries that are the same part of several blocks."""
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     for one in near:
         if (place := block_part(one.entry)) is not None:
@@ -318,7 +319,7 @@ def _parts(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
 
 
 def _same(run: Sequence[Entry]) -> list[str]:
-    """The first and all that hold its bytes; nothing where it is one value all over."""
+    """The first entry and all with the same bytes; nothing where it holds one value everywhere."""
     first, *others = run
     flat = first.read().reshape(-1)
     if all((part == flat[0]).all() for part in chunks(flat)):
@@ -331,18 +332,14 @@ def _have_same_bytes(one: Entry, other: Entry) -> bool:
     return all(np.array_equal(_bytes(a), _bytes(b)) for a, b in parts)
 
 
-def _bytes(part: Array) -> Array:
-    return np.ascontiguousarray(part).view(np.uint8)
-
-
-def _breaks(seen: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
-    """Blocks that got nothing of the RMS that the one before gave, in that shape."""
+def _breaks(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
+    """Blocks without any input that has the shape and RMS of the output of the block before."""
     got: dict[CallKey, list[_EntryNumbers]] = defaultdict(list)
-    for one in seen:
+    for one in numbers:
         if one.entry.is_input and (place := call_of_block_before(one.entry))[0]:
             got[place].append(one)
     layers = {layer for layer, _, _ in got}
-    outputs = (one for one in seen if one.entry.layer in layers and one.entry.port in ("output", "output_0"))
+    outputs = (one for one in numbers if one.entry.layer in layers and one.entry.port in ("output", "output_0"))
     for gave in outputs:
         given = [one for one in got[gave.entry.call_key] if one.entry.spec == gave.entry.spec]
         if given and all(abs(one.rms - gave.rms) > _APART * max(one.rms, gave.rms) for one in given):

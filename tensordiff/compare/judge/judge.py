@@ -15,7 +15,7 @@ import numpy as np
 from tensordiff.align.match import Pair
 from tensordiff.align.views import Views
 from tensordiff.compare.judge.excuses import between_parts, even_error, is_same_mask, token_errors
-from tensordiff.compare.judge.routes import Flips, judge_routes
+from tensordiff.compare.judge.routes import RouteFlips, judge_routes
 from tensordiff.compare.judge.upstream_error import UpstreamError
 from tensordiff.compare.judge.verdict import (
     GROWTH,
@@ -55,7 +55,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.upstream = UpstreamError()
-        self.flips: Flips | None = None
+        self.flips: RouteFlips | None = None
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
@@ -116,18 +116,18 @@ class Judge:
         if self.flips is None or not self.flips.concerns(row.pair):
             return row.verdict
         if row.is_exact:
-            return Verdict("drifts", f"{row.verdict.why}: {self.flips.told}")
-        sides = self.flips.where_they_agree(row.pair)
+            return Verdict("drifts", f"{row.verdict.why}: {self.flips.summary}")
+        sides = self.flips.values_where_equal(row.pair)
         return row.verdict if sides is None else self._where_routes_agree(measured, self.flips, measure(*sides))
 
-    def _where_routes_agree(self, measured: Measurement, flips: Flips, part: Diff) -> Verdict:
+    def _where_routes_agree(self, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
         carried = self.upstream.carried_into(measured.pair)
         alone = judge_diff(part, measured.dtypes, carried, Limits(), None, self.upstream.worst_agreeing)
         if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
-            return Verdict("drifts", f"{flips.told}, and its rows, one a token and expert, stand in another order")
+            return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
         if alone.name == "diverges":
-            return Verdict("diverges", f"{alone.why} where the routes agree; {flips.told}")
-        return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.told}; the others {part.rel_l2:.1e}")
+            return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
+        return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}; the others {part.rel_l2:.1e}")
 
     def _unless_downcast(self, row: Row, measured: Measurement) -> Row:
         """A candidate of fewer bits cannot be nearer than the reference cast to its type, which is measured here."""

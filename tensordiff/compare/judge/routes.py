@@ -30,7 +30,7 @@ _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
-class Flips(NamedTuple):
+class RouteFlips(NamedTuple):
     """The routes of one layer and step, of which some differ."""
 
     router: str
@@ -45,7 +45,7 @@ class Flips(NamedTuple):
         return len(self.flipped)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """How many tokens took other experts, for a sentence."""
         if not self.flipped.any():
             return "some tokens took the same experts in another order"
@@ -57,7 +57,7 @@ class Flips(NamedTuple):
         inside = not mixture or layer == mixture or layer.startswith(f"{mixture}.")
         return pair.reference.step == self.step and (inside or mixture.startswith(f"{layer}."))
 
-    def where_they_agree(self, pair: Pair) -> tuple[Array, Array] | None:
+    def values_where_equal(self, pair: Pair) -> tuple[Array, Array] | None:
         """Both sides of a pair for the tokens that took the same experts; None if its rows are not tokens."""
         sides = values_of(pair)
         if sides is None or self.flipped.all():
@@ -89,14 +89,14 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
     return {(int(at) // each, int(flat[at])): row for row, at in enumerate(order)}
 
 
-def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, Flips | None] | None:
+def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, RouteFlips | None] | None:
     """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not."""
     taken = values_of(row.pair)
     if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
         return None
     ref, cand = (_by_token(side).astype(np.int64) for side in taken)
     flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
-    flips = Flips(row.pair.reference.layer, row.pair.reference.step, (ref, cand), flipped)
+    flips = RouteFlips(row.pair.reference.layer, row.pair.reference.step, (ref, cand), flipped)
     if not flipped.any():
         is_choice = _are_sets(ref) and (is_router(row.pair) or _logits(row, before, ref, cand) is not None)
         return (Verdict("agrees", "the same experts, in another order"), flips) if is_choice else None
@@ -104,7 +104,7 @@ def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, Flips | None
     return None if logits is None else _by_logits(flips, *logits)
 
 
-def _by_logits(flips: Flips, of_ref: Array, of_cand: Array) -> tuple[Verdict, Flips | None]:
+def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdict, RouteFlips | None]:
     """The verdict on routes that differ, by the logits of each side."""
     (ref, cand), flipped = flips.routes, flips.flipped
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
@@ -113,7 +113,7 @@ def _by_logits(flips: Flips, of_ref: Array, of_cand: Array) -> tuple[Verdict, Fl
     if not _are_best(cand, of_cand)[flipped].all():
         return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
     gap = float(_gap(ref, cand, of_ref)[flipped].max())
-    return Verdict("drifts", f"{flips.told}: {gap:.1e} of the router's logits decides"), flips
+    return Verdict("drifts", f"{flips.summary}: {gap:.1e} of the router's logits decides"), flips
 
 
 def is_router(pair: Pair) -> bool:

@@ -78,7 +78,7 @@ class DtypePlan(NamedTuple):
     """... and large ones: 16-bit values tie in nearly every block, and telling ties apart would double the time."""
 
     def options(self, elements: int, tolerance: Tolerance | None) -> PassOptions:
-        """How a pair of so many elements is measured."""
+        """The options for a pair of this many elements; None takes the usual tolerance of the types."""
         usual = self.usual if elements < _TIES_SPLIT_BELOW else self.usual_of_large
         return usual if tolerance is None else usual._replace(tolerance=tolerance)
 

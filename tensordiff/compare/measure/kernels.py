@@ -76,7 +76,7 @@ _strict = njit(nogil=True, cache=True, error_model="numpy")
 
 @_strict  # type: ignore[untyped-decorator]
 def _place(index: Any) -> Any:
-    """An index that cannot be negative: Python's count from the end would cost a branch an element."""
+    """An index that cannot be negative: negative indices would cost a branch per element."""
     return np.uint64(index)
 
 
@@ -244,8 +244,8 @@ def _scan_bucket(
 def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any) -> None:
     """Take a part of a pair, which begins at ``offset``, into the sums. The whole pair has so many elements.
 
-    ``near`` is the tolerance a hair under, atol and rtol, and the sum of squares under which the tensors' precision no
-    longer carries them. ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
+    ``near`` is atol and rtol slightly below the tolerance, and the sum of squares below which the tensors' precision
+    no longer carries it. ``splits_ties`` asks for the largest even among errors that are equal to float32 rounding.
     """
     under, vanishing = (near[0], near[1]), near[2]
     row = np.empty(WIDTH)

@@ -173,7 +173,7 @@ def _like(dtype: DType) -> Array:
 @lru_cache(maxsize=256)
 def _bounds(tolerance: Tolerance, wide: bool) -> tuple[Array, Array]:
     """The tolerance; and, in the tensors' precision, a bound just below it and the smallest sum of squares to trust."""
-    real, hair, vanishing = ("f8", 4e-15, 1e-290) if wide else ("f4", 1e-6, 1e-34)
+    real, slack, vanishing = ("f8", 4e-15, 1e-290) if wide else ("f4", 1e-6, 1e-34)
     least = np.finfo(real).smallest_subnormal  # with 0, equal elements would count as nearly outside
-    under = [max(tolerance.atol * (1 - hair), least), tolerance.rtol * (1 - hair)]
+    under = [max(tolerance.atol * (1 - slack), least), tolerance.rtol * (1 - slack)]
     return np.array([tolerance.atol, tolerance.rtol], np.float64), np.array([*under, vanishing], real)
