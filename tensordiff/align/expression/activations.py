@@ -1,9 +1,9 @@
 """Activations on numpy arrays of float32 and float64, each accurate in the tails too.
 
-numpy has no error function. Ours is ``exp(-t*t)`` times a smooth rest, which a polynomial in
-``(t - 3) / (t + 3)`` follows to within float64's rounding; the polynomial is fitted once, when first
-needed, to the standard library's ``erfc``. Written as ``1 + tanh`` or ``1 + erf``, gelu would lose
-all its digits where x is well below zero; as a sigmoid and as ``erfc`` it keeps them.
+numpy has no error function. Ours is ``exp(-t*t)`` times a smooth factor, which a polynomial in ``(t - 3) / (t + 3)``
+approximates to within float64's rounding; the polynomial is fitted once, when first needed, to the standard
+library's ``erfc``. Written as ``1 + tanh`` or ``1 + erf``, gelu would lose all its digits where x is well below
+zero; as a sigmoid and as ``erfc`` it keeps them.
 """
 
 from __future__ import annotations

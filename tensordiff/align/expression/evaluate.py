@@ -1,7 +1,7 @@
-"""Do: an expression worked out with numpy.
+"""Evaluating an expression with numpy.
 
-Each call is planned on what is really there before it is done, so numpy is never asked for what it
-would refuse. Functions that only change the layout give views of what was read, wherever numpy can.
+Each call is planned on the arrays that are really there before it is computed, so numpy is never asked for what it
+would refuse. Functions that only change the layout return views of what was read, wherever numpy can.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tensordiff.align.expression.tree import Call, Expression, fold
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Spec
 
-Read = Callable[[str], Array]
-_Do = Callable[..., Array]
+ReadEntry = Callable[[str], Array]
+_Evaluator = Callable[..., Array]
 """Takes the call, the spec planned for it and its tensors."""
 
 
-def evaluate(expression: Expression, read: Read) -> Array:
-    """The values of an expression; ``read`` gives those of an entry, and is asked once for each."""
+def evaluate(expression: Expression, read: ReadEntry) -> Array:
+    """The values of an expression; ``read`` returns those of an entry and is called once for each."""
     read_once = cache(read)
     return fold(expression, lambda name: read_once(name.text), _apply)
 
@@ -31,7 +31,7 @@ def evaluate(expression: Expression, read: Read) -> Array:
 def _apply(call: Call, tensors: tuple[Array, ...]) -> Array:
     after = plan_call(call, tuple(Spec(tensor.shape, tensor.dtype) for tensor in tensors))
     try:
-        with np.errstate(all="ignore"):  # inf and NaN are answers here, not accidents
+        with np.errstate(all="ignore"):  # inf and NaN are results here
             return EVALUATORS[call.function](call, after, *tensors)
     except MemoryError as error:
         raise call.wrong(f"there is no memory for {after.nbytes} bytes more") from error
@@ -89,8 +89,8 @@ def _deinterleave(_: Call, after: Spec, x: Array) -> Array:
     return np.swapaxes(neighbours, -1, -2).reshape(after.shape)
 
 
-def _elementwise(combine: Callable[[Array, Array], Array]) -> _Do:
-    """A function of two tensors, or of the first two and then each that follows."""
+def _elementwise(combine: Callable[[Array, Array], Array]) -> _Evaluator:
+    """A function of two tensors, applied from the left to any number of them."""
 
     def do(_: Call, after: Spec, *tensors: Array) -> Array:
         return np.asarray(reduce(combine, (tensor.astype(after.dtype, copy=False) for tensor in tensors)))
@@ -98,7 +98,7 @@ def _elementwise(combine: Callable[[Array, Array], Array]) -> _Do:
     return do
 
 
-def _activation(function: Callable[[Array], Array]) -> _Do:
+def _activation(function: Callable[[Array], Array]) -> _Evaluator:
     def do(_: Call, after: Spec, x: Array) -> Array:
         return np.asarray(function(x.astype(after.dtype, copy=False)), dtype=after.dtype)
 
@@ -113,7 +113,7 @@ def _cast(call: Call, after: Spec, x: Array) -> Array:
     if not is_float(after.dtype) and x.size:
         _must_fit(call, after, x)
     if is_float(x.dtype) and x.dtype != after.dtype:
-        x = x.astype(computed_in(x.dtype), copy=False)  # exact; between narrow types numpy has not every way
+        x = x.astype(computed_in(x.dtype), copy=False)  # exact; numpy cannot cast between all narrow types
     return x.astype(after.dtype, copy=False)
 
 
@@ -124,7 +124,7 @@ def _must_fit(call: Call, after: Spec, x: Array) -> None:
             raise call.wrong(f"{value} does not fit {after.dtype.name}", option=0)
 
 
-EVALUATORS: dict[str, _Do] = {
+EVALUATORS: dict[str, _Evaluator] = {
     "cat": _cat,
     "squeeze": _reshape,
     "unsqueeze": _reshape,

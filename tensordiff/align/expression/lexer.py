@@ -1,15 +1,12 @@
-"""Where in a text a token stands, and the one error of this package, which points at it.
+"""The vocabulary of the language: its error, its functions, and the tokens of a text.
 
-The functions of the language: what each takes and what it is for.
+``FUNCTIONS`` says what each function takes; what it does to a shape is in ``plan``, what it does to values in
+``evaluate``, and all three tables have the same keys. A function takes tensors first, then options: whole numbers,
+numbers, an element type.
 
-A function takes tensors first, then options: whole numbers, numbers, an element type. What they do
-to a shape is in ``plan``, what they do to values in ``do``; all three tables have the same keys.
-
-Text to tokens: words, quoted names, and the few marks between them.
-
-A word is a function, a number, or an entry's name; which one is for ``parse`` to say. Names keep
-their dots, brackets, slashes, ports and placeholders; ``(2)`` belongs to a name when it counts a
-call, so ``lm_head(2)-output`` is one word and ``token(2)`` is a function and what follows.
+A word is a function, a number or an entry's name; ``parse`` tells which. Names keep their dots, brackets, slashes,
+ports and placeholders. ``(2)`` belongs to a name when it counts a call, so ``lm_head(2)-output`` is one word, while
+``token(2)`` is a function and its argument.
 """
 
 from __future__ import annotations
@@ -20,11 +17,11 @@ from typing import Literal, NamedTuple
 
 from tensordiff.errors import AlignError, printable
 
-_BEFORE, _AFTER = 60, 40  # characters shown around the token: a long text must not hide its caret
+_BEFORE, _AFTER = 60, 40  # characters shown around the token, so that a long text does not hide the caret
 
 
 class SourceSpan(NamedTuple):
-    """A token's stretch of a text."""
+    """Where a token stands in a text."""
 
     text: str
     start: int
@@ -43,14 +40,14 @@ class SourceSpan(NamedTuple):
 class ExpressionError(AlignError):
     """An expression cannot be read, or does not fit the tensors it names."""
 
-    def __init__(self, sentence: str, place: SourceSpan | None) -> None:
-        self.sentence, self.place = printable(sentence), place
-        super().__init__(self.sentence if place is None else f"{self.sentence}\n{place.pointed_at()}")
+    def __init__(self, sentence: str, span: SourceSpan | None) -> None:
+        self.sentence, self.span = printable(sentence), span
+        super().__init__(self.sentence if span is None else f"{self.sentence}\n{span.pointed_at()}")
 
     @property
     def column(self) -> int | None:
         """Where the token starts, counted from 1; None where the expression was never a text."""
-        return None if self.place is None else self.place.start + 1
+        return None if self.span is None else self.span.start + 1
 
 
 Option = int | float | str | None
@@ -65,7 +62,7 @@ class Parameter(NamedTuple):
     required: bool = True
     default: Option = None
     by_name: bool = False
-    """Whether canonical text names it: ``axis=0``."""
+    """Whether it is written by name: ``axis=0``."""
 
 
 class Function(NamedTuple):
@@ -77,11 +74,11 @@ class Function(NamedTuple):
     """Whether any number of tensors may follow; options are then given by name."""
     parameters: tuple[Parameter, ...] = ()
     rest: str | None = None
-    """What the whole numbers are that follow in any number, where they may."""
+    """What any number of further whole numbers mean, where they are allowed."""
 
     @property
     def is_view(self) -> bool:
-        """Whether it can stand in a chain: one tensor in, one out."""
+        """Whether it can be a step of a view: one tensor in, one out."""
         return self.tensors == 1 and not self.more_tensors
 
 
@@ -126,7 +123,7 @@ FUNCTIONS: dict[str, Function] = {
 
 TokenKind = Literal["word", "quoted", "(", ")", ",", "=", "|", "end"]
 
-MOST_CHARACTERS = 32_768
+MAX_CHARACTERS = 32_768
 _PLAIN = r"(?:[\w.\[\]/:+-]|\{[ijk]\})"
 _WORD = re.compile(rf"{_PLAIN}+")
 _CALLED_WORD = re.compile(rf"{_PLAIN}+(?:\([0-9]{{1,9}}\){_PLAIN}*)*")
@@ -141,7 +138,7 @@ class Token(NamedTuple):
 
     kind: TokenKind
     text: str
-    place: SourceSpan
+    span: SourceSpan
 
     @property
     def is_number(self) -> bool:
@@ -153,10 +150,10 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """Cut a text into tokens; the last one is its end."""
-    if len(text) > MOST_CHARACTERS:
-        place = SourceSpan(text, MOST_CHARACTERS)
-        raise ExpressionError(f"an expression has at most {MOST_CHARACTERS} characters, not {len(text)}", place)
+    """Split a text into tokens; the last one is its end."""
+    if len(text) > MAX_CHARACTERS:
+        span = SourceSpan(text, MAX_CHARACTERS)
+        raise ExpressionError(f"an expression has at most {MAX_CHARACTERS} characters, not {len(text)}", span)
     return list(_tokens(text))
 
 
@@ -165,7 +162,7 @@ def _tokens(text: str) -> Iterator[Token]:
     while position < len(text):
         token = _token(text, position)
         yield token
-        position = _after_space(text, position + token.place.length)
+        position = _after_space(text, position + token.span.length)
     yield Token("end", "", SourceSpan(text, len(text)))
 
 
@@ -181,12 +178,12 @@ def _token(text: str, start: int) -> Token:
         return _quoted(text, start)
     word = _word(text, start)
     if not word:
-        raise ExpressionError(_strange(text[start]), SourceSpan(text, start))
+        raise ExpressionError(_unexpected(text[start]), SourceSpan(text, start))
     return Token("word", word, SourceSpan(text, start, len(word)))
 
 
 def _word(text: str, start: int) -> str:
-    """A whole word. A function's name ends before its parenthesis, any other may count a call."""
+    """A whole word. A function's name ends before its parenthesis; any other may contain a call number."""
     plain, called = _WORD.match(text, start), _CALLED_WORD.match(text, start)
     if plain is None or called is None:
         return ""
@@ -197,13 +194,13 @@ def _quoted(text: str, start: int) -> Token:
     found = _QUOTED.match(text, start)
     if found is None:
         raise ExpressionError("this quote is never closed", SourceSpan(text, start))
-    place = SourceSpan(text, start, found.end() - start)
+    span = SourceSpan(text, start, found.end() - start)
     if not found["inside"]:
-        raise ExpressionError("an entry's name cannot be empty", place)
-    return Token("quoted", re.sub(r"\\(.)", r"\1", found["inside"], flags=re.DOTALL), place)
+        raise ExpressionError("an entry's name cannot be empty", span)
+    return Token("quoted", re.sub(r"\\(.)", r"\1", found["inside"], flags=re.DOTALL), span)
 
 
-def _strange(character: str) -> str:
+def _unexpected(character: str) -> str:
     if character in "{}":
         return "a placeholder is {i}, {j} or {k}; a name with other braces needs double quotes"
     return f"{character!r} means nothing here; a name with such characters needs double quotes"
@@ -215,7 +212,7 @@ def is_number(word: str) -> bool:
 
 
 def written_name(name: str) -> str:
-    """A name so that it reads back as that name: bare where it can be, else in double quotes."""
+    """A name as it is written in an expression: bare where it can be, else in double quotes."""
     if name and _word(name, 0) == name and not is_number(name):
         return name
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,7 +1,4 @@
-"""The options of one function: tokens to values, each of the kind its parameter asks for.
-
-Parse: tokens to a tree. Nothing about shapes is known here, only what each function takes.
-"""
+"""Parsing: tokens to a tree. Only what each function takes is known here, nothing of shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from tensordiff.align.expression.lexer import (
 from tensordiff.align.expression.tree import HERE, Call, Expression, Name
 from tensordiff.dump.dtypes import DTYPES
 
-_INT = re.compile(r"[+-]?[0-9]{1,18}")  # what fits 64 bits; sizes beyond that are no sizes
+_INT = re.compile(r"[+-]?[0-9]{1,18}")  # what fits into 64 bits
 _KINDS: dict[ParameterKind, str] = {
     "int": "a whole number",
     "int or none": "a whole number or none",
@@ -37,30 +34,30 @@ Values = tuple[tuple[Option, ...], tuple[SourceSpan | None, ...]]
 
 
 class OptionTokens(NamedTuple):
-    """The option tokens of one call."""
+    """The tokens of one call's options."""
 
     positional: list[Token]
     named: list[tuple[Token, Token]]
 
 
 def options(head: Token, given: OptionTokens) -> Values:
-    """A value for every option that a function has, and where each was written."""
+    """A value for every option of a function, and where each was written."""
     function = FUNCTIONS[head.text]
     if function.rest is not None:
         return _rest(head, function.rest, given)
     tokens = _by_parameter(head, function.parameters, given)
     values = tuple(_value_or_default(head, p, tokens.get(p.name)) for p in function.parameters)
-    return values, tuple(tokens[p.name].place if p.name in tokens else None for p in function.parameters)
+    return values, tuple(tokens[p.name].span if p.name in tokens else None for p in function.parameters)
 
 
 def _rest(head: Token, what: str, given: OptionTokens) -> Values:
     if given.named:
         name = given.named[0][0]
-        raise ExpressionError(f"{head.text} has no option {name}", name.place)
+        raise ExpressionError(f"{head.text} has no option {name}", name.span)
     if not given.positional:
-        raise ExpressionError(f"{head.text} takes at least one {what}", head.place)
+        raise ExpressionError(f"{head.text} takes at least one {what}", head.span)
     parameter = Parameter(what)
-    return tuple(_value(head, parameter, t) for t in given.positional), tuple(t.place for t in given.positional)
+    return tuple(_value(head, parameter, t) for t in given.positional), tuple(t.span for t in given.positional)
 
 
 def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: OptionTokens) -> dict[str, Token]:
@@ -68,14 +65,14 @@ def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: OptionT
         extra = given.positional[len(parameters)]
         hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
         sentence = f"{head.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
-        raise ExpressionError(sentence, extra.place)
+        raise ExpressionError(sentence, extra.span)
     found = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
     known = [p.name for p in parameters]
     for name, value in given.named:
         if name.text not in known:
-            raise ExpressionError(f"{head.text} takes {_listed(parameters)}, and has no option {name}", name.place)
+            raise ExpressionError(f"{head.text} takes {_listed(parameters)}, and has no option {name}", name.span)
         if name.text in found:
-            raise ExpressionError(f"{head.text}: {name.text} is given twice", name.place)
+            raise ExpressionError(f"{head.text}: {name.text} is given twice", name.span)
         found[name.text] = value
     return found
 
@@ -89,7 +86,7 @@ def _value_or_default(head: Token, parameter: Parameter, token: Token | None) ->
     if token is not None:
         return _value(head, parameter, token)
     if parameter.required:
-        raise ExpressionError(f"{head.text} needs {parameter.name}: {_KINDS[parameter.kind]}", head.place)
+        raise ExpressionError(f"{head.text} needs {parameter.name}: {_KINDS[parameter.kind]}", head.span)
     return parameter.default
 
 
@@ -100,7 +97,7 @@ def _value(head: Token, parameter: Parameter, token: Token) -> Option:
         close = difflib.get_close_matches(token.text[:64], DTYPES, 1) if parameter.kind == "dtype" else []
         hint = f"; did you mean {close[0]}?" if close else ""
         sentence = f"{head.text}: {parameter.name} is {_KINDS[parameter.kind]}, and {token} is not{hint}"
-        raise ExpressionError(sentence, token.place) from None
+        raise ExpressionError(sentence, token.span) from None
 
 
 def _read(kind: ParameterKind, token: Token) -> Option:
@@ -115,12 +112,12 @@ def _read(kind: ParameterKind, token: Token) -> Option:
     raise ValueError(kind)
 
 
-MOST_NESTED = 32
+MAX_DEPTH = 32
 
 
 def parse(text: str) -> Expression:
-    """Read an expression: a name, or a function of names and other functions."""
-    reader = _Reader(tokens(text))
+    """Parse an expression: a name, or a function of names and other functions."""
+    reader = _TokenReader(tokens(text))
     expression = _expression(reader, 1)
     if reader.at("|"):
         raise reader.wrong("'|' joins the steps of a view; in an expression functions are nested, as in f(g(x))")
@@ -129,19 +126,19 @@ def parse(text: str) -> Expression:
 
 
 def parse_view(text: str) -> Expression:
-    """Read a view: steps joined by ``|``, each a function and its options parted by spaces."""
-    reader = _Reader(tokens(text))
+    """Parse a view: steps joined by ``|``, each a function and its options separated by spaces."""
+    reader = _TokenReader(tokens(text))
     view: Expression = HERE
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_DEPTH):
         view = _step(reader, view)
         if reader.at("end"):
             return view
         reader.take("|", "another step comes after '|'")
-    raise reader.wrong(f"a view has at most {MOST_NESTED} steps")
+    raise reader.wrong(f"a view has at most {MAX_DEPTH} steps")
 
 
-class _Reader:
-    """A cursor over tokens. It stops at the end, which is a token too."""
+class _TokenReader:
+    """A cursor over tokens. It stays at the last one, which is the end."""
 
     def __init__(self, all_tokens: Sequence[Token]) -> None:
         self._tokens, self._position = all_tokens, 0
@@ -151,7 +148,7 @@ class _Reader:
         return self._tokens[self._position]
 
     def at(self, *kinds: TokenKind, ahead: int = 0) -> bool:
-        """Whether a token of one of these kinds comes next, or so many tokens ahead."""
+        """Whether the next token, or the one ``ahead`` of it, is of one of these kinds."""
         return self._tokens[min(self._position + ahead, len(self._tokens) - 1)].kind in kinds
 
     def take(self, kind: TokenKind, expected: str) -> Token:
@@ -162,33 +159,33 @@ class _Reader:
         return token
 
     def wrong(self, sentence: str) -> ExpressionError:
-        return ExpressionError(sentence, self.next.place)
+        return ExpressionError(sentence, self.next.span)
 
 
-def _expression(reader: _Reader, depth: int) -> Expression:
-    if depth > MOST_NESTED:
-        raise reader.wrong(f"functions are nested more than {MOST_NESTED} deep")
+def _expression(reader: _TokenReader, depth: int) -> Expression:
+    if depth > MAX_DEPTH:
+        raise reader.wrong(f"functions are nested more than {MAX_DEPTH} deep")
     if reader.at("word") and reader.at("(", ahead=1):
         return _call(reader, depth)
     if reader.next.is_number:
         raise reader.wrong(f'a tensor is expected, not a number; if an entry is called so, write "{reader.next.text}"')
     kind: TokenKind = "quoted" if reader.at("quoted") else "word"
     token = reader.take(kind, "a tensor is expected: an entry's name or a function")
-    return Name(token.text, token.place)
+    return Name(token.text, token.span)
 
 
-def _call(reader: _Reader, depth: int) -> Call:
+def _call(reader: _TokenReader, depth: int) -> Call:
     head = reader.take("word", "a function is expected")
     function = _function(head)
     tensors, given = _arguments(reader, function, depth)
     if len(tensors) < function.tensors:
         wanted = f"{'at least ' * function.more_tensors}{function.tensors} tensor{'s' * (function.tensors > 1)}"
-        raise ExpressionError(f"{head.text} takes {wanted}, and got {len(tensors)}", head.place)
-    values, places = options(head, given)
-    return Call(head.text, tuple(tensors), values, head.place, places)
+        raise ExpressionError(f"{head.text} takes {wanted}, and got {len(tensors)}", head.span)
+    values, spans = options(head, given)
+    return Call(head.text, tuple(tensors), values, head.span, spans)
 
 
-def _arguments(reader: _Reader, function: Function, depth: int) -> tuple[list[Expression], OptionTokens]:
+def _arguments(reader: _TokenReader, function: Function, depth: int) -> tuple[list[Expression], OptionTokens]:
     tensors: list[Expression] = []
     given = OptionTokens([], [])
     reader.take("(", "'(' is expected")
@@ -205,13 +202,13 @@ def _arguments(reader: _Reader, function: Function, depth: int) -> tuple[list[Ex
     return tensors, given
 
 
-def _no_bare_option(reader: _Reader, function: Function) -> None:
+def _no_bare_option(reader: _TokenReader, function: Function) -> None:
     if function.more_tensors and function.parameters and reader.next.is_number:
         option = f"{function.parameters[0].name}={reader.next.text}"
         raise reader.wrong(f"a tensor is expected, not a number; an option is given by name here: {option}")
 
 
-def _option(reader: _Reader, given: OptionTokens) -> None:
+def _option(reader: _TokenReader, given: OptionTokens) -> None:
     """A value, or a name and its value."""
     if not reader.at("=", ahead=1):
         given.positional.append(reader.take("word", "an option is expected"))
@@ -221,19 +218,19 @@ def _option(reader: _Reader, given: OptionTokens) -> None:
     given.named.append((name, reader.take("word", "an option's value is expected after '='")))
 
 
-def _step(reader: _Reader, view: Expression) -> Call:
+def _step(reader: _TokenReader, view: Expression) -> Call:
     """A function and its options up to the next ``|``, applied to the steps before it."""
     head = reader.take("word", "a step of a view is a function")
     if not _function(head).is_view:
         sentence = f"{head.text} takes more than one tensor, and a view has only the entry at hand"
-        raise ExpressionError(sentence, head.place)
+        raise ExpressionError(sentence, head.span)
     if reader.at("("):
         raise reader.wrong("in a view options follow by spaces, as in 'squeeze 0', not in parentheses")
     given = OptionTokens([], [])
     while not reader.at("|", "end"):
         _option(reader, given)
-    values, places = options(head, given)
-    return Call(head.text, (view,), values, head.place, places)
+    values, spans = options(head, given)
+    return Call(head.text, (view,), values, head.span, spans)
 
 
 def _function(head: Token) -> Function:
@@ -241,4 +238,4 @@ def _function(head: Token) -> Function:
         return FUNCTIONS[head.text]
     close = difflib.get_close_matches(head.text[:64], FUNCTIONS, 1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FUNCTIONS)}"
-    raise ExpressionError(f"{head} is not a function; {hint}", head.place)
+    raise ExpressionError(f"{head} is not a function; {hint}", head.span)

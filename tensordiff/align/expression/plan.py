@@ -1,18 +1,10 @@
-"""What the shape rules share: showing a shape, and reading an axis or another whole number of a call.
+"""Planning: the shape and dtype that an expression gives, from headers alone.
 
-Shape and dtype rules of the functions that compute.
-
-Floats narrower than 32 bits are computed with in float32 and stay so: rounding a sum back to
-bfloat16 would add an error that neither run has made. Integers and booleans must be cast first, so
-that no overflow can pass for a value.
-
-Shape rules of the functions that only lay the same elements out anew. None changes a dtype.
-
-Plan: what shape and dtype an expression gives, from headers alone.
-
-Every way in which tensors do not fit a function is found here, so ``do`` has nothing left to check.
-A shape rule takes the call and what its tensors are; the rules themselves are in ``layout_plan``
-and ``arithmetic_plan``.
+Every way in which tensors do not fit a function is found here, so that ``evaluate`` has nothing left to check.
+Each function has a shape rule, which takes the call and the specs of its tensors. Layout functions keep the dtype.
+Arithmetic computes floats narrower than 32 bits in float32 and leaves the result there: rounding a sum back to
+bfloat16 would add an error that neither run has made. Integers and booleans must be cast first, so that an
+overflow cannot pass for a value.
 """
 
 from __future__ import annotations
@@ -30,7 +22,7 @@ from tensordiff.dump.model import Spec
 
 Shape = tuple[int, ...]
 ShapeRule = Callable[..., Spec]
-"""Takes the call and one spec a tensor, gives the spec of the result or raises ``call.wrong``."""
+"""Takes the call and the spec of each tensor; returns the spec of the result or raises ``call.wrong``."""
 
 
 def shown(shape: Shape) -> str:
@@ -39,7 +31,7 @@ def shown(shape: Shape) -> str:
 
 
 def whole(call: Call, option: int) -> int:
-    """An option that is a whole number: parsing has seen to it."""
+    """An option that is a whole number, as parsing has checked."""
     value = call.options[option]
     if not isinstance(value, int):
         raise call.wrong(f"{value!r} is not a whole number", option=option)
@@ -60,7 +52,7 @@ def axis_of(call: Call, option: int, shape: Shape) -> int:
 
 
 def at_least(call: Call, dimensions: int, shape: Shape) -> None:
-    """Refuse a tensor that has too few dimensions."""
+    """Raise for a tensor that has too few dimensions."""
     if len(shape) < dimensions:
         raise call.wrong(f"at least {dimensions} dimensions are needed, and {shown(shape)} has {len(shape)}", tensor=0)
 
@@ -107,15 +99,15 @@ def _must_be_float(call: Call, specs: Sequence[Spec], k: int) -> None:
 
 
 def _common_shape(call: Call, specs: Sequence[Spec]) -> Shape:
-    """The shape of the largest tensor, to which the others may be repeated; none may outgrow it."""
+    """The shape of the largest tensor, to which all others must broadcast."""
     shapes = [spec.shape for spec in specs]
     for shape in shapes:
-        if all(_repeats_to(other, shape) for other in shapes):
+        if all(_broadcasts_to(other, shape) for other in shapes):
             return shape
     raise call.wrong(f"{', '.join(map(shown, shapes))} are not of one shape, and cannot be repeated to the largest")
 
 
-def _repeats_to(shape: Shape, target: Shape) -> bool:
+def _broadcasts_to(shape: Shape, target: Shape) -> bool:
     return len(shape) <= len(target) and all(
         size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(target), strict=False)
     )
@@ -237,7 +229,7 @@ def _token(call: Call, x: Spec) -> Spec:
 
 
 def _one_token(shape: Shape) -> Shape:
-    """One row a sequence: [B, S, H] gives [B, H]. A lone sequence [S, H] gives [1, H], as engines write it."""
+    """One row per sequence: [B, S, H] gives [B, H]. A single sequence [S, H] gives [1, H], as engines write it."""
     return (*shape[:-2], shape[-1]) if len(shape) > 2 else (1, shape[-1])
 
 
@@ -288,16 +280,16 @@ LAYOUT: dict[str, ShapeRule] = {
 }
 
 
-MOST_DIMENSIONS = 32
-MOST_BYTES = 1 << 34
-"""What a function may make anew. A view of a tensor that is there already may be of any size."""
-_MOST_ADDRESSED = 1 << 62
+MAX_DIMENSIONS = 32
+MAX_BYTES = 1 << 34
+"""The most that a function may allocate. A view of an existing tensor may be of any size."""
+_MAX_ADDRESSED = 1 << 62
 
 SHAPE_RULES = LAYOUT | ARITHMETIC
 
 
 class PlanStep(NamedTuple):
-    """One function as it was applied: what it was given and what it gave."""
+    """One function as it was applied: the specs before and after."""
 
     call: Call
     before: tuple[Spec, ...]
@@ -311,12 +303,12 @@ class PlanStep(NamedTuple):
 
 
 def plan(expression: Expression, specs: Mapping[str, Spec]) -> Spec:
-    """The shape and dtype that an expression gives; ``specs`` are those of the entries it names."""
+    """The shape and dtype of an expression; ``specs`` are those of the entries it names."""
     return fold(expression, lambda name: _look_up(name, specs), plan_call)
 
 
 def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[PlanStep, ...]:
-    """Every function applied, in order, with shapes before and after."""
+    """Every function in the order it is applied, with specs before and after."""
     found: list[PlanStep] = []
 
     def join(call: Call, before: tuple[Spec, ...]) -> Spec:
@@ -328,20 +320,20 @@ def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[PlanStep, 
 
 
 def plan_call(call: Call, specs: tuple[Spec, ...]) -> Spec:
-    """What one function gives."""
+    """The spec of one function's result."""
     after = SHAPE_RULES[call.function](call, *specs)
-    if len(after.shape) > MOST_DIMENSIONS:
-        raise call.wrong(f"{len(after.shape)} dimensions are more than {MOST_DIMENSIONS}")
-    if math.prod(size or 1 for size in after.shape) * after.dtype.itemsize > _MOST_ADDRESSED:
+    if len(after.shape) > MAX_DIMENSIONS:
+        raise call.wrong(f"{len(after.shape)} dimensions are more than {MAX_DIMENSIONS}")
+    if math.prod(size or 1 for size in after.shape) * after.dtype.itemsize > _MAX_ADDRESSED:
         raise call.wrong(f"{shown(after.shape)} is larger than any tensor can be")
-    if after.nbytes > MOST_BYTES and after.nbytes > max(spec.nbytes for spec in specs):
+    if after.nbytes > MAX_BYTES and after.nbytes > max(spec.nbytes for spec in specs):
         raise call.wrong(f"{shown(after.shape)} of {after.dtype.name} would take {after.nbytes >> 30} GiB")
     return after
 
 
 def _look_up(name: Name, specs: Mapping[str, Spec]) -> Spec:
     if name.text not in specs:
-        raise ExpressionError(f"there is no entry {name.text!r}", name.place)
+        raise ExpressionError(f"there is no entry {name.text!r}", name.span)
     return specs[name.text]
 
 

@@ -1,14 +1,12 @@
-"""The tree that an expression is, and its canonical text.
+"""The tree of an expression, its canonical text, and placeholders.
 
-Two expressions are equal when they say the same, wherever their tokens stood. ``str`` of a tree
-parses to an equal tree: ``parse`` reads an expression back, ``parse_view`` a chain. Trees are
-walked with ``fold`` and ``leaves`` and nowhere by hand.
+Two expressions are equal when they mean the same, wherever their tokens were. ``str`` of a tree parses to an
+equal tree: with ``parse`` for an expression, with ``parse_view`` for a chain. Trees are walked with ``fold`` and
+``leaves``, nowhere by hand.
 
-Placeholders: one expression for every layer.
-
-``{i}`` in a name stands for a layer's number. ``bind`` fills it, ``bindings`` finds what fills it,
-``generalize`` puts it where a mapping of one layer has that layer's number. Placeholders are {i},
-{j} and {k}, also inside quotes.
+``{i}`` in a name stands for a layer's number, so that one expression serves every layer. ``bind`` fills it in,
+``bindings`` finds the numbers that fit a name, ``generalize`` puts it where a map of one layer has that layer's
+number. Placeholders are {i}, {j} and {k}, also inside quotes.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class Name:
     """An entry, by layer, call and port, as it was written; ``{i}`` stands for a number."""
 
     text: str
-    place: SourceSpan | None = field(default=None, compare=False, repr=False)
+    span: SourceSpan | None = field(default=None, compare=False, repr=False)
 
     @property
     def parts(self) -> NameParts:
@@ -48,8 +46,8 @@ class Call:
     function: str
     tensors: tuple[Expression, ...]
     options: tuple[Option, ...] = ()
-    place: SourceSpan | None = field(default=None, compare=False, repr=False)
-    option_places: tuple[SourceSpan | None, ...] = field(default=(), compare=False, repr=False)
+    span: SourceSpan | None = field(default=None, compare=False, repr=False)
+    option_spans: tuple[SourceSpan | None, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         if _is_chain(self):
@@ -57,7 +55,7 @@ class Call:
         return f"{self.function}({', '.join([*map(str, self.tensors), *self.written_options()])})"
 
     def written_options(self) -> list[str]:
-        """The options as text, without those that go without saying."""
+        """The options as text, without those that have their default."""
         function = FUNCTIONS[self.function]
         if function.rest is not None:
             return [written_option(value) for value in self.options]
@@ -67,29 +65,29 @@ class Call:
         return [f"{p.name}={written_option(v)}" if p.by_name else written_option(v) for p, v in pairs]
 
     def wrong(self, sentence: str, *, option: int | None = None, tensor: int | None = None) -> ExpressionError:
-        """An error that names the function and points at it, or at what it was given."""
-        place = self.place
+        """An error that names the function and points at it, or at one of its arguments."""
+        span = self.span
         if tensor is not None:
-            place = self.tensors[tensor].place or place
-        elif option is not None and option < len(self.option_places):
-            place = self.option_places[option] or place
-        return ExpressionError(f"{self.function}: {sentence}", place)
+            span = self.tensors[tensor].span or span
+        elif option is not None and option < len(self.option_spans):
+            span = self.option_spans[option] or span
+        return ExpressionError(f"{self.function}: {sentence}", span)
 
 
 Expression = Name | Call
 HERE = Name("")
-"""The entry at hand: what a view is applied to. No entry has an empty name."""
+"""The entry that a view is applied to. No entry has an empty name."""
 
 
 def fold(expression: Expression, leaf: Callable[[Name], T], join: Callable[[Call, tuple[T, ...]], T]) -> T:
-    """Work a tree out from its names up."""
+    """Compute a value for a tree, from its names up."""
     if isinstance(expression, Name):
         return leaf(expression)
     return join(expression, tuple(fold(tensor, leaf, join) for tensor in expression.tensors))
 
 
 def leaves(expression: Expression) -> Iterator[Name]:
-    """The names of a tree, as often as they stand in it."""
+    """The names of a tree, repeated as often as they occur."""
     if isinstance(expression, Name):
         yield expression
     else:
@@ -97,12 +95,12 @@ def leaves(expression: Expression) -> Iterator[Name]:
 
 
 def rebuild(expression: Expression, leaf: Callable[[Name], Expression]) -> Expression:
-    """The same tree with something else at its names."""
+    """The same tree with its names replaced."""
     return fold(expression, leaf, lambda call, tensors: replace(call, tensors=tensors))
 
 
 def view_of(view: Expression, expression: Expression) -> Expression:
-    """A view applied to what an expression gives."""
+    """A view applied to an expression."""
     return rebuild(view, lambda name: expression if name == HERE else name)
 
 
@@ -127,23 +125,23 @@ def _written_chain(call: Call) -> str:
 
 
 PLACEHOLDER = re.compile(r"\{([ijk])\}")
-_WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number: what is bound must read back as itself
+_WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number, so that what is bound reads back as itself
 LONE_NUMBER = re.compile(rf"(?<![\w-])(?:{_WHOLE})(?![\w-])")
 _OF_LAYER = re.compile(rf"(?<![0-9A-Za-z])(?:layers?|blocks?|h)[^0-9A-Za-z]({_WHOLE})(?![0-9A-Za-z])")
 
 
 def names(expression: Expression) -> tuple[str, ...]:
-    """The entries an expression names, each once, in the order they are written."""
+    """The entries an expression names, each once, in order."""
     return tuple(dict.fromkeys(name.text for name in leaves(expression) if name != HERE))
 
 
 def placeholders(expression: Expression) -> frozenset[str]:
-    """The placeholders that are not filled yet, without braces."""
+    """The letters of the placeholders in an expression."""
     return frozenset(letter for text in names(expression) for letter in PLACEHOLDER.findall(text))
 
 
 def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
-    """Fill placeholders; those that no number is given for stay."""
+    """Fill in placeholders; those without a number stay."""
 
     def filled(name: Name) -> Name:
         text = PLACEHOLDER.sub(lambda found: str(numbers.get(found[1], found[0])), name.text)
@@ -153,7 +151,7 @@ def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
 
 
 def bindings(pattern: str, text: str) -> dict[str, int] | None:
-    """The numbers under which a name with placeholders is this text, or None."""
+    """The numbers with which a name with placeholders becomes this text, or None."""
     found = _compiled(pattern).fullmatch(text)
     return None if found is None else {letter: int(number) for letter, number in found.groupdict().items()}
 
@@ -171,15 +169,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def generalize(*sides: Expression) -> tuple[Expression, ...]:
-    """Put ``{i}`` for the layer's number that every name of a mapping has; other numbers stay.
+    """Replace the layer's number that every name of a map shares by ``{i}``; other numbers stay.
 
-    A mapping that has placeholders already, or whose names share no number, is given back as it is.
+    A map that has placeholders already, or whose names share no number, is returned unchanged.
     """
     texts = [text for side in sides for text in names(side)]
     number = _shared_number(texts)
     if number is None or any(placeholders(side) for side in sides):
         return sides
-    return tuple(rebuild(side, lambda name: replace(name, text=_lifted(name.text, number))) for side in sides)
+    return tuple(rebuild(side, lambda name: replace(name, text=_with_placeholder(name.text, number))) for side in sides)
 
 
 def _shared_number(texts: list[str]) -> str | None:
@@ -187,7 +185,7 @@ def _shared_number(texts: list[str]) -> str | None:
     return next((n for n in numbers[0] if all(n in others for others in numbers)), None) if numbers else None
 
 
-def _lifted(text: str, number: str) -> str:
+def _with_placeholder(text: str, number: str) -> str:
     for span in _layer_numbers(text):
         if text[span] == number:
             return f"{text[: span.start]}{{i}}{text[span.stop :]}"
@@ -195,9 +193,9 @@ def _lifted(text: str, number: str) -> str:
 
 
 def _layer_numbers(text: str) -> list[slice]:
-    """Where a name may count layers: after a word like ``layers``, or else wherever a number stands alone.
+    """Where a name may count layers: after a word like ``layers``, or else any number between dots.
 
-    Ports and calls are numbered too, and are left out.
+    The numbers of ports and calls are not among them.
     """
     layer = parse_name(text).layer
     found = [slice(*match.span(1)) for match in _OF_LAYER.finditer(layer)]

@@ -103,7 +103,7 @@ def _parsed(session: Session, text: str, side: Side) -> Expression:
         expression = parse(text)
         for name in leaves(expression):
             if not PLACEHOLDER.search(name.text) and session.dumps.find(name.text, side) is None:
-                raise ExpressionError(_missing(session, name.text, side), name.place)
+                raise ExpressionError(_missing(session, name.text, side), name.span)
     except AlignError as error:
         raise SideError(side, error) from error
     return expression

@@ -18,8 +18,8 @@ from tensordiff.align.expression import (
     view_of,
 )
 from tensordiff.align.expression.evaluate import EVALUATORS
-from tensordiff.align.expression.lexer import MOST_CHARACTERS
-from tensordiff.align.expression.parse import MOST_NESTED
+from tensordiff.align.expression.lexer import MAX_CHARACTERS
+from tensordiff.align.expression.parse import MAX_DEPTH
 from tensordiff.align.expression.plan import SHAPE_RULES
 from tensordiff.errors import AlignError
 from tests.align.expression.strategies import any_text, entry_names, expressions, views
@@ -56,8 +56,8 @@ def test_any_text_is_read_or_refused_with_a_place_in_it(text: str) -> None:
         try:
             tree = read(text)
         except ExpressionError as error:
-            assert error.place is not None
-            assert error.place.text == text
+            assert error.span is not None
+            assert error.span.text == text
             assert error.column is not None
             assert 1 <= error.column <= len(text) + 1
             lines = str(error).split("\n")
@@ -212,9 +212,9 @@ def test_depth_has_a_limit(factor: int, opening: str) -> None:
 
 
 def test_the_deepest_tree_and_chain_are_read() -> None:
-    deepest = "relu(" * (MOST_NESTED - 1) + "x" + ")" * (MOST_NESTED - 1)
+    deepest = "relu(" * (MAX_DEPTH - 1) + "x" + ")" * (MAX_DEPTH - 1)
     assert str(parse(deepest)) == deepest
-    longest = " | ".join(["relu"] * MOST_NESTED)
+    longest = " | ".join(["relu"] * MAX_DEPTH)
     assert str(parse_view(longest)) == longest
     with pytest.raises(ExpressionError, match="deep"):
         parse(f"relu({deepest})")
@@ -223,7 +223,7 @@ def test_the_deepest_tree_and_chain_are_read() -> None:
 
 
 def test_a_text_has_a_limit() -> None:
-    widest = "cat(" + "a, " * (MOST_CHARACTERS // 3 - 3) + "a)"
+    widest = "cat(" + "a, " * (MAX_CHARACTERS // 3 - 3) + "a)"
     assert len(parse(widest).tensors) > 10_000  # type: ignore[union-attr]
     with pytest.raises(ExpressionError, match="characters"):
-        parse("a" * (MOST_CHARACTERS + 1))
+        parse("a" * (MAX_CHARACTERS + 1))

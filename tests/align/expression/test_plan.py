@@ -54,8 +54,8 @@ def test_any_expression_on_any_specs_is_planned_or_refused(tree: Expression, spe
     try:
         after = plan(parse(text), specs)
     except ExpressionError as error:
-        assert error.place is not None
-        assert error.place.text == text
+        assert error.span is not None
+        assert error.span.text == text
     else:
         trace = steps(parse(text), specs)
         assert (trace[-1].after if trace else specs[text]) == after
