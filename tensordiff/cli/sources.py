@@ -1,52 +1,29 @@
-"""What a command compares: its sources are run, then its session is opened; stderr says what a person should know."""
+"""Running sources for a command, and opening the session that it compares; stderr says what a person should know."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from tensordiff.capture.engines import spellings
+from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
+from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.runner import Run, dump_at
+from tensordiff.capture.settings import Settings
+from tensordiff.cli.progress import Bar
 from tensordiff.cli.streams import say
-from tensordiff.errors import printable
+from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import Sources, source_in, temporary_folder
 from tensordiff.session.state import identity_of, read_state, what_changed
 
-if TYPE_CHECKING:
-    from tensordiff.capture.job import Job
+
+class ChildTraceback(Exception):
+    """The traceback or log of a child process; shown with ``--debug``."""
 
 
-def dump_of(path: Path) -> Path:
-    """The dump at a path; where that is a source, one of a run with the usual settings."""
-    source = source_in(path)
-    if source is None:
-        return path
-    from tensordiff.capture.job import Job
-    from tensordiff.capture.settings import Settings
-
-    return run_source(Job(source.absolute(), Settings(), str(temporary_folder(source.kind))))
-
-
-def run_sources(request: Request) -> Request:
-    """The same request about dumps alone: those of its sources are made first."""
-    sources = Sources.of(request)
-    while (side := sources.side) is not None:
-        sources = sources.with_dump(run_source(sources.job(), side))
-    return sources.request
-
-
-def run_source(job: Job, label: str = "") -> Path:
-    """Run a source, and say where its dump lies."""
-    from tensordiff.capture.runner import Run
-    from tensordiff.cli.commands.capture import follow
-
-    done = follow(Run(job), label)
-    say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(job.output)}")
-    return Path(job.output)
-
-
-def opened(request: Request) -> Session:
-    """Open what is to be compared, with what a session file says where one is given; sources are run first."""
+def open_session(request: Request) -> Session:
+    """Open what is to be compared, as a session file left it where one is given; sources are run first."""
     request = run_sources(request)
     if request.session is None:
         return Session.open(request)
@@ -55,3 +32,74 @@ def opened(request: Request) -> Session:
     for sentence in what_changed(kept, identity_of(request.reference), identity_of(request.candidate)):
         say(sentence)
     return session
+
+
+def run_sources(request: Request) -> Request:
+    """The same request with a dump in the place of each source."""
+    sources = Sources.of(request)
+    while (side := sources.side) is not None:
+        sources = sources.with_dump(run_source(sources.job(), side))
+    return sources.request
+
+
+def dump_of(path: Path) -> Path:
+    """The dump at a path; where that is a source, it is run with default settings."""
+    source = source_in(path)
+    if source is None:
+        return path
+    return run_source(Job(source.absolute(), Settings(), str(temporary_folder(source.kind))))
+
+
+def run_source(job: Job, label: str = "") -> Path:
+    """Run a source, and say where its dump lies."""
+    done = follow(Run(job), label)
+    say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(job.output)}")
+    return Path(job.output)
+
+
+def required_source(text: str) -> Source:
+    """Parse a source; raises where the text is none."""
+    source = parse_source(text)
+    if source is None:
+        raise CaptureError(f"{printable(text)}: is not a source; write {spellings()}")
+    return source.absolute()
+
+
+def follow(run: Run, label: str = "") -> Done:
+    """Run to the end, showing progress and notes; Ctrl-C ends the child process and says what it left."""
+    try:
+        return _follow(run, label, notes=True)
+    except KeyboardInterrupt:
+        if (left := dump_at(run.job.output)) is not None:
+            say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
+        raise
+
+
+def follow_quietly(run: Run) -> Done:
+    """Run to the end as one run of many: progress alone."""
+    return _follow(run, "", notes=False)
+
+
+def _follow(run: Run, label: str, *, notes: bool) -> Done:
+    with run, Bar(label) as bar:
+        for event in run:
+            if isinstance(event, Done):
+                return event
+            if notes or not isinstance(event, Note):
+                _show(event, bar)
+    raise CaptureError(f"{printable(run.job.source)}: ended without a result")
+
+
+def _show(event: Event, bar: Bar) -> None:
+    match event:
+        case Failed(sentence, detail, _):
+            raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
+        case Note(text):
+            bar.clear()
+            say(printable(text))
+        case Phase(name, detail):
+            bar.show(f"{name} {printable(detail)}".strip(), 0, 0)
+        case Progress(done, total, what):
+            bar.show(printable(what), done, total)
+        case Done():
+            pass

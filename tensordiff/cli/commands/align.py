@@ -18,7 +18,7 @@ from tensordiff.align.structure_gaps import Gap, gaps
 from tensordiff.align.suggest import Suggestion
 from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sources import opened
+from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
 from tensordiff.dump import Entry
 from tensordiff.errors import AlignError, printable
@@ -98,7 +98,7 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
 def show_alignment(request: Request, options: AlignOptions) -> int:
     """Align and print; the exit status."""
-    session = opened(request)
+    session = open_session(request)
     suggestions = _suggestions(session, options)
     accepted = _accepted(session, suggestions, options)
     if options.auto or options.has_choice:

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.capture.child import ReusableChild
 from tensordiff.cli.options import PATH, comparison_options, json_option, make_request, source_options, take, two_sides
-from tensordiff.cli.sources import opened
+from tensordiff.cli.sources import follow_quietly, open_session
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.cli.table import Table
@@ -27,14 +28,11 @@ from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
 from tensordiff.session.request import Request
+from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.session import Session
 from tensordiff.session.state import read_state
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.text_width import wrap
-
-if TYPE_CHECKING:
-    from tensordiff.session.rerun_oracle import RerunOracle
-
 
 _LONGEST_LOG = 1 << 24  # characters
 _SHOWN = 4
@@ -91,11 +89,11 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 def bisect(request: Request, options: BisectOptions) -> int:
     """Search and print; the exit status. Raises after printing where the result is unknown."""
-    session = opened(request)
+    session = open_session(request)
     nothing = session.outcome(())
     if not session.pairs:
         raise inconclusive_error(session, nothing)
-    rerun = _rerun_oracle(session) if options.rerun else None
+    rerun = RerunOracle.over(session, follow_quietly) if options.rerun else None
     oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.engine, session.pairs)
     state = _begin(oracle, options, request.session)
     _introduce(session, state, options)
@@ -176,17 +174,8 @@ def _judge_by_verdict(session: Session, state: Bisect, oracle: VerdictOracle, op
     return state
 
 
-def _rerun_oracle(session: Session) -> RerunOracle:
-    from tensordiff.cli.commands.capture import quietly
-    from tensordiff.session.rerun_oracle import RerunOracle
-
-    return RerunOracle.over(session, quietly)
-
-
 def _judge_by_reruns(state: Bisect, oracle: RerunOracle, options: BisectOptions) -> Bisect:
     """Judge by reruns, printing a line for each. One process makes them all, and loads the candidate once."""
-    from tensordiff.capture.child import ReusableChild
-
     with ReusableChild() as child:
         for reached in _logged(search(state, replace(oracle, child=child)), options):
             state = reached

@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from tensordiff.capture.engines import spellings
-from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
-from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Injection
 from tensordiff.cli.options import PATH, Bytes, capture_settings, input_options, json_option, run_options
-from tensordiff.cli.progress import Bar
-from tensordiff.cli.streams import echo, say
+from tensordiff.cli.sources import follow, required_source
+from tensordiff.cli.streams import echo
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.json import dumps
 from tensordiff.util.sizes import format_bytes
+
+SCHEMA = "tensordiff.capture/1"
 
 
 @click.command("capture")
@@ -34,7 +34,7 @@ from tensordiff.util.sizes import format_bytes
     metavar="LAYER",
     help="Write every operation within this layer instead; with --inject, on the reference's inputs.",
 )
-@click.option("--inject", type=PATH, metavar="PATH", help="Give layers the inputs that this dump recorded.")
+@click.option("--inject", type=PATH, metavar="DUMP", help="Give layers the inputs that this dump recorded.")
 @click.option("--inject-at", default="all", metavar="WHERE", help="all, once, leaves, a layer, FROM..TO, or a REGEX.")
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")
 @click.option("--force", is_flag=True, help="Write over an earlier dump, and where the disk seems too small.")
@@ -68,21 +68,14 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
     return capture(source, output, options, as_json=as_json)
 
 
-SCHEMA = "tensordiff.capture/1"
-
-
-class ChildTraceback(Exception):
-    """The traceback or log of a child process; shown with ``--debug``."""
-
-
 def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) -> int:
     """Capture, and print what was written; raises where nothing was."""
-    source = source_of(text)
+    source = required_source(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
     if inject is not None:
         options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
     elif rules is not None or at != "all":
-        raise CaptureError("--inject-at and --rules are about --inject PATH, which was not given")
+        raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
     if dump_at(str(output)) is not None and not options["force"]:
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
@@ -93,57 +86,6 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
     else:
         echo(f"captured {done.entries:,} tensors, {_size(done.facts.get('bytes'))}, in {printable(output)}")
     return 0
-
-
-def source_of(text: str) -> Source:
-    """Parse a source; raises where the text is none."""
-    source = parse_source(text)
-    if source is None:
-        raise CaptureError(f"{printable(text)}: is not a source; write {spellings()}")
-    return source.absolute()
-
-
-def follow(run: Run, label: str = "") -> Done:
-    """Run to the end, showing progress and notes. Ctrl-C ends the child process, too."""
-    with run, Bar(label) as bar:
-        try:
-            for event in run:
-                if isinstance(event, Done):
-                    return event
-                _show(event, bar)
-        except KeyboardInterrupt:
-            run.cancel()
-            bar.clear()
-            if (left := dump_at(run.job.output)) is not None:
-                say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
-            raise
-    raise CaptureError(f"{printable(run.job.source)}: ended without a result")
-
-
-def quietly(run: Run) -> Done:
-    """Run to the end as one run of many: progress, and no notes."""
-    with run, Bar() as bar:
-        for event in run:
-            if isinstance(event, Done):
-                return event
-            if not isinstance(event, Note):
-                _show(event, bar)
-    raise CaptureError(f"{printable(run.job.source)}: ended without a result")
-
-
-def _show(event: Event, bar: Bar) -> None:
-    match event:
-        case Failed(sentence, detail, _):
-            raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
-        case Note(text):
-            bar.clear()
-            say(printable(text))
-        case Phase(name, detail):
-            bar.show(f"{name} {printable(detail)}".strip(), 0, 0)
-        case Progress(done, total, what):
-            bar.show(printable(what), done, total)
-        case Done():
-            pass
 
 
 def _absolute(path: Path) -> str:

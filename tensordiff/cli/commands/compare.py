@@ -19,7 +19,7 @@ from tensordiff.cli.options import (
     two_sides,
 )
 from tensordiff.cli.progress import COMPILING, Progress
-from tensordiff.cli.sources import opened
+from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
 from tensordiff.cli.table import Table
@@ -73,7 +73,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
-    session = opened(request)
+    session = open_session(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
     outcome = _as_json(session, findings, options) if options.as_json else _as_text(session, findings, options)
     write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")

@@ -14,9 +14,9 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.cli.commands.capture import follow, source_of
 from tensordiff.cli.commands.compare import CompareOptions, compare
 from tensordiff.cli.options import PATH, json_option
+from tensordiff.cli.sources import follow, required_source
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
@@ -55,30 +55,27 @@ def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
 
 def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> int:
     """Replay and compare; the exit status."""
-    made = _made(path, options)
+    provenance = _provenance(path, options)
     with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
         more = {
             "dump": str(path.absolute()), "layer": layer, "step": options.step, "call": options.call,
             "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
-        settings = replace(made.settings, inject=None, ops=None, python=options.python or made.settings.python)
-        job = Job(made.source, settings, str(Path(folder) / "replayed"), "replay", more)
+        settings = replace(
+            provenance.settings, inject=None, ops=None, python=options.python or provenance.settings.python
+        )
+        job = Job(provenance.source, settings, str(Path(folder) / "replayed"), "replay", more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
         return compare(Request(path, Path(done.path), only=only), CompareOptions(as_json=as_json))
 
 
-def _made(path: Path, options: ReplayOptions) -> Provenance:
+def _provenance(path: Path, options: ReplayOptions) -> Provenance:
     found = provenance_of(open_dump(path))
     if options.source is not None:
-        return Provenance(
-            source_of(options.source), found.settings if found and _is_alike(found, options.source) else Settings()
-        )
+        source = required_source(options.source)
+        is_alike = found is not None and found.source.kind == source.kind  # settings of one kind are not for another
+        return Provenance(source, found.settings if found and is_alike else Settings())
     if found is None:
         raise CaptureError(f"{printable(path)}: does not say which source made it; give one with --source hf:… or py:…")
     return found
-
-
-def _is_alike(found: Provenance, text: str) -> bool:
-    """Whether another source is run as the dump's was: settings of one kind are not for another."""
-    return found.source.kind == source_of(text).kind

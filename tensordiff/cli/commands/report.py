@@ -21,7 +21,7 @@ from tensordiff.cli.options import (
     take,
     two_sides,
 )
-from tensordiff.cli.sources import opened
+from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
@@ -79,7 +79,7 @@ def report(request: Request, options: ReportOptions) -> int:
     """Compare and write; the exit status. Raises after writing where the result is unknown."""
     for path in options.outputs:
         render_for(path)  # an unknown suffix is refused before the work, not after it
-    session = opened(request)
+    session = open_session(request)
     outcome = measure(session)
     rows = None if options.select is None else _selected(outcome, options.select)
     stamp = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}" if options.stamp else None

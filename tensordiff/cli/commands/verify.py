@@ -1,9 +1,7 @@
-"""``tensordiff verify``: both sides captured, compared without and with injection, and all of it written down.
+"""``tensordiff verify``: capture both sides, compare them without and with injection, and write reports of it all.
 
-Verifying two sides: capture what is not captured yet, compare without and with injection, write it all down.
-
-A side is a dump or a source. Of two dumps nothing is run: the scenario with injection then needs a dump that was made
-so, and where there is none it is left out, and said so.
+A side that is a dump is not run. Where the candidate is one, the scenario with injection needs a dump that was made so;
+where there is none it is left out, and the summary says so.
 """
 
 from __future__ import annotations
@@ -20,10 +18,17 @@ import click
 
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
-from tensordiff.cli.commands.capture import follow
 from tensordiff.cli.commands.compare import measure
-from tensordiff.cli.options import PATH, comparison_options, json_option, junit_option, make_request, source_options
-from tensordiff.cli.sources import opened
+from tensordiff.cli.options import (
+    PATH,
+    comparison_options,
+    json_option,
+    junit_option,
+    make_request,
+    source_options,
+    take,
+)
+from tensordiff.cli.sources import follow, open_session
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
@@ -47,6 +52,17 @@ from tensordiff.session.session import Session
 from tensordiff.session.sources import Sources, source_in
 from tensordiff.session.third_dumps import injected_beside, injected_path
 from tensordiff.util.atomic_write import write_file
+
+SCHEMA = "tensordiff.verify/1"
+
+
+class VerifyOptions(NamedTuple):
+    """What is written, and where."""
+
+    output: Path
+    save_layers: bool = False
+    junit: Path | None = None
+    as_json: bool = False
 
 
 @click.command("verify")
@@ -76,30 +92,16 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
 
     Exit status: as compare; of a suite the worst of its models.
     """
-    from tensordiff.cli.commands.verify_suite import verify_suite
+    from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
 
-    wish = Wish(**{name: options.pop(name) for name in Wish._fields})
-    suite, fresh = options.pop("suite"), options.pop("fresh")
+    chosen, suite, fresh = take(options, VerifyOptions), options.pop("suite"), options.pop("fresh")
     if suite is not None:
         if reference is not None:
             raise click.UsageError("give a suite or two sides, not both", click.get_current_context())
-        return verify_suite(suite, make_request(Path(), Path(), **options), wish, fresh=fresh)
+        return verify_suite(suite, make_request(Path(), Path(), **options), chosen, fresh=fresh)
     if reference is None or candidate is None:
         raise click.UsageError("Missing argument 'REFERENCE CANDIDATE'", click.get_current_context())
-    asked = make_request(reference, candidate, **options)
-    return verify(asked, wish)
-
-
-SCHEMA = "tensordiff.verify/1"
-
-
-class Wish(NamedTuple):
-    """Where to, and how much is kept."""
-
-    output: Path
-    save_layers: bool = False
-    junit: Path | None = None
-    as_json: bool = False
+    return verify(make_request(reference, candidate, **options), chosen)
 
 
 class _Captures(NamedTuple):
@@ -114,43 +116,43 @@ class _Captures(NamedTuple):
     """The dumps that were captured for this."""
 
 
-def verify(request: Request, wish: Wish) -> int:
-    """Verify and report; the exit status. Raises, all being written, where it could not be told."""
-    found, session = verified(request, wish)
-    if wish.as_json:
-        echo(dumps(_as_json(found, wish)))
+def verify(request: Request, options: VerifyOptions) -> int:
+    """Verify and print the result; the exit status. Raises after writing where the result is unknown."""
+    found, session = verify_both(request, options)
+    if options.as_json:
+        echo(dumps(_as_json(found, options)))
     else:
         echo(found.whole.sentence)
         if found.left_out:
             say(f"the scenario with injection was left out: {printable(found.left_out)}")
-        say(f"written: {printable(wish.output / 'summary.md')}")
+        say(f"written: {printable(options.output / 'summary.md')}")
     outcome = found.whole.outcome
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
 
 
-def verified(request: Request, wish: Wish, title: str | None = None) -> tuple[Verification, Session]:
-    """Do it all, and write it all; what was found, and the session that it was found in."""
-    title = title or f"{_called(request.candidate)} against {_called(request.reference)}"
-    with _captures(request, wish) as captures:
+def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> tuple[Verification, Session]:
+    """Capture, compare and write everything; returns the result and the session that it is of."""
+    title = title or f"{_side_name(request.candidate)} against {_side_name(request.reference)}"
+    with _captures(request, options) as captures:
         session, injected = captures.session, None
-        without = whole = _scenario(session, wish.output / WITHOUT, title)
+        without = whole = _scenario(session, options.output / WITHOUT, title)
         if captures.injected is not None:
-            injected = _scenario(session.with_candidate(captures.injected), wish.output / WITH, title)
+            injected = _scenario(session.with_candidate(captures.injected), options.output / WITH, title)
             session = session.with_injected(captures.injected)
             whole = build_report(session, measure(session), title=without.title)
-        has_layers = wish.save_layers or not captures.folders
+        has_layers = options.save_layers or not captures.folders
         found = Verification(whole, without, injected, captures.left_out, has_layers=has_layers)
-        write_file(wish.output / "summary.md", verify_summary(found), make_folders=True)
-        write_junit(wish.junit, whole.outcome, whole.title)
-        if wish.save_layers:
-            _keep_layers(session, wish.output)
+        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        write_junit(options.junit, whole.outcome, whole.title)
+        if options.save_layers:
+            _save_layers(session, options.output)
     return found, session
 
 
-def _called(side: Path) -> str:
-    """A source as it was given, a dump by the last part of its path."""
+def _side_name(side: Path) -> str:
+    """For a title: a source as it was given, a dump by the last part of its path."""
     return str(side) if source_in(side) else Path(os.path.abspath(side)).name  # noqa: PTH100 - of "..", too
 
 
@@ -160,11 +162,11 @@ def _scenario(session: Session, folder: Path, title: str) -> ReportModel:
     return model
 
 
-def _as_json(found: Verification, wish: Wish) -> dict[str, object]:
+def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
     models = {WITHOUT: found.without, **({WITH: found.injected} if found.injected else {})}
     return {
         "schema": SCHEMA,
-        "output": str(wish.output),
+        "output": str(options.output),
         "verdict": found.whole.verdict,
         "sentence": found.whole.sentence,
         "culprit": culprit_json(found.whole.outcome.culprit),
@@ -177,17 +179,17 @@ def _as_json(found: Verification, wish: Wish) -> dict[str, object]:
     }
 
 
-# --- layers: captured, given, kept ------------------------------------------------------------------
+# --- layers: captured, given, saved -----------------------------------------------------------------
 
 
 @contextmanager
-def _captures(request: Request, wish: Wish) -> Iterator[_Captures]:
+def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
     """Capture what is not captured yet. Such dumps are removed afterwards, unless they are to be kept."""
     folders: list[Path] = []
     try:
-        yield _capture_all(request, wish.output, folders)
+        yield _capture_all(request, options.output, folders)
     finally:
-        if not wish.save_layers:
+        if not options.save_layers:
             for folder in folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -199,7 +201,7 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         folder = output / WITHOUT / (REFERENCE_LAYERS if side == "reference" else CANDIDATE_LAYERS)
         job = sources.job(folder)
         sources = sources.with_dump(_capture(job, folder, folders, side))
-    session = opened(sources.request)
+    session = open_session(sources.request)
     if request.injected is not None:
         return _Captures(session, request.injected, "", tuple(folders))
     if job is None or sources.candidate is None:
@@ -231,16 +233,16 @@ def _capture(job: Job, folder: Path, folders: list[Path], label: str) -> Path:
     return folder
 
 
-def _keep_layers(session: Session, output: Path) -> None:
-    _keep(session.reference, output / WITHOUT / REFERENCE_LAYERS)
-    _keep(session.candidate, output / WITHOUT / CANDIDATE_LAYERS)
+def _save_layers(session: Session, output: Path) -> None:
+    _save_dump(session.reference, output / WITHOUT / REFERENCE_LAYERS)
+    _save_dump(session.candidate, output / WITHOUT / CANDIDATE_LAYERS)
     if session.third_dumps.injected is not None:
-        _keep(session.third_dumps.injected, output / WITH / CANDIDATE_LAYERS)
+        _save_dump(session.third_dumps.injected, output / WITH / CANDIDATE_LAYERS)
         _link(output / WITHOUT / REFERENCE_LAYERS, output / WITH / REFERENCE_LAYERS)
 
 
-def _keep(dump: Dump, folder: Path) -> None:
-    """A dump in tensordiff's own format; nothing to do for one that was captured there."""
+def _save_dump(dump: Dump, folder: Path) -> None:
+    """Write a dump in tensordiff's own format, unless it was captured there."""
     if dump.path == folder:
         return
     with DumpWriter(folder, dump.facts, overwrite=True) as writer:
@@ -250,12 +252,12 @@ def _keep(dump: Dump, folder: Path) -> None:
 
 
 def _link(folder: Path, other: Path) -> None:
-    """The same dump a second time, without its bytes where the file system can do that."""
+    """Copy a dump, by hard links where the file system can do that."""
     shutil.rmtree(other, ignore_errors=True)
     try:
         shutil.copytree(folder, other, copy_function=_link_file)
     except OSError as error:
-        raise WriteError(f"{printable(other)}: the layers could not be kept: {error.strerror or error}") from error
+        raise WriteError(f"{printable(other)}: the layers could not be saved: {error.strerror or error}") from error
 
 
 def _link_file(source: str, target: str) -> None:

@@ -1,6 +1,6 @@
-"""A run of many models: pairs, settings and tolerances by model, resumable, with one table in the end.
+"""``tensordiff verify --suite``: many models, each with its own settings and tolerances, and one table in the end.
 
-    [settings]                    # for all; a model's own come over it
+    [settings]                    # for all models; a model's own come over it
     dtype = "float32"
 
     [[model]]
@@ -11,9 +11,9 @@
     settings = {prompt = "Hello"}
     candidate_settings = {dtype = "bfloat16"}
 
-Paths are relative to the suite's folder. A model that is done says so in ``done.json``, written last, with a
-fingerprint of what was asked and of what lies there; it is not done again unless that changed. A model that
-cannot be verified does not stop the others.
+Paths are relative to the suite's folder. A suite that was interrupted resumes: a finished model has a ``done.json``,
+written last, with a fingerprint of the request and of the files that it names, and is verified again only where that
+changed. A model that cannot be verified does not stop the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from tensordiff.capture.job import parse_source
 from tensordiff.capture.settings import Settings
-from tensordiff.cli.commands.verify import Wish, verified
+from tensordiff.cli.commands.verify import VerifyOptions, verify_both
 from tensordiff.cli.streams import echo, say
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
@@ -49,14 +49,14 @@ _STATUS = {"agrees": 0, "drifts": 0, "unknown": 2, "diverges": 1}
 
 
 class Model(NamedTuple):
-    """One line of the suite."""
+    """One model of a suite."""
 
     name: str
     request: Request
 
 
 class Result(NamedTuple):
-    """What became of a model."""
+    """The result of one model."""
 
     name: str
     verdict: str
@@ -66,15 +66,15 @@ class Result(NamedTuple):
     sentence: str
 
 
-def verify_suite(path: Path, usual: Request, wish: Wish, *, fresh: bool) -> int:
+def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh: bool) -> int:
     """Verify every model; the exit status: 1 where one diverges, else 2 where one could not be told, else 0."""
     results = []
-    for model in read_suite(path, usual):
-        result = None if fresh else _done(model, wish.output)
+    for model in read_suite(path, defaults):
+        result = None if fresh else _done(model, options.output)
         say(f"{model.name}: {'done already' if result else 'verifying'}")
-        results.append(result or _verify(model, wish))
-    write_file(wish.output / "summary.md", "\n".join(_summary(results)) + "\n", make_folders=True)
-    if wish.as_json:
+        results.append(result or _verify(model, options))
+    write_file(options.output / "summary.md", "\n".join(_summary(results)) + "\n", make_folders=True)
+    if options.as_json:
         echo(dumps({"schema": SCHEMA, "models": [result._asdict() for result in results]}))
     else:
         for line in _table(results):
@@ -83,29 +83,32 @@ def verify_suite(path: Path, usual: Request, wish: Wish, *, fresh: bool) -> int:
     return 1 if 1 in statuses else max(statuses)
 
 
-def _verify(model: Model, wish: Wish) -> Result:
-    folder = wish.output / model.name
+def _verify(model: Model, options: VerifyOptions) -> Result:
+    folder = options.output / model.name
     (folder / "done.json").unlink(missing_ok=True)
-    junit = wish.junit and wish.junit.with_name(f"{wish.junit.stem}-{model.name}{wish.junit.suffix}")
+    junit = options.junit and options.junit.with_name(f"{options.junit.stem}-{model.name}{options.junit.suffix}")
     try:
-        found, _ = verified(model.request, wish._replace(output=folder, junit=junit), model.name)
+        found, _ = verify_both(model.request, options._replace(output=folder, junit=junit), model.name)
     except TensordiffError as error:
         say(f"{model.name}: {printable(error)}")
-        return Result(model.name, "unknown", None, "-", 0, printable(error))
+        return Result(name=model.name, verdict="unknown", culprit=None, rel_l2="-", pairs=0, sentence=printable(error))
     whole = found.whole
     culprit = whole.outcome.culprit
     result = Result(
-        model.name, whole.verdict, label(culprit.pair) if culprit else None,
-        number(culprit.diff.rel_l2 if culprit and culprit.diff else None), len(whole.rows), whole.sentence,
-    )  # fmt: skip
-    write_file(
-        folder / "done.json", dumps({"fingerprint": _fingerprint(model), **result._asdict()}) + "\n", make_folders=True
+        name=model.name,
+        verdict=whole.verdict,
+        culprit=label(culprit.pair) if culprit else None,
+        rel_l2=number(culprit.diff.rel_l2 if culprit and culprit.diff else None),
+        pairs=len(whole.rows),
+        sentence=whole.sentence,
     )
+    done = {"fingerprint": _fingerprint(model), **result._asdict()}
+    write_file(folder / "done.json", dumps(done) + "\n", make_folders=True)
     return result
 
 
 def _done(model: Model, output: Path) -> Result | None:
-    """What an earlier run found, where nothing changed since."""
+    """The result of an earlier run, where nothing changed since."""
     try:
         found = json.loads((output / model.name / "done.json").read_bytes())
         if found.pop("fingerprint") != _fingerprint(model):
@@ -123,7 +126,7 @@ def _fingerprint(model: Model) -> str:
 
 
 def _state(path: Path | None) -> object:
-    """Sizes and times of what lies at a path; nothing of a hub's id."""
+    """Sizes and times of the files at a path; none for the id of a model on a hub."""
     if path is None:
         return None
     source = parse_source(str(path))
@@ -135,8 +138,8 @@ def _state(path: Path | None) -> object:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_suite(path: Path, usual: Request) -> list[Model]:
-    """The models of a suite; raises where the file says something that nobody knows."""
+def read_suite(path: Path, defaults: Request) -> list[Model]:
+    """The models of a suite; raises ``BadFile`` where it has unknown keys or wrong values."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -147,20 +150,20 @@ def read_suite(path: Path, usual: Request) -> list[Model]:
     is_list = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
     if not tables or not is_list or set(found) - {"model", "settings"}:
         raise BadFile(path, "a suite is [[model]] tables, and [settings] for all of them; see docs/reports.md")
-    models = [_model(path, table, usual, _settings(path, usual.settings, for_all)) for table in tables]
+    models = [_model(path, table, defaults, _settings(path, defaults.settings, for_all)) for table in tables]
     if len({model.name.lower() for model in models}) < len(models):
         raise BadFile(path, "two models have the same name, and would be written to the same folder")
     return models
 
 
-def _model(path: Path, table: Mapping[str, Any], usual: Request, settings: Settings) -> Model:
+def _model(path: Path, table: Mapping[str, Any], defaults: Request, settings: Settings) -> Model:
     if strange := ", ".join(sorted(set(table) - _KEYS)):
         raise BadFile(path, f"a [[model]] says {strange}; known are {', '.join(sorted(_KEYS))}")
     name = table.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadFile(path, f"name = {name!r:.80}: a model's name becomes a folder; use letters, digits, - and _")
     try:
-        request = _request(path, table, usual)
+        request = _request(path, table, defaults)
     except (KeyError, TypeError) as error:
         raise BadFile(path, f"model {name}: {error} is missing or is not what it should be") from error
     except AlignError as error:
@@ -170,24 +173,24 @@ def _model(path: Path, table: Mapping[str, Any], usual: Request, settings: Setti
     return Model(name, replace(request, settings=ours, candidate_settings=theirs))
 
 
-def _request(path: Path, table: Mapping[str, Any], usual: Request) -> Request:
-    reference, candidate = (_place(path, table[side]) for side in ("reference", "candidate"))
-    paths: dict[str, Any] = {name: _place(path, table[name]) for name in _PATHS if name in table}
+def _request(path: Path, table: Mapping[str, Any], defaults: Request) -> Request:
+    reference, candidate = (_path(path, table[side]) for side in ("reference", "candidate"))
+    paths: dict[str, Any] = {name: _path(path, table[name]) for name in _PATHS if name in table}
     plain: dict[str, Any] = {name: table[name] for name in ("step", "only") if name in table}
     step, only = plain.get("step", 0), plain.get("only", "")
     if type(step) is not int or not isinstance(only, str):
         raise TypeError(f"step = {step!r:.80}, only = {only!r:.80}")
-    limits = usual.limits
+    limits = defaults.limits
     atol, rtol, threshold = (table.get(name) for name in _NUMBERS)
     if (tolerance := Tolerance.of(atol, rtol)) is not None:
         limits = replace(limits, tolerance=tolerance)
     if threshold is not None:
         limits = replace(limits, threshold=threshold)
-    return replace(usual, reference=reference, candidate=candidate, limits=limits, **paths, **plain)
+    return replace(defaults, reference=reference, candidate=candidate, limits=limits, **paths, **plain)
 
 
-def _place(suite: Path, text: Any) -> Path:
-    """A path of the suite, from where the suite lies; a source's too, where there is such a file."""
+def _path(suite: Path, text: Any) -> Path:
+    """A path, relative to the suite's folder; so is a source's target, where there is such a file."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r:.80}")
     source = parse_source(text)
@@ -197,16 +200,16 @@ def _place(suite: Path, text: Any) -> Path:
     return Path(str(replace(source, target=str(target)) if target.exists() else source))
 
 
-def _settings(path: Path, usual: Settings, table: Any) -> Settings:
+def _settings(path: Path, defaults: Settings, table: Any) -> Settings:
     if not isinstance(table, dict):
         raise BadFile(path, "settings are a table: settings = {prompt = 'Hello'}")
     try:
-        return Settings.from_json({**usual.to_json(), **table})
+        return Settings.from_json({**defaults.to_json(), **table})
     except (TensordiffError, TypeError) as error:
         raise BadFile(path, str(error)) from error
 
 
-# --- telling --------------------------------------------------------------------------------------
+# --- printing -------------------------------------------------------------------------------------
 
 
 def _table(results: list[Result]) -> Iterator[str]:
