@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
-    from tensordiff.capture.engines.torch.library import Capturing
+    from tensordiff.capture.engines.torch.library import LiveCapture
 
 
 class _Capture(ModuleType):
     """The package itself, which can be called."""
 
-    def __call__(self, model: Any, folder: str | PathLike[str], **options: Any) -> Capturing:
+    def __call__(self, model: Any, folder: str | PathLike[str], **options: Any) -> LiveCapture:
         """Write what a torch model does within a ``with`` block into a dump: see ``library.capture``."""
         from tensordiff.capture.engines.torch.library import capture
 

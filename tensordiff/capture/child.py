@@ -156,7 +156,7 @@ def _signal(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-FREE = (*INPUT_SETTINGS, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
+JOB_SETTINGS = (*INPUT_SETTINGS, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
 """The settings that each job has for itself; by all others a source is loaded."""
 
 
@@ -210,5 +210,5 @@ def _dismiss(child: Child) -> None:
 def _loaded(job: Job) -> Job:
     """What decides on what is loaded, as a job."""
     usual = Settings()
-    settings = replace(job.settings, **{name: getattr(usual, name) for name in FREE})
+    settings = replace(job.settings, **{name: getattr(usual, name) for name in JOB_SETTINGS})
     return Job(job.source, settings, "")

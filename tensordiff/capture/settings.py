@@ -76,7 +76,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.layers is not None:
-            refuse_no_regex("--layers", self.layers)
+            check_expression("--layers", self.layers)
         if self.max_bytes is not None and self.max_bytes < 0:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
@@ -100,7 +100,7 @@ class Settings:
         return cls(**values)
 
 
-def refuse_no_regex(what: str, expression: str) -> None:
+def check_expression(what: str, expression: str) -> None:
     """Refuse an expression that is none, before anything is loaded."""
     from tensordiff.align.rules.rule import check_regex  # aligning is much to import for a child that starts
 

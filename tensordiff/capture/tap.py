@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Tapped(Protocol):
+class TapListener(Protocol):
     """What listens while a capture runs."""
 
     def tap(self, name: str, value: Any) -> None:
         """Take one named value."""
 
 
-listeners: list[Tapped] = []
+listeners: list[TapListener] = []
 """Captures under way in this process, innermost last."""
 
 

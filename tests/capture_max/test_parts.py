@@ -72,8 +72,8 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from tensordiff.capture.engines.max import patches
     from tensordiff.capture.engines.max.layers import Listener
-    from tensordiff.capture.engines.max.model import talk_into
-    from tensordiff.capture.engines.max.pipeline import Wish
+    from tensordiff.capture.engines.max.model import patch_max
+    from tensordiff.capture.engines.max.pipeline import ModelOptions
 
     owners = (Graph, InferenceSession, NewModule, Module, MLP, Linear, Allreduce, Signals, ops, ops.allreduce)
 
@@ -85,7 +85,7 @@ def test_nothing_outlives_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     from max.driver import DeviceSpec
 
     with pytest.raises(RuntimeError, match="midway"), patches.Patches() as held:
-        talk_into(held, Wish(Path(), "bfloat16", (DeviceSpec.cpu(),), 8))
+        patch_max(held, ModelOptions(Path(), "bfloat16", (DeviceSpec.cpu(),), 8))
         Listener().install(held)
         patches.on_compile(held, print)
         assert state() != before

@@ -17,7 +17,7 @@ from tensordiff.capture.engines.hf.config import load_config, refuse_linear
 from tensordiff.capture.engines.hf.inputs import Inputs, make_inputs
 from tensordiff.capture.engines.torch.capture import perform
 from tensordiff.capture.engines.torch.program import Step, Steps, first_device, placement, seed
-from tensordiff.capture.engines.torch.unchanged import Same
+from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.persistent import RunJob
@@ -32,7 +32,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 def keep(job: Job, tell: Tell) -> RunJob:
     """Load a model that stays; it is asked anew for each job."""
-    model, same = load(job, tell), Same(with_inputs=False)
+    model, same = load(job, tell), StateCheck(with_inputs=False)
     return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
 
 

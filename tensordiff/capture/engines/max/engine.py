@@ -16,10 +16,10 @@ from typing import Any
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, overrides_of
 from tensordiff.capture.engines.max.inject import run_injected
-from tensordiff.capture.engines.max.model import Engine, encoding, task
+from tensordiff.capture.engines.max.model import CompiledModel, encoding, task
 from tensordiff.capture.engines.max.ops import OpsListener
-from tensordiff.capture.engines.max.pipeline import Wish, devices
-from tensordiff.capture.engines.max.single_layer import UnitListener, alone
+from tensordiff.capture.engines.max.pipeline import ModelOptions, devices
+from tensordiff.capture.engines.max.single_layer import SingleLayerListener, single_layer_model
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
 from tensordiff.capture.engines.max.tokens import Tokens, tokens
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -52,7 +52,7 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
     asked = tokens(found.folder, settings, reference)
     for note in asked.notes:
         tell(Note(note))
-    with _model(job, _wish(found, settings, asked), tell) as engine, open_output(job, "max") as output:
+    with _model(job, _options(found, settings, asked), tell) as engine, open_output(job, "max") as output:
         tell(Phase("running", f"{settings.steps} step{'s' if settings.steps > 1 else ''}"))
         steps: Sequence[StepTensors] = list(engine.steps(asked.ids, settings.steps, asked.following))
         output.facts |= _facts(job, found, asked, engine)
@@ -66,28 +66,28 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
     return done(job, output, output.facts | _replayed(engine, report), tell)
 
 
-def _replayed(engine: Engine, report: InjectionReport | None) -> dict[str, Any]:
+def _replayed(engine: CompiledModel, report: InjectionReport | None) -> dict[str, Any]:
     """Of a layer alone, which one of the reference it answers."""
-    if report is None or not isinstance(engine.listener, UnitListener):
+    if report is None or not isinstance(engine.listener, SingleLayerListener):
         return {}
     return {"layer": report.reference_layer(engine.listener.layer)}
 
 
-def _model(job: Job, wish: Wish, tell: Tell) -> Engine:
+def _model(job: Job, options: ModelOptions, tell: Tell) -> CompiledModel:
     """What to build: the model, with a layer's operations where asked, or one layer of it."""
     if job.task == REPLAY:
-        return alone(wish, str(job.more["layer"]), tell)
-    return Engine(wish, tell, OpsListener(job.settings.ops) if job.settings.ops is not None else None)
+        return single_layer_model(options, str(job.more["layer"]), tell)
+    return CompiledModel(options, tell, OpsListener(job.settings.ops) if job.settings.ops is not None else None)
 
 
-def _selection(engine: Engine, settings: Settings) -> Selection:
+def _selection(engine: CompiledModel, settings: Settings) -> Selection:
     if not isinstance(engine.listener, OpsListener):
         return Selection.from_settings(settings)
     return Selection.only(engine.listener.layer, within="(/.*)?", inputs=not settings.no_inputs)
 
 
 def _inject(
-    engine: Engine, injection: Injection, count: int, asked: Tokens, plain: Sequence[StepTensors], tell: Tell
+    engine: CompiledModel, injection: Injection, count: int, asked: Tokens, plain: Sequence[StepTensors], tell: Tell
 ) -> tuple[Sequence[StepTensors], InjectionReport]:
     """Run the model again on the reference's inputs; the tokens of later steps are those of the plain run."""
     following = asked.following or engine.pipeline.chosen
@@ -122,18 +122,18 @@ def _write(
         output.add(site.key(step), array, site.origin._replace(injected=injected))
 
 
-def _wish(found: Checkpoint, settings: Settings, asked: Tokens) -> Wish:
+def _options(found: Checkpoint, settings: Settings, asked: Tokens) -> ModelOptions:
     length = found.length_for(len(asked.ids) + settings.steps)
     where, kind = devices(settings.device), encoding(settings.dtype, found)
     is_short = settings.num_hidden_layers is not None
-    return Wish(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short)
+    return ModelOptions(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short)
 
 
-def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: Engine) -> dict[str, Any]:
+def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) -> dict[str, Any]:
     return {
         "versions": {name: version(name) for name in ("max", "transformers")} | {"python": platform.python_version()},
-        "device": ", ".join(_named(engine.wish.devices)),
-        "dtype": engine.wish.encoding,
+        "device": ", ".join(_named(engine.options.devices)),
+        "dtype": engine.options.encoding,
         "prompt": asked.prompt,
         "token_ids": list(asked.ids),
         "config_overrides": overrides_of(job.settings),
@@ -147,8 +147,8 @@ def _named(specs: Sequence[Any]) -> list[str]:
     return [spec.device_type if spec.device_type == "cpu" else f"{spec.device_type}:{spec.id}" for spec in specs]
 
 
-def _modules(engine: Engine) -> str:
-    return "max.experimental.nn" if engine.wish.new_modules else "max.nn"
+def _modules(engine: CompiledModel) -> str:
+    return "max.experimental.nn" if engine.options.new_modules else "max.nn"
 
 
 def _unheard(settings: Settings) -> Iterator[str]:

@@ -37,7 +37,7 @@ class Tap:
 
 
 @dataclass
-class Book:
+class GraphRecord:
     """What was noted about one graph while it was built."""
 
     graph: Graph
@@ -53,8 +53,8 @@ class Book:
     _live: dict[object, bool] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph) -> Book:
-        """A book for a graph whose model has not been called yet."""
+    def of(cls, graph: Graph) -> GraphRecord:
+        """A record for a graph whose model has not been called yet."""
         return cls(graph, tuple(value.type for value in graph.inputs))
 
     def tap(self, site: GraphSite, value: TensorValue) -> None:
@@ -145,30 +145,30 @@ def value_of(found: Any) -> TensorValue | None:
 
 
 @dataclass
-class Run:
+class GraphRun:
     """What one execution of a graph is given and gave."""
 
     given: SiteValues = field(default_factory=dict)
     seen: list[Array] = field(default_factory=list)
 
 
-class Ran(Exception):
+class LayerRan(Exception):
     """A graph of one layer has run; its model could make nothing of that."""
 
 
-class Wired:
+class InstrumentedModel:
     """A compiled graph in whose site the model calls this: it adds the extra inputs, keeps the extra outputs."""
 
-    def __init__(self, model: Any, book: Book) -> None:
-        self._model, self.book, self.run = model, book, Run()
+    def __init__(self, model: Any, record: GraphRecord) -> None:
+        self._model, self.record, self.run = model, record, GraphRun()
 
     def execute(self, *buffers: Any) -> list[Buffer]:
         """What the model's own call would give."""
         results = self._model.execute(*buffers, *self._extra(buffers))
-        split = self.book.model_outputs
-        self.run = Run(self.run.given, [from_buffer(result) for result in results[split:]])
+        split = self.record.model_outputs
+        self.run = GraphRun(self.run.given, [from_buffer(result) for result in results[split:]])
         if not split:
-            raise Ran
+            raise LayerRan
         return list(results[:split])
 
     __call__ = execute
@@ -178,15 +178,15 @@ class Wired:
 
     def give(self, given: SiteValues) -> None:
         """What the next execution is to be given; what the last one gave is forgotten."""
-        self.run = Run(given)
+        self.run = GraphRun(given)
 
     def captured(self) -> Iterator[tuple[GraphSite, Array]]:
         """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
-        return ((tap.site, self.run.seen[tap.output]) for tap in self.book.taps if not tap.is_number)
+        return ((tap.site, self.run.seen[tap.output]) for tap in self.record.taps if not tap.is_number)
 
     def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:
-        sizes = sizes_of(self.book.kinds, buffers)
-        for slot in self.book.slots:
+        sizes = sizes_of(self.record.kinds, buffers)
+        for slot in self.record.slots:
             shape = tuple(sizes[size] if isinstance(size, str) else size for size in slot.shape)
             given = self.run.given.get(slot.site)
             yield to_buffer(given, shape, slot.dtype, slot.device)

@@ -26,7 +26,7 @@ from max.graph import Graph
 from max.nn.layer import Layer, Module
 
 from tensordiff.capture.engines.max import patches
-from tensordiff.capture.engines.max.graph import Book, Wired, tensors_in, value_of
+from tensordiff.capture.engines.max.graph import GraphRecord, InstrumentedModel, tensors_in, value_of
 from tensordiff.capture.engines.max.sites import GraphSite, ModelInputs
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump.model import Origin
@@ -101,8 +101,8 @@ class Listener:
 
     def __init__(self) -> None:
         self.names = Names()
-        self.books: dict[str, Book] = {}
-        self.wired: list[Wired] = []
+        self.records: dict[str, GraphRecord] = {}
+        self.instrumented: list[InstrumentedModel] = []
         self.roots: list[Any] = []
         self._calls: Counter[tuple[str, str]] = Counter()
         self.active: list[Any] = []
@@ -137,33 +137,33 @@ class Listener:
         @wraps(plain)
         def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
             # A class that calls its base's __call__ is one call of one layer.
-            if (self.active and self.active[-1] is layer) or (book := self._book()) is None:
+            if (self.active and self.active[-1] is layer) or (record := self._book()) is None:
                 return plain(layer, *args, **kwargs)
             bound = shape.bind(layer, *args, **kwargs)
-            return self._noted(book, plain, layer, bound.args[1:], bound.kwargs)
+            return self._noted(record, plain, layer, bound.args[1:], bound.kwargs)
 
         return call
 
     def _noted(
-        self, book: Book, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, record: GraphRecord, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         name = self.names.of(layer)
-        self._calls[book.graph.name, name] += 1
-        at = At(book, name, self._calls[book.graph.name, name], origin_of(type(layer)))
+        self._calls[record.graph.name, name] += 1
+        at = LayerCall(record, name, self._calls[record.graph.name, name], origin_of(type(layer)))
         return self.called(at, plain, layer, args, kwargs)
 
     def called(
-        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """One call of a layer: its arguments switched and noted, its own code, its results noted."""
-        self.built_so_far(at.book)
+        self.built_so_far(at.record)
         given = [at.given(f"input_{number}", each) for number, each in enumerate(args)]
         named = {key: at.given(f"input_{key}", each) for key, each in kwargs.items()}
-        self.begins_anew(at.book)
+        self.begins_anew(at.record)
         self.active.append(layer)
         try:
             result = plain(layer, *given, **named)
-            self.built_so_far(at.book)
+            self.built_so_far(at.record)
         finally:
             self.active.pop()
         at.gave(result)
@@ -171,54 +171,54 @@ class Listener:
 
     def inputs(self) -> ModelInputs:
         """The inputs of all layers that can be given from outside, and those that cannot."""
-        books = self.books.values()
+        records = self.records.values()
         return ModelInputs(
-            [slot for book in books for slot in book.slots], [each for book in books for each in book.fixed]
+            [slot for record in records for slot in record.slots], [each for record in records for each in record.fixed]
         )
 
     def before_compiling(self, graph: Any) -> None:
         """A graph was built, and is about to be compiled."""
 
-    def built_so_far(self, book: Book) -> None:
+    def built_so_far(self, record: GraphRecord) -> None:
         """What the innermost running layer has built since the last time belongs to it."""
 
-    def begins_anew(self, book: Book) -> None:
+    def begins_anew(self, record: GraphRecord) -> None:
         """What was built since the last time is ours and nobody's."""
 
-    def _book(self) -> Book | None:
+    def _book(self) -> GraphRecord | None:
         try:
             graph = Graph.current
         except LookupError:
             return None
-        book = self.books.get(graph.name)
-        if book is None:
-            book = self.books[graph.name] = Book.of(graph)
+        record = self.records.get(graph.name)
+        if record is None:
+            record = self.records[graph.name] = GraphRecord.of(graph)
         # A subgraph's values are out of reach.
-        return book if book.graph is graph else None
+        return record if record.graph is graph else None
 
     def _outputs(self, graph: Graph, own: Sequence[Any]) -> Sequence[Any]:
-        book = self.books.get(graph.name)
-        if book is None or book.graph is not graph:
+        record = self.records.get(graph.name)
+        if record is None or record.graph is not graph:
             return own
-        return self.outputs(book, own)
+        return self.outputs(record, own)
 
-    def outputs(self, book: Book, own: Sequence[Any]) -> Sequence[Any]:
+    def outputs(self, record: GraphRecord, own: Sequence[Any]) -> Sequence[Any]:
         """What a graph is to give: what its model gives, and what was noted."""
-        book.model_outputs = len(own)
-        return [*own, *book.values]
+        record.model_outputs = len(own)
+        return [*own, *record.values]
 
     def _wire(self, name: str, model: Any) -> Any:
-        if (book := self.books.get(name)) is None:
+        if (record := self.records.get(name)) is None:
             return model
-        self.wired.append(Wired(model, book))
-        return self.wired[-1]
+        self.instrumented.append(InstrumentedModel(model, record))
+        return self.instrumented[-1]
 
 
-class At:
+class LayerCall:
     """One call of one layer."""
 
-    def __init__(self, book: Book, layer: str, call: int, origin: Origin) -> None:
-        self.book, self.layer, self.call, self._origin = book, layer, call, origin
+    def __init__(self, record: GraphRecord, layer: str, call: int, origin: Origin) -> None:
+        self.record, self.layer, self.call, self._origin = record, layer, call, origin
 
     def given(self, port: str, found: Any) -> Any:
         """The argument as the layer is to see it: with a switch for each tensor that can have one."""
@@ -227,10 +227,10 @@ class At:
             return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
         site = self.site(port)
         if (value := value_of(found)) is None:
-            self.book.keep(site, found)
+            self.record.keep(site, found)
             return found
-        switched = self.book.switch(site, value)
-        self.book.tap(site, switched)
+        switched = self.record.switch(site, value)
+        self.record.tap(site, switched)
         if switched is value:
             return found
         return Tensor.from_graph_value(switched) if isinstance(found, Tensor) else switched
@@ -238,7 +238,7 @@ class At:
     def gave(self, result: Any) -> None:
         """Note what the layer gave."""
         for port, value in tensors_in("output", result):
-            self.book.tap(self.site(port), value)
+            self.record.tap(self.site(port), value)
 
     def site(self, port: str) -> GraphSite:
         """A tensor of this call in the graph."""

@@ -19,9 +19,9 @@ from max.pipelines.modeling.types import PipelineTask
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.checkpoint import Checkpoint
-from tensordiff.capture.engines.max.graph import Ran, Wired
+from tensordiff.capture.engines.max.graph import InstrumentedModel, LayerRan
 from tensordiff.capture.engines.max.layers import Listener
-from tensordiff.capture.engines.max.pipeline import Pipeline, Wish
+from tensordiff.capture.engines.max.pipeline import ModelOptions, Pipeline
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
 from tensordiff.capture.events import Phase, Progress, Tell
 from tensordiff.errors import CaptureError, printable
@@ -32,22 +32,22 @@ _TICK_S = 1.0
 _REASON = re.compile(r"constraint failed: ([^\n]+)")
 
 
-class Engine:
+class CompiledModel:
     """A compiled model whose layers are noted and can be given inputs. One ``with`` block."""
 
-    def __init__(self, wish: Wish, tell: Tell, listener: Listener | None = None) -> None:
-        self.wish, self._tell = wish, tell
+    def __init__(self, options: ModelOptions, tell: Tell, listener: Listener | None = None) -> None:
+        self.options, self._tell = options, tell
         self.listener = listener or Listener()
         self._held = ExitStack()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> CompiledModel:
         with ExitStack() as held:
             patched = held.enter_context(patches.Patches())
-            talk_into(patched, self.wish)
+            patch_max(patched, self.options)
             self.listener.install(patched)
             patches.on_compile(patched, self._before_compiling)
-            with ticking(self._tell), compiling(self.wish):
-                self.pipeline = Pipeline(self.wish)
+            with ticking(self._tell), compiling(self.options):
+                self.pipeline = Pipeline(self.options)
             self._held = held.pop_all()
         return self
 
@@ -59,9 +59,9 @@ class Engine:
         self._tell(Phase("compiling", _COMPILING))
 
     @property
-    def wired(self) -> Sequence[Wired]:
+    def instrumented(self) -> Sequence[InstrumentedModel]:
         """The graphs that layers were noted in."""
-        return self.listener.wired
+        return self.listener.instrumented
 
     def steps(
         self,
@@ -77,26 +77,26 @@ class Engine:
             for step in self.pipeline.steps(ids, count, following):
                 yield self._noted()
                 self._give(given.get(step + 1, {}))
-        except Ran:
+        except LayerRan:
             yield self._noted()
 
     def _noted(self) -> StepTensors:
-        return [noted for each in self.wired if each.run.seen for noted in each.captured()]
+        return [noted for each in self.instrumented if each.run.seen for noted in each.captured()]
 
     def _give(self, given: SiteValues) -> None:
-        for each in self.wired:
+        for each in self.instrumented:
             each.give(given)
 
 
-def talk_into(patched: patches.Patches, wish: Wish) -> None:
+def patch_max(patched: patches.Patches, options: ModelOptions) -> None:
     """Make MAX build what it would refuse here, though it can, and nothing that nobody looks at."""
     patches.without_log_probabilities(patched)
-    patches.allow_encoding(patched, wish.encoding)
-    if all(device == DeviceSpec.cpu() for device in wish.devices):
+    patches.allow_encoding(patched, options.encoding)
+    if all(device == DeviceSpec.cpu() for device in options.devices):
         patches.collectives_on_cpu(patched)
-    if wish.is_short:
+    if options.is_short:
         patches.leave_weights_over(patched)
-    if wish.encoding == "float32":
+    if options.encoding == "float32":
         patches.norms_in_float32(patched, "max.pipelines.architectures.gemma3")
 
 
@@ -122,7 +122,7 @@ def task(found: Checkpoint) -> PipelineTask:
 
 
 @contextmanager
-def compiling(wish: Wish) -> Iterator[None]:
+def compiling(options: ModelOptions) -> Iterator[None]:
     """MAX says only that it failed; what it failed at stands far down in the cause."""
     try:
         yield
@@ -130,7 +130,7 @@ def compiling(wish: Wish) -> Iterator[None]:
         found = _REASON.findall(str(error.__cause__))
         if not found:
             raise
-        raise CaptureError(f"{printable(wish.folder)}: MAX could not compile it: {printable(found[0])}") from error
+        raise CaptureError(f"{printable(options.folder)}: MAX could not compile it: {printable(found[0])}") from error
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensordiff.capture.engines.max import patches
-from tensordiff.capture.engines.max.graph import Book
-from tensordiff.capture.engines.max.layers import At, Listener, origin_of
+from tensordiff.capture.engines.max.graph import GraphRecord
+from tensordiff.capture.engines.max.layers import LayerCall, Listener, origin_of
 from tensordiff.capture.engines.max.sites import GraphSite
 from tensordiff.capture.process.layers import find_layer
 
@@ -35,7 +35,7 @@ class OpsListener(Listener):
         self.layer = find_layer(self._asked, self.names.layers())
 
     def called(
-        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Know when the layer's code runs, and for which time."""
         if at.layer != self.layer:
@@ -46,26 +46,26 @@ class OpsListener(Listener):
         finally:
             self._running = 0
 
-    def built_so_far(self, book: Book) -> None:
+    def built_so_far(self, record: GraphRecord) -> None:
         """Note what was built."""
-        for operation in self._new(book):
-            self._note(book, operation)
+        for operation in self._new(record):
+            self._note(record, operation)
 
-    def begins_anew(self, book: Book) -> None:
+    def begins_anew(self, record: GraphRecord) -> None:
         """Forget what was built."""
-        self._new(book)
+        self._new(record)
 
-    def _new(self, book: Book) -> list[Any]:
-        found = patches.operations_after(book.graph, self._last.get(book.graph.name))
+    def _new(self, record: GraphRecord) -> list[Any]:
+        found = patches.operations_after(record.graph, self._last.get(record.graph.name))
         if found:
-            self._last[book.graph.name] = found[-1]
+            self._last[record.graph.name] = found[-1]
         return found
 
-    def _note(self, book: Book, operation: Any) -> None:
+    def _note(self, record: GraphRecord, operation: Any) -> None:
         innermost = self.active[-1] if self.active else None
         if not self._running or innermost is None or not is_within(self.names.of(innermost), self.layer):
             return
-        results = [each for each in patches.results_of(operation) if book.follows_from_inputs(each)]
+        results = [each for each in patches.results_of(operation) if record.follows_from_inputs(each)]
         if not results:
             return
         number = self._numbers[self._running]
@@ -73,7 +73,7 @@ class OpsListener(Listener):
         at = f"{self.layer}/op_{number:02d}_{patches.operation_name(operation)}"
         for port, value in enumerate(results):
             name = "output" if len(results) == 1 else f"output_{port}"
-            book.tap(GraphSite(at, name, self._running, origin_of(type(innermost))), value)
+            record.tap(GraphSite(at, name, self._running, origin_of(type(innermost))), value)
 
 
 def is_within(layer: str, other: str) -> bool:

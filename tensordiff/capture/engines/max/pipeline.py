@@ -49,7 +49,7 @@ _CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Wish:
+class ModelOptions:
     """What to build."""
 
     folder: Path
@@ -67,10 +67,10 @@ class Wish:
 class Pipeline:
     """A compiled model and its cache."""
 
-    def __init__(self, wish: Wish) -> None:
-        self.task = wish.task
-        self._length = wish.length
-        self.config = PipelineConfig.from_args(_args(wish))
+    def __init__(self, options: ModelOptions) -> None:
+        self.task = options.task
+        self._length = options.length
+        self.config = PipelineConfig.from_args(_args(options))
         found = PIPELINE_REGISTRY.retrieve_factory(self.config, self.task)
         self._parts, self._plan = found.factory.keywords, found.memory_plan
         self.devices = load_devices(list(self._plan.require_device_specs()))
@@ -140,14 +140,14 @@ class Pipeline:
         return from_buffer(self.model.execute(model_inputs=inputs).logits)
 
 
-def _args(wish: Wish) -> PipelineArgs:
-    more = {"runtime": PipelineRuntimeConfig(prefer_module_v3=True)} if wish.new_modules else {}
+def _args(options: ModelOptions) -> PipelineArgs:
+    more = {"runtime": PipelineRuntimeConfig(prefer_module_v3=True)} if options.new_modules else {}
     return PipelineArgs(
-        model_path=str(wish.folder),
-        device_specs=list(wish.devices),
-        task=wish.task,
-        quantization_encoding=wish.encoding,
-        max_length=wish.length,
+        model_path=str(options.folder),
+        device_specs=list(options.devices),
+        task=options.task,
+        quantization_encoding=options.encoding,
+        max_length=options.length,
         use_subgraphs=False,
         **more,
     )

@@ -14,11 +14,11 @@ from typing import Any
 from max.experimental.tensor import Tensor
 from max.graph import TensorType
 
-from tensordiff.capture.engines.max.graph import Book, value_of
-from tensordiff.capture.engines.max.layers import At, Listener
-from tensordiff.capture.engines.max.model import Engine
+from tensordiff.capture.engines.max.graph import GraphRecord, value_of
+from tensordiff.capture.engines.max.layers import LayerCall, Listener
+from tensordiff.capture.engines.max.model import CompiledModel
 from tensordiff.capture.engines.max.ops import is_within
-from tensordiff.capture.engines.max.pipeline import Wish
+from tensordiff.capture.engines.max.pipeline import ModelOptions
 from tensordiff.capture.events import Tell
 from tensordiff.capture.process.layers import find_layer
 from tensordiff.errors import CaptureError, printable
@@ -27,11 +27,11 @@ Call = tuple[str, str, int]
 """Graph, layer and call."""
 
 
-class Traced(Exception):
+class TracingDone(Exception):
     """Everything was traced; nothing is to be compiled."""
 
 
-class Look(Listener):
+class TypeListener(Listener):
     """Traces a model and learns what its layers give."""
 
     def __init__(self) -> None:
@@ -39,36 +39,36 @@ class Look(Listener):
         self.given: dict[Call, Any] = {}
 
     def called(
-        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Learn what a call gives."""
         result = super().called(at, plain, layer, args, kwargs)
-        self.given[at.book.graph.name, at.layer, at.call] = outline(at.book, result)
+        self.given[at.record.graph.name, at.layer, at.call] = outline(at.record, result)
         return result
 
     def before_compiling(self, graph: Any) -> None:
         """End where the model's own graph would be compiled."""
-        if getattr(graph, "name", None) in self.books:
-            raise Traced
+        if getattr(graph, "name", None) in self.records:
+            raise TracingDone
 
 
-class UnitListener(Listener):
+class SingleLayerListener(Listener):
     """Builds the graph of one layer."""
 
-    def __init__(self, asked: str, look: Look) -> None:
+    def __init__(self, asked: str, look: TypeListener) -> None:
         super().__init__()
         self._look, self.layer = look, find_layer(asked, look.names.layers())
 
     def called(
-        self, at: At, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, at: LayerCall, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
         if is_within(at.layer, self.layer):
             return super().called(at, plain, layer, args, kwargs)
-        given = self._look.given.get((at.book.graph.name, at.layer, at.call), MISSING)
+        given = self._look.given.get((at.record.graph.name, at.layer, at.call), MISSING)
         if is_within(self.layer, at.layer) or given is MISSING:
             return self._unseen(plain, layer, args, kwargs)
-        return placeholder(at.book, at, given)
+        return placeholder(at.record, at, given)
 
     def _unseen(self, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.active.append(layer)
@@ -77,46 +77,46 @@ class UnitListener(Listener):
         finally:
             self.active.pop()
 
-    def outputs(self, book: Book, own: Sequence[Any]) -> Sequence[Any]:
+    def outputs(self, record: GraphRecord, own: Sequence[Any]) -> Sequence[Any]:
         """Only what was noted."""
-        book.model_outputs = 0
-        return book.values if book.values else own
+        record.model_outputs = 0
+        return record.values if record.values else own
 
 
-def alone(wish: Wish, asked: str, tell: Tell) -> Engine:
+def single_layer_model(options: ModelOptions, asked: str, tell: Tell) -> CompiledModel:
     """An engine, not yet entered, that will run one layer of a model and nothing else."""
-    look = Look()
+    look = TypeListener()
     try:
-        with Engine(wish, tell, look):
-            raise CaptureError(f"{printable(wish.folder)}: MAX built no graph with layers in it")
-    except Traced:
-        return Engine(wish, tell, UnitListener(asked, look))
+        with CompiledModel(options, tell, look):
+            raise CaptureError(f"{printable(options.folder)}: MAX built no graph with layers in it")
+    except TracingDone:
+        return CompiledModel(options, tell, SingleLayerListener(asked, look))
 
 
 MISSING = object()
 
 
-def outline(book: Book, result: Any) -> Any:
+def outline(record: GraphRecord, result: Any) -> Any:
     """A result with types in the place of values; ``MISSING`` where a placeholder cannot stand for it."""
     if (value := value_of(result)) is not None:
-        if not book.is_declared(value):
+        if not record.is_declared(value):
             return MISSING
         kind = TensorType(value.dtype, value.shape, value.device)
         return (Tensor, kind) if isinstance(result, Tensor) else kind
     if result is None:
         return None
     if isinstance(result, list | tuple):
-        parts = [outline(book, each) for each in result]
+        parts = [outline(record, each) for each in result]
         return MISSING if any(each is MISSING for each in parts) else type(result)(parts)
     return MISSING
 
 
-def placeholder(book: Book, at: At, given: Any) -> Any:
+def placeholder(record: GraphRecord, at: LayerCall, given: Any) -> Any:
     """Values of the types that an outline says."""
     if isinstance(given, TensorType):
-        return book.stand_in(at.site("output"), given)
+        return record.stand_in(at.site("output"), given)
     if isinstance(given, tuple) and len(given) == 2 and given[0] is Tensor:
-        return Tensor.from_graph_value(book.stand_in(at.site("output"), given[1]))
+        return Tensor.from_graph_value(record.stand_in(at.site("output"), given[1]))
     if isinstance(given, list | tuple):
-        return type(given)(placeholder(book, at, each) for each in given)
+        return type(given)(placeholder(record, at, each) for each in given)
     return given

@@ -15,17 +15,17 @@ from typing import Any
 
 import onnxruntime
 
-from tensordiff.capture.engines.onnx import facts as told
-from tensordiff.capture.engines.onnx.failures import Stopped
+from tensordiff.capture.engines.onnx import facts as run_facts
+from tensordiff.capture.engines.onnx.failures import NodeFailure
 from tensordiff.capture.engines.onnx.graph import Graph, Kind, Known, infer
 from tensordiff.capture.engines.onnx.inject import InjectedGraph
-from tensordiff.capture.engines.onnx.inputs import Asked, make_inputs
+from tensordiff.capture.engines.onnx.inputs import GraphInputs, make_inputs
 from tensordiff.capture.engines.onnx.layers import Call, find_calls, with_neighbours
 from tensordiff.capture.engines.onnx.model import Model, load, seed
 from tensordiff.capture.engines.onnx.ports import Port, Ports, ops_of
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.capture.engines.onnx.session import Engine, placement
-from tensordiff.capture.engines.onnx.writing import Reading, Writing, left, optimized, size_of
+from tensordiff.capture.engines.onnx.writing import PortWriter, ValueReader, optimized, remaining_ports, size_of
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import check_job_size
@@ -57,7 +57,7 @@ class Subject:
     """A model, what it is given, and the layers in it."""
 
     model: Model
-    asked: Asked
+    asked: GraphInputs
     engine: Engine
     scopes: list[Scope]
     root: Call
@@ -91,14 +91,14 @@ class Subject:
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What is known when it ran."""
         return {
-            "versions": told.versions(),
+            "versions": run_facts.versions(),
             "device": self.engine.placed.device,
-            "dtype": told.dtype_of(self.model),
+            "dtype": run_facts.dtype_of(self.model),
             "prompt": self.asked.prompt,
             "token_ids": self.asked.token_ids,
             "config_overrides": {},
-            "flags": told.flags(self.engine, is_optimized=settings.optimized),
-            "model": told.about_model(self.model, self.root),
+            "flags": run_facts.flags(self.engine, is_optimized=settings.optimized),
+            "model": run_facts.about_model(self.model, self.root),
         }
 
 
@@ -109,32 +109,32 @@ def _measured(engine: Engine) -> dict[str, Known]:
     unknown = [name for name in values if graph.about(name).nbytes is None]
     try:
         return engine.shapes(unknown) if unknown else {}
-    except Stopped:
+    except NodeFailure:
         return {}  # the run proper will stop there too, and say so
 
 
 def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
     """Run a graph once, and write what its layers were given and gave."""
     ports = _wanted(job, subject, tell)
-    _tell_size(job, subject, size_of(ports, Reading(subject.engine)), tell)
+    _tell_size(job, subject, size_of(ports, ValueReader(subject.engine)), tell)
     with open_output(job, FRAMEWORK) as output, _reading(job, subject) as reading:
         tell(Phase("running", f"{len(subject.engine.graph.nodes)} nodes"))
-        there = left(ports, subject.engine.graph, reading)
+        there = remaining_ports(ports, subject.engine.graph, reading)
         fused = [f"{len(ports) - len(there)} tensors are not there in the optimized graph"] if there != ports else []
         try:
             with _stopping(job):
-                Writing(reading, output, tell).write(there)
+                PortWriter(reading, output, tell).write(there)
         finally:
             output.facts |= subject.facts(job.settings)
         tell(Phase("writing"))
         notes = [*fused, *output.budget.notes()]
-        output.facts |= {"weights_hash": told.weights_hash(subject.model), "notes": notes or None}
+        output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes or None}
     return done(job, output, output.facts, tell)
 
 
-def _reading(job: Job, subject: Subject) -> AbstractContextManager[Reading]:
+def _reading(job: Job, subject: Subject) -> AbstractContextManager[ValueReader]:
     """The graph as it was exported, unless it is wanted as onnxruntime optimizes it."""
-    return optimized(subject.engine) if job.settings.optimized else nullcontext(Reading(subject.engine))
+    return optimized(subject.engine) if job.settings.optimized else nullcontext(ValueReader(subject.engine))
 
 
 def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Tell) -> Done:
@@ -145,18 +145,18 @@ def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Te
         injection, selection = replace(injection, at=layer), Selection.only(layer)
     ports = subject.ports
     injected = InjectedGraph(injection, subject.engine, subject.root, ports)
-    _tell_size(job, subject, size_of(_selected(ports, selection), Reading(subject.engine)), tell)
+    _tell_size(job, subject, size_of(_selected(ports, selection), ValueReader(subject.engine)), tell)
     with open_output(job, FRAMEWORK) as output:
         try:
             for reading, written in injected.readings(tell):
                 output.begin_pass()
                 with _stopping(job):
-                    Writing(reading, output, tell, injected.report.names).write(_selected(written, selection))
+                    PortWriter(reading, output, tell, injected.report.names).write(_selected(written, selection))
         finally:
             output.facts |= subject.facts(job.settings)
         output.order = [port.key for port in ports]
         notes = [injected.report.sentence(), *output.budget.notes()]
-        output.facts |= {"weights_hash": told.weights_hash(subject.model), "notes": notes}
+        output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes}
         output.facts["injection"] = injected.report.as_json(injection)
     about = {} if layer is None else {"layer": injected.report.reference_layer(layer)}
     return done(job, output, output.facts | about, tell)
@@ -176,7 +176,7 @@ def _wanted(job: Job, subject: Subject, tell: Tell) -> list[Port]:
 
 def _tell_size(job: Job, subject: Subject, nbytes: int, tell: Tell) -> None:
     """Say what is about to run and how much will be written; refuses where that will not fit."""
-    about = told.about_model(subject.model, subject.root)
+    about = run_facts.about_model(subject.model, subject.root)
     tell(Note(f"{printable(about['class'] or 'a graph')}, {printable(subject.model.path)}"))
     check_job_size(job, nbytes, tell)
 
@@ -186,7 +186,7 @@ def _stopping(job: Job) -> Iterator[None]:
     """A node that cannot be computed ends the run; what was reached is there."""
     try:
         yield
-    except Stopped as stopped:
+    except NodeFailure as stopped:
         raise CaptureError(f"{stopped}; the layers it reached lie in {printable(job.output)}") from stopped
 
 

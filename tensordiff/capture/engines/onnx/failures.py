@@ -29,7 +29,7 @@ _NO_KERNEL = (
 )
 
 
-class Stopped(Exception):
+class NodeFailure(Exception):
     """A node could not be computed."""
 
     def __init__(self, node: int | None, sentence: str) -> None:
@@ -38,13 +38,13 @@ class Stopped(Exception):
         """Its number, where it could be told."""
 
 
-def explained(said: str, model: Model) -> Exception:
+def failure_from(said: str, model: Model) -> Exception:
     """What to raise for what onnxruntime said."""
     path, text = printable(model.path.name), _CODE.sub("", said.strip())
     if found := _STOPPED.search(text):
         why, name = _first_line(_NOTICED.sub("", found[3].strip())), printable(found[2] or "without a name")
         sentence = f"{path}: the {found[1]} node {name} could not be computed: {why:.300}"
-        return Stopped(_number(found[2], model), sentence)
+        return NodeFailure(_number(found[2], model), sentence)
     for pattern in _NO_KERNEL:
         if found := pattern.search(text):
             return CaptureError(_no_kernel(path, found.groupdict()))

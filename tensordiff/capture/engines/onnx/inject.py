@@ -18,7 +18,7 @@ from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import subgraphs
 from tensordiff.capture.engines.onnx.ports import Port
 from tensordiff.capture.engines.onnx.session import Engine, Feed
-from tensordiff.capture.engines.onnx.writing import Reading
+from tensordiff.capture.engines.onnx.writing import ValueReader
 from tensordiff.capture.events import Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
 from tensordiff.capture.injection.passes import Pass
@@ -123,18 +123,18 @@ class InjectedGraph:
         self._injector = Injector(plan_injection(injection, entries, _aliases(self._ports)))
         self.report = self._injector.report
 
-    def readings(self, tell: Tell) -> Iterator[tuple[Reading, list[Port]]]:
+    def readings(self, tell: Tell) -> Iterator[tuple[ValueReader, list[Port]]]:
         """For each pass, where its tensors are read from, and which are to be written from it."""
         for one in self._injector.passes():
             tell(Phase(one.title))
             yield self._reading(one), [port for port in self._ports if port.call.layer in one.written]
 
-    def _reading(self, one: Pass) -> Reading:
+    def _reading(self, one: Pass) -> ValueReader:
         feeds: dict[str, Feed] = {}
         inputs = self._replace(partial(self._injector.inputs, one), self._by_call(is_input=True), feeds)
         outputs = self._replace(partial(self._injector.outputs, one), self._by_call(is_input=False), feeds)
         rewired = Rewired(self._engine.graph, self._nesting, inputs, outputs)
-        return Reading(self._engine, rewired.wires(), feeds, rewired.name_of)
+        return ValueReader(self._engine, rewired.wires(), feeds, rewired.name_of)
 
     def _by_call(self, *, is_input: bool) -> dict[Call, list[Port]]:
         calls: dict[Call, list[Port]] = {}

@@ -71,7 +71,7 @@ IDS = "input_ids"
 
 
 @dataclass(frozen=True)
-class Asked:
+class GraphInputs:
     """What the graph is run on."""
 
     feeds: Mapping[str, Feed]
@@ -80,7 +80,7 @@ class Asked:
     notes: tuple[str, ...] = field(default=())
 
 
-def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> Asked:
+def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> GraphInputs:
     """What to give a graph, as the settings say."""
     wanted = {each.name: wanted_of(each, model.path) for each in model.inputs}
     made = _Making(model.path, wanted, settings)
@@ -93,7 +93,7 @@ def make_inputs(model: Model, settings: Settings, reference: Dump | None) -> Ask
     if lacking := [each for name, each in wanted.items() if name not in made.arrays]:
         raise CaptureError(made.asking(lacking[0]))
     feeds = {name: each.feed(made.arrays[name], model.path) for name, each in wanted.items()}
-    return Asked(feeds, made.prompt, made.token_ids(), tuple(made.notes))
+    return GraphInputs(feeds, made.prompt, made.token_ids(), tuple(made.notes))
 
 
 class _Making:

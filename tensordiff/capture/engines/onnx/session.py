@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-from tensordiff.capture.engines.onnx.failures import FAILURES, explained
+from tensordiff.capture.engines.onnx.failures import FAILURES, failure_from
 from tensordiff.capture.engines.onnx.graph import Graph, Known, Wires, reads
 from tensordiff.capture.engines.onnx.model import Model
 from tensordiff.dump.dtypes import DTYPES, Array, DType
@@ -187,7 +187,7 @@ class Engine:
         try:
             yield
         except FAILURES as error:
-            raise explained(str(error), self.model) from error
+            raise failure_from(str(error), self.model) from error
 
 
 def _read_of(more: Mapping[str, Feed], nodes: Sequence[NodeProto]) -> dict[str, Feed]:

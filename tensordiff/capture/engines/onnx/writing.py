@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tensordiff.capture.engines.onnx.failures import Stopped
+from tensordiff.capture.engines.onnx.failures import NodeFailure
 from tensordiff.capture.engines.onnx.graph import Graph, Wires
 from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.engines.onnx.ports import Port
@@ -30,7 +30,7 @@ PART = 256 << 20
 
 
 @dataclass(frozen=True)
-class Reading:
+class ValueReader:
     """Where the tensors of ports are to be had: in the graph as it is, or in one that reads other values."""
 
     engine: Engine
@@ -48,10 +48,10 @@ class Reading:
 
 
 @dataclass
-class Writing:
+class PortWriter:
     """One pass over ports, a part at a time."""
 
-    reading: Reading
+    reading: ValueReader
     output: Output
     tell: Tell
     injected: Callable[[CallKey, str], tuple[str, ...] | None] = lambda _, __: None
@@ -66,7 +66,7 @@ class Writing:
     def _arrays(self, part: Sequence[Port]) -> dict[str, Array | str]:
         try:
             return self.reading.arrays(part)
-        except Stopped as stopped:
+        except NodeFailure as stopped:
             self._rescue(part, stopped)
             raise
 
@@ -88,7 +88,7 @@ class Writing:
         ahead = replace(self.output.budget)  # it counts what is left out in the same place, and wants for itself
         return (port for port in ports if ahead.allows(self.reading.nbytes(port) or 0))
 
-    def _rescue(self, part: Sequence[Port], stopped: Stopped) -> None:
+    def _rescue(self, part: Sequence[Port], stopped: NodeFailure) -> None:
         """What was made before the node that could not be computed."""
         if stopped.node is None:
             return
@@ -97,7 +97,7 @@ class Writing:
         self._add(reached, self.reading.arrays(reached))
 
 
-def parts(ports: Iterable[Port], reading: Reading, most: int | None = None) -> Iterator[list[Port]]:
+def parts(ports: Iterable[Port], reading: ValueReader, most: int | None = None) -> Iterator[list[Port]]:
     """Ports in order, in parts whose values are not larger together than they should be."""
     largest = PART if most is None else most
     part: list[Port] = []
@@ -116,13 +116,13 @@ def parts(ports: Iterable[Port], reading: Reading, most: int | None = None) -> I
         yield part
 
 
-def size_of(ports: Iterable[Port], reading: Reading) -> int:
+def size_of(ports: Iterable[Port], reading: ValueReader) -> int:
     """Bytes that a dump of these ports will take, as far as is known."""
     return sum(reading.nbytes(port) or 0 for port in ports)
 
 
 @contextmanager
-def optimized(engine: Engine) -> Iterator[Reading]:
+def optimized(engine: Engine) -> Iterator[ValueReader]:
     """Where the tensors are to be had that are left. The optimized graph lies in a file for as long as it is run."""
     with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
         path = Path(folder) / engine.model.path.with_suffix(".onnx").name
@@ -132,10 +132,10 @@ def optimized(engine: Engine) -> Iterator[Reading]:
         there = {*wires.maker, *engine.feeds}
         names = {value: name for name, value in engine.graph.same.items() if name in there}
         names |= {value: value for value in there}
-        yield Reading(replace(engine, model=model), wires, {}, lambda port: names[port.value])
+        yield ValueReader(replace(engine, model=model), wires, {}, lambda port: names[port.value])
 
 
-def left(ports: Sequence[Port], graph: Graph, reading: Reading) -> list[Port]:
+def remaining_ports(ports: Sequence[Port], graph: Graph, reading: ValueReader) -> list[Port]:
     """The ports whose value is still there, under any of its names."""
     there = {*(reading.wires or graph.wires).maker, *reading.engine.feeds}
     there |= {graph.value(name) for name in there}

@@ -21,7 +21,7 @@ from torch import nn
 from tensordiff.capture.engines.torch.capture import perform
 from tensordiff.capture.engines.torch.program import Step, Steps, seed
 from tensordiff.capture.engines.torch.tensors import find_arguments
-from tensordiff.capture.engines.torch.unchanged import Same
+from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Phase, Tell
 from tensordiff.capture.job import Job, Source
 from tensordiff.capture.process.persistent import RunJob
@@ -35,7 +35,7 @@ def run(job: Job, tell: Tell) -> Done:
 
 def keep(job: Job, tell: Tell) -> RunJob:
     """Load a function that stays; it is called anew for each job, as it is for each pass."""
-    program, same = load(job, tell), Same(with_inputs=True)
+    program, same = load(job, tell), StateCheck(with_inputs=True)
 
     return lambda job, tell: perform(same.of(program), job, tell)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tensordiff.capture import tap as taps
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.program import Program, Step, first_device, seed
@@ -36,12 +36,12 @@ FRAMEWORK = "torch"
 def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
     """What is known when it ran."""
     return {
-        "versions": told.versions(),
+        "versions": run_facts.versions(),
         "device": str(first_device(model)),
-        "dtype": told.dtype_of(model),
+        "dtype": run_facts.dtype_of(model),
         "config_overrides": dict(settings.config),
-        "flags": told.flags(model),
-        "model": told.about_model(model),
+        "flags": run_facts.flags(model),
+        "model": run_facts.about_model(model),
         **program.facts(),
     }
 
@@ -59,7 +59,7 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         notes = [*sink.notes(), *why_silent(recorder)]
-        writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes or None}
+        writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
         refuse_nothing(job, sink, recorder, notes)
         tell(Phase("writing"))
     return done(job, sink, writing.facts, tell)
@@ -76,7 +76,7 @@ def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = No
 
     ``selection`` is what the settings ask for, unless it is given.
     """
-    about = told.about_model(step.model)
+    about = run_facts.about_model(step.model)
     tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
     nbytes = estimate(step, job.settings.steps, selection or Selection.from_settings(job.settings))
     check_job_size(job, None if nbytes is None else times * nbytes, tell)
@@ -85,7 +85,7 @@ def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = No
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
     """A program's first step, at its seed and with its flags."""
     if settings.deterministic:
-        told.make_deterministic()
+        run_facts.make_deterministic()
     seed(settings.seed)
     steps = program.steps()
     try:
@@ -130,7 +130,7 @@ def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
 
 
 @dataclass
-class Writing:
+class TorchOutput:
     """A dump that a thread writes."""
 
     output: Output
@@ -152,10 +152,10 @@ class Writing:
 
 
 @contextmanager
-def open_writer(job: Job) -> Iterator[Writing]:
+def open_writer(job: Job) -> Iterator[TorchOutput]:
     """The dump of a job, written by a thread."""
     with open_output(job, FRAMEWORK) as output, BackgroundWriter(output.writer) as background:
-        yield Writing(output, background)
+        yield TorchOutput(output, background)
 
 
 def perform(program: Program, job: Job, tell: Tell) -> Done:

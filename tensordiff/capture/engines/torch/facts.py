@@ -21,7 +21,7 @@ from tensordiff.capture.engines.torch.tensors import resolved
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
 
-class Place(NamedTuple):
+class CodeLocation(NamedTuple):
     """Where something is written."""
 
     file: str | None
@@ -31,24 +31,24 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}" if self.file else "?"
 
 
-_places: dict[type, Place] = {}
+_places: dict[type, CodeLocation] = {}
 
 
-def place_of(kind: type) -> Place:
+def forward_location(kind: type) -> CodeLocation:
     """File and line of a module's forward; looked up once a class."""
     if kind not in _places:
         _places[kind] = _find_place(kind)
     return _places[kind]
 
 
-def _find_place(kind: type) -> Place:
+def _find_place(kind: type) -> CodeLocation:
     forward = getattr(kind, "forward", None)
     # A module of TorchScript has a forward that says nothing of itself.
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
     if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
-        return Place(None, None)
-    return Place(short(code.co_filename), code.co_firstlineno)
+        return CodeLocation(None, None)
+    return CodeLocation(short(code.co_filename), code.co_firstlineno)
 
 
 @lru_cache(maxsize=4096)
@@ -125,7 +125,7 @@ def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:
 
 def about_model(model: nn.Module) -> dict[str, Any]:
     """The class of a model, where that is written, and how large it is."""
-    place = place_of(type(model))
+    place = forward_location(type(model))
     count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
     try:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tensordiff.capture.engines.torch.facts import Place
-from tensordiff.capture.engines.torch.tensors import Found, Shape, find, find_arguments
+from tensordiff.capture.engines.torch.facts import CodeLocation
+from tensordiff.capture.engines.torch.tensors import Shape, TensorTree, find, find_arguments
 from tensordiff.capture.process.layers import ROOT, Selection, entry_name
 from tensordiff.dump.model import CallKey, EntryKey
 
@@ -70,7 +70,7 @@ class Call(NamedTuple):
         return entry_name(self.layer, self.call, port)
 
 
-class Seen(NamedTuple):
+class CallTensor(NamedTuple):
     """One tensor of one call."""
 
     call: Call
@@ -79,7 +79,7 @@ class Seen(NamedTuple):
     injected: tuple[str, ...] | None = None
     about: str | None = None
     """What made it, where that is no module: an operation, a function."""
-    place: Place | None = None
+    place: CodeLocation | None = None
     """Where that is written, likewise."""
 
     @property
@@ -91,7 +91,7 @@ class Seen(NamedTuple):
 class Sink(Protocol):
     """What takes the tensors."""
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: CallTensor) -> None:
         """Take one; it may be written over as soon as this returns."""
 
 
@@ -211,7 +211,7 @@ class Recorder:
         call = self._count(f"{running.layer}/{name}" if running else name, None)
         with _disable_current_modes():  # what it takes to look is no operation of the model's
             for port, tensor in find(value, "output").tensors.items():
-                self.sink.see(Seen(call, port, tensor))
+                self.sink.see(CallTensor(call, port, tensor))
 
     # --- within hooks
 
@@ -244,7 +244,7 @@ class Recorder:
                 self.finished(layer)
             if takes:
                 for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
-                    self.sink.see(Seen(call, port, tensor, self._injected(call, port)))
+                    self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))
             return None if self.patch is None else output
 
         return hook
@@ -281,12 +281,12 @@ class Recorder:
     def _injected(self, call: Call, port: str) -> tuple[str, ...] | None:
         return None if self.patch is None else self.patch.names(call, port)
 
-    def _see_inputs(self, call: Call, found: Found) -> None:
+    def _see_inputs(self, call: Call, found: TensorTree) -> None:
         self._made.append((call, found.shape))
         if len(self._made) >= _MANY:
             self._sort_kinds()
         for port, tensor in found.tensors.items():
-            self.sink.see(Seen(call, port, tensor, self._injected(call, port)))
+            self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))
 
     def _sort_kinds(self) -> None:
         """Keep each kind of call once. Not call by call: the model waits for its hooks."""

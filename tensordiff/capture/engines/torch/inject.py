@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, refuse_nothing, tell_size
 from tensordiff.capture.engines.torch.compiled import why_silent
-from tensordiff.capture.engines.torch.hooks import Arguments, Call, Recorder, Seen, Sink
+from tensordiff.capture.engines.torch.hooks import Arguments, Call, CallTensor, Recorder, Sink
 from tensordiff.capture.engines.torch.program import Program, Step
 from tensordiff.capture.engines.torch.sinks import ListingSink, WritingSink
 from tensordiff.capture.engines.torch.tensors import (
@@ -59,7 +59,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
         notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder)]
         about = injector.report.as_json(injection, random_numbers(step))
-        writing.facts |= {"weights_hash": told.weights_hash(step.model), "notes": notes, "injection": about}
+        writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": about}
         refuse_nothing(job, sink, recorder, sink.notes())
         tell(Phase("writing"))
     count = injector.report.passes
@@ -89,7 +89,7 @@ class _LayerFilter:
     sink: Sink
     layers: frozenset[str]
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: CallTensor) -> None:
         if seen.call.layer in self.layers:
             self.sink.see(seen)
 

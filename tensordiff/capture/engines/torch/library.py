@@ -15,7 +15,7 @@ from typing import Any, Self
 from torch import nn
 
 from tensordiff.capture import tap as taps
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.program import first_device
@@ -23,12 +23,12 @@ from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.process.layers import Selection
-from tensordiff.capture.settings import refuse_no_regex
+from tensordiff.capture.settings import check_expression
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
 
-class Capturing:
+class LiveCapture:
     """A capture under way. ``notes`` says afterwards what a person should know of it."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Capturing:
         if model is not None and not isinstance(model, nn.Module):
             raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
         if layers is not None:
-            refuse_no_regex("layers", layers)
+            check_expression("layers", layers)
         self.model, self.folder = model, Path(folder)
         self.notes: list[str] = []
         self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, durable=False)
@@ -114,7 +114,7 @@ def capture(
     inputs: bool = True,
     max_bytes: int | None = None,
     overwrite: bool = False,
-) -> Capturing:
+) -> LiveCapture:
     """Write what a model does within a ``with`` block into a dump.
 
     ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
@@ -122,13 +122,17 @@ def capture(
     after it, are left out, which ``notes`` says. A folder that
     holds a dump is refused, unless ``overwrite``. ``None`` for the model captures what ``tap`` is given alone.
     """
-    return Capturing(
+    return LiveCapture(
         model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite
     )  # fmt: skip
 
 
 def _about(model: nn.Module) -> dict[str, Any]:
     return {
-        "versions": told.versions(), "device": str(first_device(model)), "dtype": told.dtype_of(model),
-        "flags": told.flags(model), "model": told.about_model(model), "weights_hash": told.weights_hash(model),
-    }  # fmt: skip
+        "versions": run_facts.versions(),
+        "device": str(first_device(model)),
+        "dtype": run_facts.dtype_of(model),
+        "flags": run_facts.flags(model),
+        "model": run_facts.about_model(model),
+        "weights_hash": run_facts.weights_hash(model),
+    }

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensordiff
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, tell_size
-from tensordiff.capture.engines.torch.facts import Place, short
-from tensordiff.capture.engines.torch.hooks import Call, Recorder, Seen, layer_names
+from tensordiff.capture.engines.torch.facts import CodeLocation, short
+from tensordiff.capture.engines.torch.hooks import Call, CallTensor, Recorder, layer_names
 from tensordiff.capture.engines.torch.inject import InjectionPatch, list_run, random_numbers
 from tensordiff.capture.engines.torch.program import Program, Step
 from tensordiff.capture.engines.torch.sinks import WritingSink
@@ -73,13 +73,17 @@ class Stacks:
     frames: dict[str, int] = field(default_factory=dict)
     of: dict[str, list[int]] = field(default_factory=dict)
 
-    def add(self, name: str, frame: FrameType | None, inside: str) -> Place:
+    def add(self, name: str, frame: FrameType | None, inside: str) -> CodeLocation:
         """Remember where something was asked for; the nearest place in the model's code."""
         found, near = self._walk(frame), user_frame(frame)
         if name not in self.of:
             texts = [f"within {inside}", *found]
             self.of[name] = [self.frames.setdefault(text, len(self.frames)) for text in texts]
-        return Place(short(near.f_code.co_filename), near.f_lineno) if near is not None else Place(None, None)
+        return (
+            CodeLocation(short(near.f_code.co_filename), near.f_lineno)
+            if near is not None
+            else CodeLocation(None, None)
+        )
 
     def _walk(self, frame: FrameType | None) -> list[str]:
         found: list[str] = []
@@ -112,13 +116,13 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection(_NONE), patch)
-        watch = Watch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
+        watch = LayerWatch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
         with watch.on(step.model):
             play(recorder, steps, step, job, tell, f"running, watching {layer}")
         writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
         notes = [*([patch.injector.report.sentence()] if patch else []), *sink.notes()]
         writing.facts |= {"stacks": watch.stacks.as_json(), "notes": notes or None}
-        writing.facts["weights_hash"] = told.weights_hash(step.model)
+        writing.facts["weights_hash"] = run_facts.weights_hash(step.model)
         if not watch.count:
             raise CaptureError(f"{layer}: did not run, so there is nothing to see in it")
         tell(Phase("writing"))
@@ -153,7 +157,7 @@ def _storages(model: nn.Module) -> set[int]:
 
 
 @dataclass
-class Watch:
+class LayerWatch:
     """One layer being watched, for as long as ``on`` lasts."""
 
     layer: str
@@ -205,7 +209,7 @@ class Watch:
         call = Call(f"{self.layer}/{kind}_{number:02d}_{about}", None, watched.step, watched.call)
         place = self.stacks.add(call.layer, frame, (running or watched).layer)
         for port, tensor in tensors.items():
-            self.sink.see(Seen(call, port, tensor, about=about, place=place))
+            self.sink.see(CallTensor(call, port, tensor, about=about, place=place))
 
     def next_op(self) -> int:
         """The number of an operation, from 0 at every call of the layer."""
@@ -226,7 +230,7 @@ class Watch:
 class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
     """Sees every operation as torch dispatches it."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: LayerWatch) -> None:
         super().__init__()
         self.watch = watch
 
@@ -250,12 +254,12 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         return result
 
 
-def _flowing(watch: Watch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _flowing(watch: LayerWatch, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {port: tensor for port, tensor in tensors.items() if watch.flows(tensor)}
 
 
 @contextmanager
-def _returns(watch: Watch) -> Iterator[None]:
+def _returns(watch: LayerWatch) -> Iterator[None]:
     """Sees what functions of the model's own code return, while the layer runs."""
 
     def profile(frame: FrameType, event: str, given: Any) -> None:

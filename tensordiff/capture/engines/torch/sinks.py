@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from tensordiff.capture.engines.torch.facts import place_of
-from tensordiff.capture.engines.torch.hooks import Seen
+from tensordiff.capture.engines.torch.facts import forward_location
+from tensordiff.capture.engines.torch.hooks import CallTensor
 from tensordiff.capture.engines.torch.tensors import spec_of, why_not_copied
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
 from tensordiff.capture.injection.sources import SpecOnly
@@ -25,7 +25,7 @@ class WritingSink:
     nbytes: int = 0
     entries: int = 0
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: CallTensor) -> None:
         """Copy a tensor and have it written."""
         if (why := why_not_copied(seen.tensor)) is not None:
             self.budget.leave_out(why)
@@ -40,7 +40,7 @@ class WritingSink:
         return self.budget.notes()
 
 
-def _origin(seen: Seen) -> Origin:
+def _origin(seen: CallTensor) -> Origin:
     """Where a tensor arose: in its module, or where an operation was asked for."""
     module = seen.call.module
     if module is None:
@@ -56,7 +56,7 @@ _origins: dict[type, Origin] = {}
 def _of_module(kind: type) -> Origin:
     """The same for every tensor of a class: made once."""
     if (found := _origins.get(kind)) is None:
-        _origins[kind] = found = Origin(kind.__name__, *place_of(kind))
+        _origins[kind] = found = Origin(kind.__name__, *forward_location(kind))
     return found
 
 
@@ -71,7 +71,7 @@ class ListingSink:
     def __post_init__(self) -> None:
         self._first: dict[int, tuple[weakref.ref[Tensor], int, EntryKey]] = {}
 
-    def _note_alias(self, seen: Seen) -> None:
+    def _note_alias(self, seen: CallTensor) -> None:
         tensor, key = seen.tensor, seen.key
         version = -1 if tensor.is_inference() else tensor._version
         before = self._first.get(id(tensor))
@@ -80,7 +80,7 @@ class ListingSink:
         elif seen.port.startswith("input"):
             self.aliases[key] = before[2]
 
-    def see(self, seen: Seen) -> None:
+    def see(self, seen: CallTensor) -> None:
         """List a tensor."""
         if why_not_copied(seen.tensor) is None and (spec := spec_of(seen.tensor)) is not None:
             self._note_alias(seen)

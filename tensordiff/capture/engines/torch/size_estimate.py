@@ -56,7 +56,7 @@ class Flow(NamedTuple):
         return self.batch * self.features * self.extent
 
 
-class Passed(NamedTuple):
+class LayerFlow(NamedTuple):
     """A module that what flows has passed."""
 
     name: str
@@ -65,7 +65,7 @@ class Passed(NamedTuple):
     gives: Flow
 
 
-def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[Passed]:
+def passed(model: nn.Module, inputs: Sequence[Tensor]) -> Iterator[LayerFlow]:
     """Every module that is called, with what it takes and gives; raises where that cannot be told."""
     largest = max(inputs, key=lambda tensor: tensor.numel(), default=torch.empty(1))
     walk = _Walk(inputs)
@@ -88,7 +88,7 @@ class _Walk:
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         self.inputs = inputs
-        self.found: dict[nn.Module, Passed] = {}
+        self.found: dict[nn.Module, LayerFlow] = {}
         self._last: dict[int, Flow] = {}
         """What flowed last with so many features."""
 
@@ -99,7 +99,7 @@ class _Walk:
         takes, gives = self._own(name, module, flow) or self._of_parts(name, module, _merged(module, flow))
         self._last[gives.features] = gives
         if not isinstance(module, _HOLDERS):
-            self.found.setdefault(module, Passed(name, module, takes, gives))
+            self.found.setdefault(module, LayerFlow(name, module, takes, gives))
         return gives
 
     def _of_parts(self, name: str, module: nn.Module, flow: Flow) -> tuple[Flow, Flow]:
@@ -266,21 +266,21 @@ def estimate(step: Step, steps: int, selection: Selection) -> int | None:
     return item * sum(int(_elements(one, selection) * _more(one, steps)) for one in found)
 
 
-def _layer(one: Passed) -> str:
+def _layer(one: LayerFlow) -> str:
     return f"{ROOT}.{one.name}" if one.name else ROOT
 
 
-def _elements(one: Passed, selection: Selection) -> int:
+def _elements(one: LayerFlow, selection: Selection) -> int:
     """What a module gives and, if wanted, takes."""
     return one.gives.size + (one.takes.size if selection.inputs else 0) + _attention(one)
 
 
-def _more(one: Passed, steps: int) -> float:
+def _more(one: LayerFlow, steps: int) -> float:
     """Further steps have a token each."""
     return 1 + (steps - 1) / max(one.gives.extent, 1)
 
 
-def _attention(one: Passed) -> int:
+def _attention(one: LayerFlow) -> int:
     """The weights that eager attention gives beside its output."""
     config: Any = getattr(one.module, "config", None)
     heads = getattr(config, "num_attention_heads", None)

@@ -24,7 +24,7 @@ from tensordiff.dump.model import Spec
 from tensordiff.errors import CaptureError, printable
 
 Shape = Any
-"""How a value was put together, as JSON: see ``Found``."""
+"""How a value was put together, as JSON: see ``TensorTree``."""
 _AS_BITS = {1: torch.uint8, 2: torch.int16}
 _DEEPEST = 8
 _SCALARS = (bool, int, float, str)
@@ -37,7 +37,7 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _NUMPY_S = {dtype for dtype, name in _WRITTEN.items() if hasattr(np, name)}
 
 
-class Found(NamedTuple):
+class TensorTree(NamedTuple):
     """The tensors of a value, and how they stood in it."""
 
     tensors: dict[str, Tensor]
@@ -48,22 +48,22 @@ class Found(NamedTuple):
     ``keys``, where these are no text; beside a cache whether it was ``filled``."""
 
 
-def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> Found:
+def find(value: Any, port: str, *, cache_layer: int | None = None, whole_caches: bool = False) -> TensorTree:
     """Find the tensors of a value. Of a cache only one layer's are taken, unless it is wanted whole."""
     walk = _Walk({}, cache_layer, whole_caches, ())
-    return Found(walk.tensors, walk.shape(value, port, 0))
+    return TensorTree(walk.tensors, walk.shape(value, port, 0))
 
 
 def find_arguments(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], *, cache_layer: int | None = None, whole_caches: bool = False
-) -> Found:
+) -> TensorTree:
     """Find the tensors that a module was called with."""
     walk = _Walk({}, cache_layer, whole_caches, (*args, *kwargs.values()))
     shape = {
         "args": [walk.shape(value, f"input_{k}", 0) for k, value in enumerate(args)],
         "kwargs": {key: walk.shape(value, f"input_{key}", 0) for key, value in kwargs.items()},
     }
-    return Found(walk.tensors, shape)
+    return TensorTree(walk.tensors, shape)
 
 
 def _looks_elsewhere(values: tuple[Any, ...]) -> bool:
@@ -185,7 +185,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
     return None
 
 
-class Copied(NamedTuple):
+class HostCopy(NamedTuple):
     """A tensor as it was when it was seen, on its way to the host."""
 
     held: Tensor
@@ -232,16 +232,16 @@ def spec_of(tensor: Tensor) -> Spec | None:
     return Spec(tuple(tensor.shape), DTYPES[_WRITTEN[tensor.dtype]])
 
 
-def copy(tensor: Tensor) -> Copied:
+def copy(tensor: Tensor) -> HostCopy:
     """Copy a tensor to the host before anything else can happen to it."""
     plain = resolved(tensor)
     if plain.device.type != "cuda":
-        return Copied(torch.empty(plain.shape, dtype=plain.dtype).copy_(plain))
+        return HostCopy(torch.empty(plain.shape, dtype=plain.dtype).copy_(plain))
     host = torch.empty(plain.shape, dtype=plain.dtype, pin_memory=True)
     host.copy_(plain, non_blocking=True)
     ready = torch.cuda.Event()
     ready.record(torch.cuda.current_stream(plain.device))
-    return Copied(host, ready)
+    return HostCopy(host, ready)
 
 
 def resolved(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
 from tensordiff.capture.process.persistent import StateChanged
@@ -28,7 +28,7 @@ _ELSEWHERE = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 3
 
 
-class Same:
+class StateCheck:
     """The state that the first capture began with."""
 
     def __init__(self, *, with_inputs: bool) -> None:
@@ -51,7 +51,7 @@ class Same:
 class _Looked:
     """A program whose first step is looked at."""
 
-    def __init__(self, program: Program, same: Same) -> None:
+    def __init__(self, program: Program, same: StateCheck) -> None:
         self._program, self._same = program, same
         self._is_new = True
 
@@ -75,7 +75,7 @@ class _Looked:
 
 def state_of(step: Step, *, with_inputs: bool) -> State:
     """All that is compared, by name."""
-    flags = {**told.flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
+    flags = {**run_facts.flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
     state = {f"torch's {name}": value for name, value in flags.items()}
     for name, module in step.model.named_modules(prefix="model"):
         state |= {f"{name}.{key}": value for key, value in _of_module(module)}

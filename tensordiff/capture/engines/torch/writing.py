@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensordiff.capture.engines.torch.tensors import Copied, as_array, copy, resolved
+from tensordiff.capture.engines.torch.tensors import HostCopy, as_array, copy, resolved
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.shards import PIECE, pieces, raw
@@ -118,7 +118,7 @@ class Label(NamedTuple):
 class _Piece(NamedTuple):
     """Bytes that wait to be written."""
 
-    held: int | Copied
+    held: int | HostCopy
     """Their place in the ring; or what a device is still writing to."""
     nbytes: int
     begins: Label | None
@@ -174,7 +174,7 @@ class BackgroundWriter:
                 self._put_by_copy(label, seen)
         return seen.nbytes
 
-    def put_copied(self, place: EntryKey, origin: Origin, copied: Copied) -> int:
+    def put_copied(self, place: EntryKey, origin: Origin, copied: HostCopy) -> int:
         """Have a copy written that lies, or will lie, in memory of its own."""
         nbytes = copied.nbytes
         with self._putting:

@@ -475,7 +475,7 @@ def test_an_interpreter_without_onnxruntime_says_how_to_get_it(call: Call, tmp_p
     venv.create(tmp_path / "bare", with_pip=False)
     python = tmp_path / "bare" / "bin" / "python"
     said = call("capture", f"onnx:{chain(tmp_path / 'g.onnx', ['Neg'])}", "-o", tmp_path / "d", "--python", python)
-    assert_one_sentence(said, "has no numpy and no ml_dtypes and no onnx and no onnxruntime; install:")
+    assert_one_sentence(said, "has no numpy and no ml_dtypes and no msgspec and no onnx and no onnxruntime; install:")
 
 
 def test_a_graph_runs_where_there_is_no_torch(tmp_path: Path) -> None:

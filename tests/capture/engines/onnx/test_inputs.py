@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tensordiff.capture.engines.onnx.inputs import Asked, make_inputs
+from tensordiff.capture.engines.onnx.inputs import GraphInputs, make_inputs
 from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.settings import PROMPT, Settings
 from tensordiff.dump import open_dump
@@ -35,13 +35,13 @@ def model(folder: Path, inputs: Inputs) -> Path:
     return saved(graph([helper.make_node("Identity", [first], ["y"])], inputs, ["y"]), folder / "m.onnx")
 
 
-def asked(folder: Path, takes: Inputs, reference: Path | None = None, **settings: Any) -> Asked:
+def asked(folder: Path, takes: Inputs, reference: Path | None = None, **settings: Any) -> GraphInputs:
     """What a graph that takes these is given."""
     found = None if reference is None else open_dump(reference)
     return make_inputs(load(str(model(folder, takes))), Settings(**settings), found)
 
 
-def arrays(made: Asked) -> dict[str, Any]:
+def arrays(made: GraphInputs) -> dict[str, Any]:
     return {name: feed.array.tolist() for name, feed in made.feeds.items()}
 
 

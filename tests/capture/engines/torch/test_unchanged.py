@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from tensordiff.capture.engines.torch.program import Step, Steps  # noqa: E402
-from tensordiff.capture.engines.torch.unchanged import Same, state_of  # noqa: E402
+from tensordiff.capture.engines.torch.unchanged import StateCheck, state_of  # noqa: E402
 from tensordiff.capture.process.persistent import StateChanged  # noqa: E402
 
 
@@ -44,7 +44,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_change_is_seen_and_named(name: str) -> None:
-    net, same = made(), Same(with_inputs=False)
+    net, same = made(), StateCheck(with_inputs=False)
     same.look(Step(net, (), {}))
     same.look(Step(net, (), {}))
     same.look(Step(made(), (torch.ones(1),), {}))
@@ -55,7 +55,7 @@ def test_every_change_is_seen_and_named(name: str) -> None:
 
 
 def test_a_flag_of_torch_is_seen() -> None:
-    same = Same(with_inputs=False)
+    same = StateCheck(with_inputs=False)
     same.look(Step(made(), (), {}))
     torch.set_default_dtype(torch.float64)
     try:
@@ -66,7 +66,7 @@ def test_a_flag_of_torch_is_seen() -> None:
 
 
 def test_inputs_are_seen_where_a_function_makes_them() -> None:
-    same = Same(with_inputs=True)
+    same = StateCheck(with_inputs=True)
     same.look(Step(made(), (torch.ones(2),), {"k": 1}))
     same.look(Step(made(), (torch.ones(2),), {"k": 1}))
     with pytest.raises(StateChanged, match="input_0"):
@@ -76,7 +76,7 @@ def test_inputs_are_seen_where_a_function_makes_them() -> None:
 
 
 def test_what_cannot_be_told_is_never_the_same() -> None:
-    net, same = made(), Same(with_inputs=False)
+    net, same = made(), StateCheck(with_inputs=False)
     net.register_buffer("sparse", torch.eye(2).to_sparse())
     same.look(Step(net, (), {}))
     with pytest.raises(StateChanged, match=r"model\.sparse"):
@@ -113,7 +113,7 @@ class Counting:
 
 
 def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
-    net, same = made(), Same(with_inputs=False)
+    net, same = made(), StateCheck(with_inputs=False)
     own = Counting(net)
     program = same.of(own)
     steps = program.steps()

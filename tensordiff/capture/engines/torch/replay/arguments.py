@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch import caches
-from tensordiff.capture.engines.torch import facts as told
+from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.hooks import Call, cache_layer_of
 from tensordiff.capture.engines.torch.program import first_device
 from tensordiff.capture.engines.torch.tensors import laid_out, to_tensor
@@ -31,7 +31,7 @@ Held = dict[int, dict[str, Entry]]
 """What a cache held: its layers by number, of each the entries by the names of ``caches``."""
 
 
-class Recorded(NamedTuple):
+class RecordedCall(NamedTuple):
     """One call of a layer, as a dump has it."""
 
     call: Call
@@ -40,7 +40,7 @@ class Recorded(NamedTuple):
     shape: Any
 
 
-class Rebuilt(NamedTuple):
+class RebuiltCall(NamedTuple):
     """What to call a layer with."""
 
     tensors: dict[str, Tensor]
@@ -137,7 +137,7 @@ def _class(shape: Mapping[str, Any]) -> Any:
     raise CaptureError(f"one of its arguments was a {printable(path)}, and there is no such class to make one of")
 
 
-def rebuild(dump: Dump, recorded: Recorded, model: nn.Module, layer: str) -> Rebuilt:
+def rebuild(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> RebuiltCall:
     """Make the arguments of a call for a layer of a model; raises a sentence where they cannot be had."""
     module = model.get_submodule(_path(layer))
     entries: dict[str, Entry] = {}
@@ -151,14 +151,14 @@ def rebuild(dump: Dump, recorded: Recorded, model: nn.Module, layer: str) -> Reb
     device, wanted = first_device(module if any(True for _ in module.parameters()) else model), _Types(dump, model)
     tensors = {name: wanted.cast(to_tensor(entry.read())).to(device) for name, entry in entries.items()}
     config = getattr(module, "config", getattr(model, "config", None))
-    return Rebuilt(tensors, recorded.shape, held, config, device, wanted.notes())
+    return RebuiltCall(tensors, recorded.shape, held, config, device, wanted.notes())
 
 
 def _path(layer: str) -> str:
     return layer.removeprefix(ROOT).removeprefix(".")
 
 
-def _written(recorded: Recorded, port: str) -> Entry:
+def _written(recorded: RecordedCall, port: str) -> Entry:
     if port not in recorded.inputs:
         raise CaptureError(f"{printable(port)} was not written")
     return recorded.inputs[port]
@@ -168,7 +168,7 @@ class _Types:
     """The types of another model's inputs: what was of the type of the dump's model takes that of this one."""
 
     def __init__(self, dump: Dump, model: nn.Module) -> None:
-        self.before, self.now = str(dump.facts.get("dtype")), told.dtype_of(model)
+        self.before, self.now = str(dump.facts.get("dtype")), run_facts.dtype_of(model)
         self.is_used = False
 
     def cast(self, tensor: Tensor) -> Tensor:
@@ -184,7 +184,9 @@ class _Types:
 # --- caches
 
 
-def _cached(dump: Dump, recorded: Recorded, model: nn.Module, layer: str, port: str, shape: Mapping[str, Any]) -> Held:
+def _cached(
+    dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str, port: str, shape: Mapping[str, Any]
+) -> Held:
     """What a cache held, gathered from the modules that read it; the first to do so saw what the layer was given."""
     kind = str(shape["object"])
     if not kind.endswith("Cache"):
@@ -206,7 +208,7 @@ def _is_filled(shape: Mapping[str, Any], call: Call) -> bool:
     return bool(shape.get("filled", call.step > 0))  # a dump of before does not say
 
 
-def _whole(dump: Dump, recorded: Recorded, port: str) -> Held:
+def _whole(dump: Dump, recorded: RecordedCall, port: str) -> Held:
     """Of the whole model's own cache every layer was written."""
     if any("left out" in str(note) for note in _notes(dump)):
         raise CaptureError("what its cache held may not be there: tensors were left out of the dump")

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch.capture import FRAMEWORK, all_facts, begin
-from tensordiff.capture.engines.torch.facts import place_of
+from tensordiff.capture.engines.torch.facts import forward_location
 from tensordiff.capture.engines.torch.hooks import Call, layer_names
 from tensordiff.capture.engines.torch.program import Program
-from tensordiff.capture.engines.torch.replay.arguments import Rebuilt, Recorded, rebuild, shape_of
+from tensordiff.capture.engines.torch.replay.arguments import RebuiltCall, RecordedCall, rebuild, shape_of
 from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle
 from tensordiff.capture.engines.torch.tensors import copy, to_tensor
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -53,7 +53,7 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     return Done(job.output, len(given), {"layer": recorded.call.layer, "class": type(module).__name__, "notes": notes})
 
 
-def _run(dump: Dump, recorded: Recorded, model: nn.Module, layer: str) -> tuple[Rebuilt, dict[str, Tensor]]:
+def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tuple[RebuiltCall, dict[str, Tensor]]:
     """Call a layer as it was called, and see what it gives."""
     module = model.get_submodule(layer.removeprefix(ROOT).removeprefix("."))
     try:
@@ -83,7 +83,7 @@ def _chance() -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
 
 
-def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
+def find_call(dump: Dump, asked: str, step: int, number: int) -> RecordedCall:
     """The call of a layer that a person means."""
     try:
         layer = find_layer(asked, (entry.layer for entry in dump.entries))
@@ -100,15 +100,15 @@ def find_call(dump: Dump, asked: str, step: int, number: int) -> Recorded:
             f"{printable(dump.path)}: does not say how {printable(call.layer)} was called; "
             "capture it with tensordiff capture, with its inputs"
         )
-    return Recorded(call, inputs, outputs, shape)
+    return RecordedCall(call, inputs, outputs, shape)
 
 
 def _write(
-    job: Job, facts: Mapping[str, Any], recorded: Recorded, module: nn.Module, given: Mapping[str, Tensor]
+    job: Job, facts: Mapping[str, Any], recorded: RecordedCall, module: nn.Module, given: Mapping[str, Tensor]
 ) -> None:
     """What came of it, as a dump that can be compared with the other."""
     names, call = [entry.name for entry in recorded.inputs.values()], recorded.call
-    place = place_of(type(module))
+    place = forward_location(type(module))
     with DumpWriter(job.output, facts, overwrite=True) as writer:
         for port, entry in recorded.inputs.items():
             writer.add(call.entry_name(port), entry.read(), step=call.step, call=call.call, injected=[entry.name])
