@@ -1,7 +1,7 @@
-"""Run it again: a source into a dump, with the reference's inputs injected if asked.
+"""Capturing: a source is run into a dump, with the reference's inputs injected if asked.
 
-This package is also the library's ``tensordiff.capture(model, "dump/")``: a module can be called when its class
-says how. Nothing here imports a framework; ``children`` does, in a process of its own or in the caller's.
+The package itself is also the library's ``tensordiff.capture(model, "dump/")``: a module can be called where its class
+defines how. Frameworks are imported only in ``engines``, in a child process or, for the library, in the caller's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a dump was made, as it says itself: enough to make it again.
+"""How a dump was made, as its manifest says: enough to make it again.
 
-A manifest names its source as text and, where ``capture`` wrote it, the settings. A stranger's manifest is
-believed no further than to offer a rerun; nothing runs before a person asks for it.
+A manifest names its source as text and, where ``capture`` wrote it, the settings. A manifest from a stranger is trusted
+no further than to offer a rerun; nothing runs before a user asks for it.
 """
 
 from __future__ import annotations

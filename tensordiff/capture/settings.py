@@ -1,7 +1,7 @@
 """How a source is to be run: everything that decides on the numbers, or on what is written of them.
 
-Settings travel to the child as JSON and lie in the dump they made, so that it can be made again. A value that
-a child does not know how to honour is for that child to refuse, with a sentence; none is dropped in silence.
+Settings travel to the child as JSON and are kept in the dump they made, so that it can be made again. An engine that
+cannot honour a setting refuses it, in the table of engines; none is dropped in silence.
 """
 
 from __future__ import annotations

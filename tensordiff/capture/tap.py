@@ -1,6 +1,6 @@
-"""``tensordiff.tap(name, tensor)``: a person's own point to look at, without the print.
+"""``tensordiff.tap(name, tensor)``: a user's own point to record within a forward.
 
-Nothing is imported and nothing is done while nothing captures: one look at a list.
+While no capture runs it imports nothing and does nothing but look at an empty list.
 """
 
 from __future__ import annotations

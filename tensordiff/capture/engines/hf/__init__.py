@@ -1,1 +1,1 @@
-"""hf."""
+"""``hf:`` sources: models of transformers."""

@@ -1,7 +1,7 @@
 """``hf:PATH_OR_ID``: any transformers model, with its own tokenizer or processor.
 
-What the config names is what is loaded; a causal model where it names nothing. Inputs are made in ``hf_inputs``.
-Decoding is greedy, with the cache, one step a forward pass.
+The class that the config names is loaded; a causal model where it names none. Inputs are made in ``inputs``. Decoding
+is greedy, with the cache, one forward pass a step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a transformers model is asked: a prompt, ids, tensors from a file, a picture; or something seeded, and said.
+"""The inputs of a transformers model: a prompt, token ids, tensors from a file, an image, or seeded random ones.
 
-The tokenizer or processor is the model's own. A model that was given nothing is still run, on inputs made from
-the seed, because two sides that are given the same are compared just as well.
+The tokenizer or processor is the model's own. A model that is given nothing runs on inputs made from the seed, and a
+note says so: two sides that are given the same can be compared just as well.
 """
 
 from __future__ import annotations

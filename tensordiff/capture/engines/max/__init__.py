@@ -1,1 +1,1 @@
-"""max."""
+"""``max:`` sources: models run by Modular MAX."""

@@ -1,7 +1,7 @@
-"""What is to be run, as files: a folder with ``config.json``, weights and tokenizer.
+"""The files of a model: a folder with ``config.json``, weights and tokenizer.
 
-A hub's id is looked for in the local cache first. Overrides of the config make a second folder that links to
-all files but ``config.json``, so that MAX reads them as it reads any other config.
+The id of a model on the hub is looked for in the local cache first. Overrides of the config make a second folder that
+links to all files but ``config.json``, so that MAX reads them as it reads any other config.
 """
 
 from __future__ import annotations

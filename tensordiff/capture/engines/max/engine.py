@@ -1,7 +1,7 @@
 """``max:PATH_OR_ID``: a model run by Modular MAX.
 
-What a job asks for is read here and done by the parts in ``max_engine``. The same compiled graph serves a plain
-run and an injected one: the plain run comes first, and tells what there is to put values into.
+One compiled graph serves a plain run and an injected one. The plain run comes first, and shows which inputs there are
+to inject into.
 """
 
 from __future__ import annotations

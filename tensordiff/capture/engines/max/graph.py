@@ -1,10 +1,9 @@
-"""A graph that gives what happens inside it, and takes values there: extra outputs and extra inputs.
+"""Instrumenting a MAX graph: extra outputs for what happens inside it, extra inputs to replace values there.
 
-While MAX builds a model's graph, every layer's inputs and outputs are noted as further outputs of the
-graph (a ``Tap``), and every input that follows from the run's inputs gets a switch (a ``InputSlot``):
-``where(flag, given, own)``. Switches that are off change nothing, so that one compilation serves the
-plain run, one layer's injection and that of all. Values within a branch, a loop or a subgraph cannot be
-reached from outside and are not noted.
+While MAX builds a model's graph, the inputs and outputs of every layer become further outputs of the graph (``Tap``),
+and every input that depends on the run's inputs gets a switch (``InputSlot``): ``where(flag, given, own)``. Switches
+that are off change nothing, so one compilation serves the plain run and every injected one. Values within a branch, a
+loop or a subgraph cannot be reached from outside and are not recorded.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""What a layer of a MAX model is called: the path of attributes that leads to it, from ``model``.
+"""Layers of a MAX model: their names, and every call of them while the graph is built.
 
-A layer that no path leads to (made on the fly) is called by its class, numbered from the second on,
-as MAX's own print hooks do. A layer that several paths lead to has the shortest, first one.
+A layer is named after the path of attributes that leads to it from ``model``; of several paths the shortest and first.
+A layer without a path is named after its class, numbered from the second on, as MAX's own print hooks do.
 
-Listening to a model while its graph is built: every call of a layer passes through here once.
-
-MAX calls layers in two module systems. ``max.nn`` layers are plain classes with a ``__call__`` each;
-``max.experimental.nn`` modules share one. Both are wrapped for as long as the build lasts, a layer's
-arguments are switched (see ``graph``) and noted before its own code runs, its results after.
+MAX has two module systems. Layers of ``max.nn`` are plain classes with a ``__call__`` each; modules of
+``max.experimental.nn`` share one. Both are wrapped while the graph is built: a layer's arguments get switches (see
+``graph``) and are recorded before its own code runs, its results after.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One MAX model for as long as a capture needs it: patched, compiled, run step by step, and put back.
+"""One MAX model for as long as a capture needs it: patched, compiled, run step by step, and unpatched.
 
-Whatever MAX must be talked into (an encoding it bans on the CPU, a model written for several devices) is decided
-here from what was asked for; how it is talked into it stands in ``patches``.
+Which patches a model needs (an encoding that MAX bans on the CPU, a model written for several devices) is decided here;
+how they are made is in ``patches``.
 """
 
 from __future__ import annotations

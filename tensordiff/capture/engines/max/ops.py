@@ -1,9 +1,9 @@
-"""Inside a layer: the results of the operations that its code puts into the graph, in order.
+"""Inside a layer: the results of the operations that its code adds to the graph, in order.
 
-No operation is patched and no model is edited: whatever was added to the graph between two calls of layers was
-added by the layer whose code is running. Operations are named ``layer/op_03_matmul``, with the class and source of
-the innermost layer. What does not follow from the run's inputs (a weight that is transposed) is left out. The graph
-has more outputs then, and is another graph to MAX: it is compiled anew.
+No operation is patched and no model is edited: whatever was added to the graph between two calls of layers was added by
+the layer whose code is running. Operations are named ``layer/op_03_matmul``, with the class and source of the innermost
+layer. Results that do not depend on the run's inputs, such as a transposed weight, are left out. With these outputs it
+is another graph to MAX, which compiles it again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Every place where we reach into MAX's privates, and nothing else.
+"""Everything that reaches into MAX's private parts, and nothing else.
 
-The rest of this folder speaks to MAX through these functions, so that a new version of MAX is met by
-reading one file. ``Patches`` puts something of ours in the place of something of MAX's and puts the
-original back when its block is left, by whatever way.
+The rest of this folder uses MAX's internals through these functions, so that a new version of MAX can be met by reading
+one file. ``Patches`` replaces attributes of MAX and restores them when its block is left, by whatever way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which devices MAX runs on: the one place that decides.
+"""A compiled MAX pipeline on its devices, run token by token without server, sampler or command line.
 
-A MAX model, compiled and ready to be run token by token, without server, sampler or command line.
-
-``Pipeline`` owns its inference session and its cache, asks for the logits of all positions, and never
-lets MAX share one traced body between layers, since each layer is to be told apart.
+``Pipeline`` owns its inference session and its cache, asks for the logits of all positions, and never lets MAX share
+one traced body between layers, since each layer must be told apart. Which devices ``--device`` means is decided here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One layer alone: a graph of just that layer, its weights, and the inputs of a reference.
 
-The model's own code is traced twice. The first time it is only looked at: what each layer gives, by type. The
-second time every layer that neither holds the wanted one nor lies in it gives a placeholder of that type instead
-of running, and the graph gives what was noted of the wanted layer and nothing else; the compiler drops the rest.
-Whatever the layer takes beside tensors (a cache, offsets, frequencies) reaches it as in the whole model.
+The model's own code is traced twice. The first time only the types of what each layer gives are taken. The second time
+every layer that neither contains the wanted one nor lies within it gives a placeholder of that type instead of running,
+and the graph's outputs are those of the wanted layer; the compiler drops the rest. Whatever the layer takes beside
+tensors (a cache, offsets, frequencies) reaches it as in the whole model.
 """
 
 from __future__ import annotations

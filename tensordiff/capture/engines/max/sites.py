@@ -1,4 +1,4 @@
-"""Where values stand in a MAX model, which of a layer's inputs can be given from outside, and which cannot.
+"""Values in the graph of a MAX model: which inputs of layers can be given from outside, and which cannot.
 
 Nothing here imports MAX: what is decided on these records can be tested where it is not installed.
 """

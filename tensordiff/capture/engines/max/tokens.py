@@ -1,7 +1,7 @@
-"""Which tokens the model is run on: given ones, the reference's, or a prompt's, by the model's own tokenizer.
+"""The tokens that a model is run on: given ones, the reference's, or those of a prompt by the model's own tokenizer.
 
-The two sides must never tokenize differently unnoticed: where the reference's dump has ids, those are taken, and
-a prompt that would give others is refused.
+The two sides must never tokenize differently unnoticed: the ids of the reference's dump are taken where it has them,
+and a prompt that gives others is refused.
 """
 
 from __future__ import annotations

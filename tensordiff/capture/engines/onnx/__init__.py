@@ -1,1 +1,1 @@
-"""onnx."""
+"""``onnx:`` sources: exported graphs, run by onnxruntime."""

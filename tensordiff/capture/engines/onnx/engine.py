@@ -1,8 +1,7 @@
 """``onnx:FILE``: an exported graph, run by onnxruntime.
 
-What a job asks for is read here and done by the parts in ``onnx_engine``: the graph is run with its values as outputs
-and nothing optimized, and the layers are those of the model that it was exported from, as its nodes say. No code comes
-with a graph, and none is run.
+The graph is run with its values as outputs and without optimizations. The layers are those of the model that it was
+exported from, as its nodes say. No code comes with a graph, and none is run.
 """
 
 from __future__ import annotations

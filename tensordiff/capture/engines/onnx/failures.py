@@ -1,4 +1,4 @@
-"""What onnxruntime says when it fails, as one sentence: which node or operator, and what of it."""
+"""Failures of onnxruntime as one sentence: which node or operator, and what went wrong."""
 
 from __future__ import annotations
 

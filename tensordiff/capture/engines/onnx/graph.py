@@ -1,9 +1,8 @@
-"""A graph as it is looked at here: nodes in execution order, who makes a value and who reads it, what it follows from.
+"""A graph for looking at: nodes in execution order, the maker and readers of each value, types and shapes.
 
 A value that is another under a second name (``Identity``, a ``Cast`` to the type it has) is taken for that other: an
-exporter that finds two casts alike keeps one, and a norm would seem to give away what it was given.
-
-What can be told of a graph's values before anything runs: types and shapes, from those of its inputs.
+exporter that finds two equal casts keeps one, and a norm would seem to give away what it was given. Types and shapes
+are inferred from those of the graph's inputs before anything runs.
 """
 
 from __future__ import annotations

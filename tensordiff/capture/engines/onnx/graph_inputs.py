@@ -1,7 +1,4 @@
-"""One input of a graph, as the graph itself says: its name, its type and its shape.
-
-What goes with tokens by itself: a mask, positions, an empty cache, as exported models commonly call them.
-"""
+"""One input of a graph as the graph declares it, and the companions of token ids: mask, positions, an empty cache."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The tokenizer that lies beside a model, read by transformers where that is installed.
+"""The inputs of a graph: what the user gives, what the reference was given, and what can be made to go with it.
 
-What a graph is given: what the user says, what the reference was given, and what goes with it by itself.
-
-A graph says the name, type and shape of each of its inputs, so an array of another type is cast and one of another
+A graph declares the name, type and shape of each of its inputs, so an array of another type is cast and one of another
 shape refused before anything runs. Companions of tokens (a mask, positions, an empty cache) are made where the graph
-asks for them and nobody gave them; all else that is missing is asked for, by name.
+asks for them and none were given; whatever else is missing is asked for by name. A prompt is read by the tokenizer that
+lies beside the model, where transformers is installed.
 """
 
 from __future__ import annotations

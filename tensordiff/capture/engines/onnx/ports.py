@@ -1,16 +1,13 @@
-"""What a call is given and what it gives, and what those tensors are called.
+"""The inputs and outputs of each call of a module in a graph, and their names; and the nodes within a layer.
 
-A module's inputs are what its nodes read and others made; its outputs what its nodes made and others read, or the
-graph gives. A graph does not say in which order a module takes and returns them. So a number is given only where
-there is no doubt: an input whose shape no other input of the call has, outputs none of which is made of another. The
-rest is called after the value, which pairs with nothing by accident.
+A module's inputs are what its nodes read and others made; its outputs what its nodes made and others read, or the graph
+gives. A graph does not say in which order a module takes and returns them. So a port is numbered only where there is no
+doubt: an input whose shape no other input of the call has, outputs none of which is made from another. Other ports are
+named after the value, which pairs with nothing by accident. An exporter that finds the same computation in two layers
+keeps the first; what a layer lends to another that way is not counted among its outputs.
 
-An exporter that finds the same computation in two layers keeps the first. What a layer so lends to its like is none
-of its outputs.
-
-Inside a layer: every node of one call after the other, as ``layer/op_03_MatMul``.
-
-Nodes on weights and lengths alone are left out: they compute nothing that another framework would.
+Inside a layer, every node is an operation, ``layer/op_03_MatMul``. Nodes on weights and lengths alone are left out:
+they compute nothing that another framework would.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Where a graph runs: the one place that decides on onnxruntime's execution providers.
+"""Running a graph with onnxruntime: any of its values, for the same inputs, as often as they are asked for.
 
-``auto`` is cuda where this onnxruntime was built with it, else the cpu. What a provider has no kernel for runs on the
-cpu, which always comes last.
-
-Running a graph: any of its values, for the same inputs, as often as they are asked for.
-
-Every session is made of the nodes that the wanted values need, with those values as its outputs and nothing
-optimized: what optimizations fuse has no value of its own any more. onnxruntime holds every output of a session until
-the run is over, whether it is fetched or not, so who wants much asks for it in parts, a session each.
+A session is made of the nodes that the wanted values need, with those values as its outputs and nothing optimized,
+since what is fused has no value of its own. onnxruntime holds every output of a session until the run is over, so large
+requests are made in parts, a session each. Which execution providers ``--device`` means is decided here: ``auto`` is
+cuda where this onnxruntime has it, else the cpu; the cpu always comes last, for what a provider has no kernel for.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A graph's values into a dump: the layers that were asked for, in order, as many at a time as memory should hold.
+"""Writing a graph's values into a dump: the ports that were asked for, in order, as many at a time as memory allows.
 
-The graph as onnxruntime would run it by itself: optimized first, and only then looked at.
-
-A value that is an output cannot be fused away. So the graph is optimized with the outputs it has, written down, and
-read back; of the layers' tensors those are left whose value is still there under its name. Optimizations that change
-how values are laid out in memory are left off: a name would mean something else then.
+With ``--optimized`` the graph is first optimized as onnxruntime would by itself, saved, and read back; the ports that
+remain are those whose value still exists under its name. A value that is an output cannot be fused away, so the graph
+is optimized with the outputs it has. Optimizations that change the memory layout of values are left off, since a name
+would mean something else then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``py:FILE.py:FUNCTION``: the user's own model.
 
-The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; what the module gave for
-one step is what its ``yield`` returns. It is called once for every pass, so it should build what it needs; in a process
-that stays, the file is loaded once. Its own folder is on the path while it runs, as if Python had been started with it.
+The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; its ``yield`` returns what the
+module gave for the step. It is called once for every pass, so it should build what it needs; a reusable child loads the
+file once. The file's folder is on the import path while it runs, as if Python had been started with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The caches of transformers: what their layers hold, by name, and how that is put into them or into new ones.
+"""The caches of transformers: what their layers hold, by name, and how to put it into them or into new ones.
 
-They are known by what they have, so that transformers need not be there to look at one. A layer of a cache may hold
-keys and values, the states of a linear attention, or both. A decoder that looks at an encoder has two caches in one:
-what the second holds is named with ``cross_`` before it.
+Caches are recognized by their attributes, so that transformers need not be imported to look at one. A layer of a cache
+may hold keys and values, the states of a linear attention, or both. A decoder with cross-attention has two caches in
+one; what the second holds has names with the prefix ``cross_``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Running a program into a dump: what ``hf``, ``py`` and the library share.
+"""Running a torch program into a dump, for ``hf:`` and ``py:`` sources.
 
-A failing model leaves what it reached, flagged, with its error; so does a full disk. The dump says how it was
-made, in its facts, so that it can be made again.
+A model that fails leaves the layers it reached in a dump that is flagged and has the error; so does a full disk.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Models whose hooks do not fire: compiled, scripted, captured as a graph. They are run eagerly, or it is said.
+"""Models whose hooks do not fire: compiled, scripted, or captured as a graph.
 
-What is compiled is run uncompiled while it is captured (torch has a switch for that), so the numbers are those of
-the eager code; where that is the model, a part of it or one of their methods, it is said too. Where hooks stayed silent
-for another reason, the layers are named.
+What is compiled is run uncompiled while it is captured, which torch has a switch for, so the numbers are those of the
+eager code; a note says so where it concerns the model, a part of it or one of their methods. Where hooks did not fire
+for another reason, the layers are named in a note.
 """
 
 from __future__ import annotations

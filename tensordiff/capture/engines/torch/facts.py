@@ -1,4 +1,4 @@
-"""What a torch run says of itself: versions, flags that change numbers, a hash of the weights, places in source."""
+"""What a torch run says of itself: versions, flags that change numbers, a hash of the weights, locations in source."""
 
 from __future__ import annotations
 

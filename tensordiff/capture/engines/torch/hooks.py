@@ -1,9 +1,9 @@
-"""Watching a model run: hooks on every module, which see what it is given and what it gives.
+"""Hooks on every module of a model, which see what it takes and what it gives.
 
-Inputs are seen before the module runs, outputs after it, so entries stand in execution order and a model that
-raises leaves the inputs of the layer that raised. Calls are counted by layer and step. What becomes of what is
-seen is the sink's business; what is put in its place, the patch's. Hooks are removed whatever happens. A model may run
-in several threads at once: each has calls of its own under way.
+Inputs are seen before the module runs and outputs after it, so entries are in execution order, and a model that raises
+leaves the inputs of the layer that raised. Calls are counted by layer and step. A ``Sink`` takes the tensors, a
+``Patch`` replaces them. Hooks are removed whatever happens. A model may run in several threads at once: each has its
+own stack of running calls.
 """
 
 from __future__ import annotations

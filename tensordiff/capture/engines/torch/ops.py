@@ -1,10 +1,9 @@
-"""Where in the model's own code an operation was asked for: frames, without those of torch and of ours.
-
-Inside a layer: every operation that runs while one module does, without an edit to anyone's source.
+"""Inside a layer: every operation that runs while one module does, without an edit to anyone's source.
 
 Operations are seen where torch dispatches them, so functions that are no modules are seen too. They are named
-``layer/op_03_aten.mm``, with the line of the model's own code that asked for them; what a function of that code
-returned (rope, an attention interface) is there as ``layer/fn_00_apply_rotary_pos_emb``. Weights are not written.
+``layer/op_03_aten.mm``, with the line of the model's own code that asked for them, found in the stack without the
+frames of torch and tensordiff. What a function of that code returned (rope, an attention interface) is recorded as
+``layer/fn_00_apply_rotary_pos_emb``. Weights are not written.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Where a model runs: the one place that decides on devices.
+"""A torch program, which is a model and its inputs step by step; and the devices it runs on.
 
-``auto`` is the first of cuda, mps and cpu that is there. ``device_map=auto`` leaves the placing to accelerate,
-layer by layer, for models that no single device holds.
-
-What is run: a model and its inputs, step by step.
-
-A program is asked for its steps anew for every pass, and gives the same each time: an injected run makes several.
+A program is asked for its steps again in every pass of an injected run, and must give the same each time. Which device
+``--device`` means is decided here: ``auto`` is the first of cuda, mps and cpu that exists; ``device_map=auto`` leaves
+the placement to accelerate, layer by layer, for models that no single device holds.
 """
 
 from __future__ import annotations

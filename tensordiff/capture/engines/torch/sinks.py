@@ -1,4 +1,4 @@
-"""What takes the tensors that hooks see: a dump, or a list of what there was."""
+"""Sinks for the tensors that hooks see: one that writes them to a dump, one that only lists them."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
-"""How large the tensors are that flow through a model, told from its modules in the order they are written.
+"""An estimate of a dump's size before anything is run, from the modules of a model and its first inputs.
 
-Nothing is run: a forward may print, count, sleep or keep what it sees, and is not ours to call twice. What flows is
-features at a number of places: tokens, samples, pixels. Linear layers change the features, convolutions and pooling
-the places too, and most other modules neither. Modules are mostly written in the order they run; where one takes other
-features than the one before it gives, what flowed last with that many is what it is given.
-
-How large a dump will be, before anything is run: a guess from the modules and the first inputs.
-
-What flows between modules is told by ``flow``; what eager attention gives beside it is heads times tokens squared.
-Right within a factor of three or so, which is enough to refuse in time; None where it cannot be told.
+Nothing is run: a forward may print, count, sleep or keep what it sees, and is not ours to call twice. Tensors are taken
+as features at a number of positions: tokens, samples, pixels. Linear layers change the features, convolutions and
+pooling the positions too, and most other modules neither. Modules are mostly written in the order they run; where one
+takes another number of features than the one before it gives, it is taken to read the last tensor with that many. Eager
+attention also gives heads times tokens squared. The estimate is right within a factor of about three, which is enough
+to refuse in time; it is None where there is no telling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tensors in what a module is given and gives: finding them, naming them, copying them, turning them into arrays.
+"""Tensors in what a module takes and gives: finding and naming them, copying them, converting them to arrays.
 
-A copy is made when a hook sees a tensor, because the model may write over it a moment later. On the host it goes to
-memory that is used again, see ``ring``. From a GPU the copy is queued behind the kernels that make the tensor and not
-waited for; ``Copied.array`` waits, in the thread that writes. The names are those of MAX's print hook: ``input_0``,
+A tensor is copied when a hook sees it, because the model may overwrite it a moment later. On the host the copy goes to
+memory that is reused, see ``writing.Ring``. On a GPU it is queued behind the kernels that make the tensor;
+``HostCopy.array`` waits for it, in the thread that writes. Ports are named as MAX's print hook names them: ``input_0``,
 ``input_hidden_states``, ``output_1_0``.
 """
 

@@ -1,9 +1,8 @@
-"""Is a model what it was in the first capture of this process? Looked at before each capture in a process that stays.
+"""Whether a model is what it was in the first capture of this process; checked before each capture of a reusable child.
 
 A model may change while it runs: statistics of a norm, a cache in a buffer, a counter; and a user's function may keep
-something of its own between two calls. So the values of all weights and buffers, the plain attributes and the number of
-hooks of all modules, the flags of torch and, where a function made them, the inputs are compared with those that the
-first capture began with.
+state between two calls. So the values of all weights and buffers, the plain attributes and the number of hooks of all
+modules, the flags of torch and, where a function made them, the inputs are compared with those of the first capture.
 """
 
 from __future__ import annotations

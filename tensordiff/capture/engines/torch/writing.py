@@ -1,20 +1,14 @@
-"""Memory that copies wait in until they are written: one block, used round and round.
+"""Writing tensors while the model runs: copies wait in a ring of memory and are written many at a time.
 
-Memory that was never touched costs several times what is copied into it. So one block serves all, in large pages
-where the system has them, and is filled anew from its beginning whenever all was given back: what is written as
-quickly as it comes never reaches far into it. One thread takes, one gives back, and neither needs a lock for it; who
-waits for room, and how, is decided in ``writing``.
+Memory that was never touched costs several times what is copied into it. So one block serves all copies, in large pages
+where the system has them, and is filled from its beginning again whenever it is empty. One thread takes from it and one
+gives back, without a lock. What waits is bounded in bytes: a model that is quicker than the disk is held up, and memory
+does not grow. A tensor of any size goes through, in pieces.
 
-Writing while the model runs: tensors are gathered in memory that is used again, and written many at a time.
-
-What waits is bounded in bytes: a model that is quicker than the disk is held up, memory does not grow. A tensor of
-any size goes through, in pieces.
-
-Who writes depends on the cores. Where one is left over, a thread writes beside the model. Where the model computes
-with all of them, a thread beside it would take away what it gives, and more: all of a model's threads wait for the one
-that was held up. Then whoever hands over a tensor writes, and one that is large is written from where it lies, without
-a copy. The thread sees in both cases that nothing waits for long. What goes wrong in it is raised where the next tensor
-is handed over, or at the end.
+Who writes depends on the cores. Where one is idle, a thread writes beside the model. Where the model computes with all
+of them, such a thread would cost more than it gives, since all of the model's threads wait for the one it displaces;
+then the caller writes, and a large tensor is written from where it lies, without a copy. In both cases the thread sees
+to it that nothing waits for long. An error in it is raised where the next tensor is handed over, or at the end.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""replay."""
+"""One torch layer alone, called as a dump says it was called."""

@@ -1,9 +1,9 @@
-"""The arguments of a recorded call, made again from its dump; they may be made any number of times.
+"""The arguments of a recorded call, rebuilt from its dump, any number of times.
 
-How a call was put together is in the dump beside its tensors, see ``tensors.Found``. A cache is made of what the
-modules that read it were seen to find in it: the layer itself, or its parts. What a dump does not hold (an object of
-the model's own, a function, a tensor that was left out) cannot be given, and the call is refused with a sentence: a
-layer that is called otherwise gives something else, and that would look like its error.
+How a call was put together is in the dump beside its tensors, see ``tensors.TensorTree``. A cache is rebuilt from what
+the modules that read it were seen to find in it. What a dump does not hold (an object of the model's own, a function, a
+tensor that was left out) cannot be given, and the call is refused with a sentence: a layer that is called differently
+gives something else, and that would look like its error.
 """
 
 from __future__ import annotations
