@@ -27,9 +27,9 @@ def open_session(request: Request) -> Session:
     request = run_sources(request)
     if request.session is None:
         return Session.open(request)
-    kept = read_state(request.session)
-    session = Session.open(request, kept)
-    for sentence in what_changed(kept, identity_of(request.reference), identity_of(request.candidate)):
+    state = read_state(request.session)
+    session = Session.open(request, state)
+    for sentence in what_changed(state, identity_of(request.reference), identity_of(request.candidate)):
         say(sentence)
     return session
 

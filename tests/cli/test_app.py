@@ -98,5 +98,5 @@ def test_wrong_settings_name_file_and_word(tmp_path: Path) -> None:
     with terminal(REFERENCE, CANDIDATE, cwd=tmp_path) as made:
         assert made.end() == 2
         assert b"tensordiff.toml" in made.seen
-        assert b"'table.open' is meant" in made.seen
+        assert b"did you mean 'table.open'?" in made.seen
         assert b"Traceback" not in made.seen
