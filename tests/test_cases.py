@@ -10,7 +10,7 @@ import pytest
 from tensordiff.dump.dtypes import Array
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tests.cli.running import process
+from tests.cli.command import process
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 NAMES = ("bert", "llama", "llama_bf16", "phi3", "qwen3")

@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tensordiff import __version__
+from tensordiff.capture.engines import ENGINES
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable
 
@@ -53,7 +54,7 @@ folders, tensordiff's own. Exit status: 0 agrees, 1 diverges, 2 could not tell, 
 Completion for your shell: eval "$(_TENSORDIFF_COMPLETE=bash_source tensordiff)" (or zsh_source, fish_source).
 """
 _DEBUG, _COMPLETE = "--debug", "_TENSORDIFF_COMPLETE"
-_LIKE_A_PATH = re.compile(r"[./\\~]|^(?:hf|max|py|onnx):")
+_LIKE_A_PATH = re.compile(r"[./\\~]")
 
 
 class _Commands(click.Group):
@@ -78,12 +79,20 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
-        if _LIKE_A_PATH.search(args[0]) or os.path.exists(args[0]):  # noqa: PTH110 - a Path raises on a name too long
+        if _is_side(args[0]):
             name = "open" if _opens_the_app(args) else "compare"
             return name, _load(name), args
         if not ctx.resilient_parsing:
             ctx.fail(_unknown(args[0]))
         return None, None, args
+
+
+def _is_side(word: str) -> bool:
+    """Whether a word is the path of a dump, or a source."""
+    kind, colon, _ = word.partition(":")
+    if _LIKE_A_PATH.search(word) or (colon and kind in ENGINES):
+        return True
+    return os.path.exists(word)  # noqa: PTH110 - a Path raises on a name too long
 
 
 def _opens_the_app(args: list[str]) -> bool:

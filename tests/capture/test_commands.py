@@ -15,8 +15,8 @@ from tensordiff.search.oracle import search
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Rerunner
 from tests.capture.models import SMALL, Make, compared, run_here, script
+from tests.cli.command import COMMAND, Call, assert_one_sentence, process
 from tests.cli.conftest import call as call
-from tests.cli.running import COMMAND, Call, assert_one_sentence, process
 from tests.making import SAMPLES
 from tests.processes import PATIENCE_S, children, is_there, on_terminal, started, until
 

@@ -11,8 +11,8 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture.models import run_here
+from tests.cli.command import Call, assert_one_sentence
 from tests.cli.conftest import call as call
-from tests.cli.running import Call, assert_one_sentence
 
 torch = pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.running import Call, caller
+from tests.cli.command import Call, caller
 
 
 @pytest.fixture

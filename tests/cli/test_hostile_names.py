@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Call
+from tests.cli.command import Call
 from tests.making import numbers, save, save_npy, truncate, write
 
 HOSTILE = {

@@ -17,8 +17,8 @@ from tensordiff.session.reruns import Rerunner
 from tensordiff.session.session import Session
 from tensordiff.session.state import SessionPaths, SessionState, write_state
 from tests.capture.models import SMALL, run_here, script
+from tests.cli.command import Call
 from tests.cli.conftest import call as call
-from tests.cli.running import Call
 
 pytest.importorskip("torch")
 OTHERS = """

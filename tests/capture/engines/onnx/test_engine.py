@@ -22,8 +22,8 @@ from tensordiff.errors import CaptureError
 from tests import processes
 from tests.capture.engines.onnx.graphs import chain, export, exported_function, graph, plant, saved, tensors
 from tests.capture.models import SMALL, Make, Ran, compared, run_here, script
+from tests.cli.command import Call, assert_one_sentence, process
 from tests.cli.conftest import call as call
-from tests.cli.running import Call, assert_one_sentence, process
 from tests.test_boundaries import BLOCK
 
 pytest.importorskip("torch")

@@ -16,7 +16,7 @@ from tensordiff.session.rerun_oracle import RerunOracle
 from tests.capture.engines.onnx.graphs import exported_function, graph, plant, saved, tensors
 from tests.capture.engines.torch.test_inject import wrong
 from tests.capture.models import compared, injected_here, run_here
-from tests.cli.running import process
+from tests.cli.command import process
 from tests.making import write
 
 pytest.importorskip("torch")

@@ -14,8 +14,8 @@ from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture.engines.onnx.graphs import graph, saved, tensors
 from tests.capture.models import run_here
+from tests.cli.command import Call, assert_one_sentence
 from tests.cli.conftest import call as call
-from tests.cli.running import Call, assert_one_sentence
 
 WEIGHTS = np.arange(300, dtype=np.float32)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tensordiff.util.text_width import columns
 from tests import processes
-from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, environment, process
+from tests.cli.command import CANDIDATE, COMMAND, MAX, REFERENCE, environment, process
 from tests.making import SAMPLES, numbers, save, save_npy, truncate
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump.readers.safetensors import _Tensor
-from tests.cli.running import CANDIDATE, COMMAND, MAX, REFERENCE, Call, assert_one_sentence, process
+from tests.cli.command import CANDIDATE, COMMAND, MAX, REFERENCE, Call, assert_one_sentence, process
 from tests.cli.test_hostile_names import HOSTILE, is_harmless, shown
 from tests.making import numbers, save, save_npy, truncate, write
 from tests.processes import run

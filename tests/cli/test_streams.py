@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, environment, process, shell
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, environment, process, shell
 from tests.making import save
 from tests.processes import PATIENCE_S, run_for_bytes, started
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import CANDIDATE, REFERENCE, Call
+from tests.cli.command import CANDIDATE, REFERENCE, Call
 from tests.making import numbers, save
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, environment
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, environment
 from tests.processes import Terminal, on_terminal
 
 ALTERNATE, BACK = b"\x1b[?1049h", b"\x1b[?1049l"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
 from tests.making import numbers, save, save_npy, truncate, write
 
 

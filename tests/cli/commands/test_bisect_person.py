@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from tensordiff.util.text_width import columns
-from tests.cli.running import COMMAND, environment
-from tests.cli.test_bisect import dumped
+from tests.cli.command import COMMAND, environment
+from tests.cli.commands.test_bisect import dumped
 from tests.processes import Terminal, on_terminal
 from tests.search.test_bisect import fresh
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, process
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, process
 from tests.making import SAMPLES, nudged, numbers, save, save_npy, truncate, write
 
 NAMES = [f"layers.{i}.mlp" for i in range(3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, process
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, process
 from tests.making import SAMPLES, numbers, save
 
 

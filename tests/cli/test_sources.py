@@ -12,7 +12,7 @@ from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.state import SessionPaths, SessionState, identity_of, write_state
-from tests.cli.running import Call, assert_one_sentence
+from tests.cli.command import Call, assert_one_sentence
 from tests.making import numbers, save
 
 

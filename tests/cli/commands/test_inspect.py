@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
 from tests.making import numbers, save, save_npy, truncate, write
 
 

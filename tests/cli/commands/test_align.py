@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tests.cli.running import Call, assert_one_sentence
+from tests.cli.command import Call, assert_one_sentence
 from tests.making import SAMPLES, numbers, save
 
 REFERENCE, MAX = SAMPLES / "reference", SAMPLES / "max"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence
 from tests.making import numbers, write
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, REFERENCE, Call, process
+from tests.cli.command import CANDIDATE, REFERENCE, Call, process
 from tests.making import SAMPLES, numbers, save, write
 
 NUMBER = (int, float)

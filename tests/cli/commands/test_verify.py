@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, process
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, process
 from tests.making import SAMPLES
 
 SCENARIO = {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, REFERENCE, Call, Said, assert_one_sentence
+from tests.cli.command import CANDIDATE, REFERENCE, Call, Said, assert_one_sentence
 from tests.making import SAMPLES, Tensors, nudged, numbers, save, write
 
 ARRAY = numbers(16, 16)

@@ -9,7 +9,7 @@ import pytest
 
 from tensordiff import __version__
 from tensordiff.cli.main import COMMANDS
-from tests.cli.running import CANDIDATE, REFERENCE, Call, assert_one_sentence, process
+from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence, process
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.running import CANDIDATE, REFERENCE, Call, assert_one_sentence, process, shell
+from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence, process, shell
 from tests.making import numbers, save, save_npy, truncate, write
 
 ARRAY = numbers(64, 64)

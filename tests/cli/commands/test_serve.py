@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.cli.running import CANDIDATE, COMMAND, REFERENCE, Call, assert_one_sentence, environment
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, Call, assert_one_sentence, environment
 from tests.processes import PATIENCE_S, ended, started, until
 
 
