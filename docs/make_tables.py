@@ -42,7 +42,7 @@ def main() -> None:
     scrambled = (
         "\nWith every layer of one side renamed at random (`layer_017`), values alone find 100 % of these output pairs in `llama`,\n"
         "`llama_bf16`, `phi3` and `bert` and 93 % in `qwen3`, and not one wrong pair (`tests/align/test_suggest.py`). In `qwen3` MAX wraps\n"
-        "the embedding and the head in layers that give the same values and have no inputs to tell them by; these are proposed, not accepted."
+        "the head in a layer that gives the same values and has no inputs to tell it by; these are proposed, not accepted."
     )
     text = "\n".join((kept, "", HEADING, "", about, headings, "|---|---|---|---|---|---|---|", *rows, scrambled))
     page.write_text(text + "\n", "utf-8")

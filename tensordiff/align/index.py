@@ -42,16 +42,16 @@ class Index:
     @cached_property
     def calls(self) -> dict[Key, list[Entry]]:
         """Entries by canonical layer, port and step, each in order of calls."""
-        found: dict[Key, list[Entry]] = defaultdict(list)
+        by_name: dict[Key, list[Entry]] = defaultdict(list)
         rewrite = self.rules.rewriter(self.side)
         for entry in self.dump.entries:
             _, layer, port, _, step, _, origin = entry
             name = rewrite(layer, origin and origin.module_class)
-            found[name, "output" if port == "output_0" else port, step].append(entry)
-        for calls in found.values():
+            by_name[name, "output" if port == "output_0" else port, step].append(entry)
+        for calls in by_name.values():
             if len(calls) > 1:  # rare; dumps without an order are sorted by name, the second call before the first
                 calls.sort(key=lambda entry: entry.call)
-        return found
+        return by_name
 
     @cached_property
     def own_names(self) -> dict[int, str]:
@@ -64,10 +64,10 @@ class Index:
     @cached_property
     def layers(self) -> dict[tuple[str, int], list[Entry]]:
         """Entries by canonical layer and step."""
-        found: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+        by_layer: dict[tuple[str, int], list[Entry]] = defaultdict(list)
         for entry in self.dump.entries:
-            found[self.canonical(entry), entry.step].append(entry)
-        return found
+            by_layer[self.canonical(entry), entry.step].append(entry)
+        return by_layer
 
     @cached_property
     def steps(self) -> list[int]:
@@ -79,8 +79,8 @@ class Index:
         parts = parse_name(name)
         for layer in (parts.layer, self.rules.canonical(parts.layer, self.side)):
             calls = self.calls.get((layer, port_of(parts.port), step), [])
-            if found := next((entry for entry in calls if _is_call(entry, parts, calls)), None):
-                return found
+            if entry := next((entry for entry in calls if _is_call(entry, parts, calls)), None):
+                return entry
         return None
 
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
@@ -89,22 +89,22 @@ class Index:
         if layer.count("{") == 1 and (only := PLACEHOLDER.search(layer)):
             numbers = self._outlines.get((layer.replace(only[0], "{}"), step), [])
             return [{only[1]: number} for number in numbers]
-        return [found for name, at in self.layers if at == step and (found := bindings(layer, name)) is not None]
+        return [bound for name, at in self.layers if at == step and (bound := bindings(layer, name)) is not None]
 
     @cached_property
     def _outlines(self) -> dict[tuple[str, int], list[int]]:
         """Names with one number replaced by ``{}``, and those numbers: a map with one placeholder is then a lookup."""
         outlines: dict[tuple[str, int], list[int]] = defaultdict(list)
         for name, step in self.layers:
-            for found in LONE_NUMBER.finditer(name):
-                outlines[f"{name[: found.start()]}{{}}{name[found.end() :]}", step].append(int(found[0]))
+            for number in LONE_NUMBER.finditer(name):
+                outlines[f"{name[: number.start()]}{{}}{name[number.end() :]}", step].append(int(number[0]))
         return outlines
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
         """The entry that an expression means, plain or computed; None if one of its names is missing."""
-        found = {name: self.find(name, step) for name in names(expression)}
-        entries = {name: entry for name, entry in found.items() if entry is not None}
-        if len(entries) < len(found) or not entries:
+        resolved = {name: self.find(name, step) for name in names(expression)}
+        entries = {name: entry for name, entry in resolved.items() if entry is not None}
+        if len(entries) < len(resolved) or not entries:
             return None
         if isinstance(expression, Name):
             return entries[expression.text]

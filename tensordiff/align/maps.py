@@ -42,11 +42,11 @@ def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[t
 
 def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
     """The numbers for a map's placeholders: every layer that both sides have, by the first such name of each."""
-    found = [
+    by_side = [
         side.numbers(next(name for name in names(expression) if "{" in name), step)
         for side, expression in ((reference, ours), (candidate, theirs))
         if placeholders(expression)
     ]
-    if not found:
+    if not by_side:
         return [{}]
-    return [numbers for numbers in found[0] if all(numbers in others for others in found[1:])]
+    return [numbers for numbers in by_side[0] if all(numbers in others for others in by_side[1:])]

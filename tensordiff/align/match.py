@@ -118,7 +118,7 @@ class _Matcher:
 
     def __init__(self, reference: Index, candidate: Index) -> None:
         self.reference, self.candidate = reference, candidate
-        self.found: list[tuple[Entry, Entry, PairedBy]] = []
+        self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
 
@@ -137,7 +137,7 @@ class _Matcher:
     def take(self, reference: Entry, candidate: Entry, by: PairedBy) -> None:
         """Pair two entries."""
         is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
-        self.found.append((reference, candidate, "fused" if is_fused else by))
+        self.pairs.append((reference, candidate, "fused" if is_fused else by))
         self.used_reference.update(id(part) for part in parts_of(reference))
         self.used_candidate.update(id(part) for part in parts_of(candidate))
 
@@ -160,27 +160,29 @@ class _Matcher:
             for reference, candidate in _fit_calls(calls, others):
                 ours, other = id(reference), id(candidate)
                 if ours not in used_reference and other not in used_candidate:
-                    self.found.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
+                    self.pairs.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
                     used_reference.add(ours)
                     used_candidate.add(other)
 
-    def _names(self, found: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
+    def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
         """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
         own_names = self.reference.own_names
-        for reference, candidate, _ in found:
+        for reference, candidate, _ in pairs:
             is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
             name = None if is_fused else own_names.get(id(reference))
             yield name or (self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference))
 
     def alignment(self, plan: AlignmentPlan) -> Alignment:
         """All pairs in execution order, and the orphans."""
-        found, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.found)
-        pairs = (Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(found), found, strict=True)))
+        in_order, order_from = in_execution_order(self.reference.dump, self.candidate.dump, self.pairs)
+        pairs = (
+            Pair(k, name, *pair) for k, (name, pair) in enumerate(zip(self._names(in_order), in_order, strict=True))
+        )
         return Alignment(
             tuple(map(_viewer(plan), pairs)),
             tuple(entry for entry in self.reference.dump.entries if id(entry) not in self.used_reference),
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
-            compare_order(self.reference.dump, self.candidate.dump, found),
+            compare_order(self.reference.dump, self.candidate.dump, in_order),
             order_from,
         )
 
@@ -204,8 +206,8 @@ def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
     if len(calls) == len(others) == 1 and not calls[0].is_input:  # most are so, and there may be very many
         return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
-    found = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
-    return [(r, c) for r, c in found if not r.is_input or could_be_same(r, c)]
+    pairs = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
+    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c)]
 
 
 def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:

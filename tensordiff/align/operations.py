@@ -89,15 +89,15 @@ def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry,
 
 def _operations(index: Index) -> Mapping[Group, list[Operation]]:
     """A dump's operations in execution order, by layer and call."""
-    found: dict[Group, dict[int, tuple[str, list[Entry]]]] = defaultdict(dict)
+    groups: dict[Group, dict[int, tuple[str, list[Entry]]]] = defaultdict(dict)
     for entry in index.dump.entries:
         if "/" in entry.layer and (parts := _NAME.fullmatch(entry.layer)) is not None:
             layer = index.rules.canonical(parts[1], index.side)
             group = layer, parts[2], entry.step, entry.call
-            found[group].setdefault(int(parts[3]), (parts[4], []))[1].append(entry)
+            groups[group].setdefault(int(parts[3]), (parts[4], []))[1].append(entry)
     return {
         group: [Operation(name, number, tuple(entries)) for number, (name, entries) in sorted(numbered.items())]
-        for group, numbered in found.items()
+        for group, numbered in groups.items()
     }
 
 
@@ -128,17 +128,17 @@ def _trace_back(
     least: Array, ours: Sequence[Operation], theirs: Sequence[Operation]
 ) -> list[tuple[Operation, Operation]]:
     """The pairs along the cheapest path, from its end."""
-    found: list[tuple[Operation, Operation]] = []
+    pairs: list[tuple[Operation, Operation]] = []
     i, j = len(ours), len(theirs)
     while i and j:
         if least[i, j] == least[i - 1, j - 1] + cost(ours[i - 1], theirs[j - 1]):
             i, j = i - 1, j - 1
-            found.append((ours[i], theirs[j]))
+            pairs.append((ours[i], theirs[j]))
         elif least[i, j] == least[i - 1, j] + _UNPAIRED:
             i -= 1
         else:
             j -= 1
-    return found[::-1]
+    return pairs[::-1]
 
 
 def cost(ours: Operation, theirs: Operation) -> float:

@@ -25,14 +25,14 @@ class Gap(NamedTuple):
 
 def gaps(alignment: Alignment, reference: Dump, candidate: Dump) -> list[Gap]:
     """The gaps of both sides, in execution order; none for a side without an order."""
-    found: list[Gap] = []
+    all_gaps: list[Gap] = []
     for side, dump, orphans in (
         ("reference", reference, alignment.reference_orphans),
         ("candidate", candidate, alignment.candidate_orphans),
     ):
         if dump.ordered:
-            found += _gaps(side, dump, orphans, alignment.pairs)
-    return found
+            all_gaps += _gaps(side, dump, orphans, alignment.pairs)
+    return all_gaps
 
 
 def _gaps(side: str, dump: Dump, orphans: Sequence[Entry], pairs: Sequence[Pair]) -> list[Gap]:
@@ -40,7 +40,7 @@ def _gaps(side: str, dump: Dump, orphans: Sequence[Entry], pairs: Sequence[Pair]
     pair_of = {
         id(part): pair for pair in pairs for part in parts_of(getattr(pair, side)) if not pair.reference.is_input
     }
-    found: list[Gap] = []
+    side_gaps: list[Gap] = []
     run: list[Entry] = []
     before: Pair | None = None
     for entry in dump.entries:
@@ -48,6 +48,6 @@ def _gaps(side: str, dump: Dump, orphans: Sequence[Entry], pairs: Sequence[Pair]
             run.append(entry)
         elif pair := pair_of.get(id(entry)):
             if run:
-                found.append(Gap(side, tuple(run), before, pair))
+                side_gaps.append(Gap(side, tuple(run), before, pair))
             run, before = [], pair
-    return [*found, Gap(side, tuple(run), before, None)] if run else found
+    return [*side_gaps, Gap(side, tuple(run), before, None)] if run else side_gaps

@@ -104,9 +104,9 @@ class Suggester:
             for targets, fusions, swapped in ((theirs, whole, False), (ours, split, True)):
                 for target in (target for target in targets if id(target.entry) not in done):
                     self.tick()
-                    found = self._fused(target, find(fusions, target), partners, swapped)
-                    if found is not None:
-                        suggestion, parts = found
+                    fused = self._fused(target, find(fusions, target), partners, swapped)
+                    if fused is not None:
+                        suggestion, parts = fused
                         done |= {id(item.entry) for item in (target, *parts)}
                         yield suggestion
 
@@ -124,7 +124,7 @@ class Suggester:
         return self._fingerprints(e for e in self.candidate.dump.entries if not e.is_input)
 
     def _fingerprints(self, entries: Iterable[Entry]) -> list[Fingerprint]:
-        return [found for entry in self._ticking(entries) if (found := fingerprint(entry)) is not None]
+        return [item for entry in self._ticking(entries) if (item := fingerprint(entry)) is not None]
 
     def _ticking(self, items: Iterable[T]) -> Iterator[T]:
         for item in items:
@@ -246,9 +246,9 @@ def _is_equal(a: Fingerprint, b: Fingerprint) -> bool:
 def _best(target: Fingerprint, library: FingerprintIndex) -> list[Match]:
     """The reference's tensors that equal the target, without those much worse than the best."""
     wanted = target.entry.read()
-    found = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
-    best = min((match.rel_l2 for match in found), default=0.0)
-    return [match for match in found if match.rel_l2 <= 3 * best + 1e-7]
+    matches = [match for item in library.alike(target) if (match := _in_some_layout(item, target, wanted))]
+    best = min((match.rel_l2 for match in matches), default=0.0)
+    return [match for match in matches if match.rel_l2 <= 3 * best + 1e-7]
 
 
 def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Match | None:

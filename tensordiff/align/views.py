@@ -91,11 +91,11 @@ def _leading_ones(shape: Shape) -> int:
 
 def _merge_batch(reference: Shape, candidate: Shape) -> Views | None:
     """[B, S, …] against [B*S, …], as they are or without their size-1 dimensions."""
-    if found := _merge(reference, candidate):
-        return found
-    if found := _merge(_core(reference), _core(candidate)):
+    if merged := _merge(reference, candidate):
+        return merged
+    if merged := _merge(_core(reference), _core(candidate)):
         leading = _squeeze_all(reference), _squeeze_all(candidate)
-        return Views(found.shape, leading[0] + found.reference, leading[1] + found.candidate)
+        return Views(merged.shape, leading[0] + merged.reference, leading[1] + merged.candidate)
     return None
 
 

@@ -29,8 +29,8 @@ def parse_name(name: str) -> NameParts:
     layer, dash, port = name.rpartition("-")
     if not (dash and layer and _is_port(port)):
         layer, port = _split_underscore(name)
-    if layer.endswith(")") and (found := _CALL.match(layer)) and found[1]:
-        return NameParts(found[1], port, int(found[2]))
+    if layer.endswith(")") and (match := _CALL.match(layer)) and match[1]:
+        return NameParts(match[1], port, int(match[2]))
     return NameParts(layer, port, 1)
 
 
@@ -41,9 +41,9 @@ def _is_port(text: str) -> bool:
 def _split_underscore(name: str) -> tuple[str, str]:
     end = name[-_PORT_WITHIN:]
     if (end.endswith(("_output", "_injected")) or "_input" in end or "_output_" in end) and (
-        found := _UNDERSCORE.match(end)
+        match := _UNDERSCORE.match(end)
     ):
-        layer, port = name[:-_PORT_WITHIN] + found[1], found[2]
+        layer, port = name[:-_PORT_WITHIN] + match[1], match[2]
         return (layer, port) if layer else (name, "output")
     return name, "output"
 

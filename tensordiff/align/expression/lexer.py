@@ -167,8 +167,8 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 def _after_space(text: str, position: int) -> int:
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
 
 
 def _token(text: str, start: int) -> Token:
@@ -191,13 +191,13 @@ def _word(text: str, start: int) -> str:
 
 
 def _quoted(text: str, start: int) -> Token:
-    found = _QUOTED.match(text, start)
-    if found is None:
+    match = _QUOTED.match(text, start)
+    if match is None:
         raise ExpressionError("this quote is never closed", SourceSpan(text, start))
-    span = SourceSpan(text, start, found.end() - start)
-    if not found["inside"]:
+    span = SourceSpan(text, start, match.end() - start)
+    if not match["inside"]:
         raise ExpressionError("an entry's name cannot be empty", span)
-    return Token("quoted", re.sub(r"\\(.)", r"\1", found["inside"], flags=re.DOTALL), span)
+    return Token("quoted", re.sub(r"\\(.)", r"\1", match["inside"], flags=re.DOTALL), span)
 
 
 def _unexpected(character: str) -> str:

@@ -66,15 +66,15 @@ def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: OptionT
         hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
         sentence = f"{head.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
         raise ExpressionError(sentence, extra.span)
-    found = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
+    tokens = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
     known = [p.name for p in parameters]
     for name, value in given.named:
         if name.text not in known:
             raise ExpressionError(f"{head.text} takes {_listed(parameters)}, and has no option {name}", name.span)
-        if name.text in found:
+        if name.text in tokens:
             raise ExpressionError(f"{head.text}: {name.text} is given twice", name.span)
-        found[name.text] = value
-    return found
+        tokens[name.text] = value
+    return tokens
 
 
 def _listed(parameters: tuple[Parameter, ...]) -> str:

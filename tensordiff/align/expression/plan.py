@@ -309,14 +309,14 @@ def plan(expression: Expression, specs: Mapping[str, Spec]) -> Spec:
 
 def steps(expression: Expression, specs: Mapping[str, Spec]) -> tuple[PlanStep, ...]:
     """Every function in the order it is applied, with specs before and after."""
-    found: list[PlanStep] = []
+    applied: list[PlanStep] = []
 
     def join(call: Call, before: tuple[Spec, ...]) -> Spec:
-        found.append(PlanStep(call, before, plan_call(call, before)))
-        return found[-1].after
+        applied.append(PlanStep(call, before, plan_call(call, before)))
+        return applied[-1].after
 
     fold(expression, lambda name: _look_up(name, specs), join)
-    return tuple(found)
+    return tuple(applied)
 
 
 def plan_call(call: Call, specs: tuple[Spec, ...]) -> Spec:

@@ -144,7 +144,7 @@ def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
     """Fill in placeholders; those without a number stay."""
 
     def filled(name: Name) -> Name:
-        text = PLACEHOLDER.sub(lambda found: str(numbers.get(found[1], found[0])), name.text)
+        text = PLACEHOLDER.sub(lambda match: str(numbers.get(match[1], match[0])), name.text)
         return replace(name, text=text)
 
     return rebuild(expression, filled)
@@ -152,19 +152,19 @@ def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
 
 def bindings(pattern: str, text: str) -> dict[str, int] | None:
     """The numbers with which a name with placeholders becomes this text, or None."""
-    found = _compiled(pattern).fullmatch(text)
-    return None if found is None else {letter: int(number) for letter, number in found.groupdict().items()}
+    match = _compiled(pattern).fullmatch(text)
+    return None if match is None else {letter: int(number) for letter, number in match.groupdict().items()}
 
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
     source, seen, end = "", set(), 0
-    for found in PLACEHOLDER.finditer(pattern):
-        letter = found[1]
-        source += re.escape(pattern[end : found.start()])
+    for match in PLACEHOLDER.finditer(pattern):
+        letter = match[1]
+        source += re.escape(pattern[end : match.start()])
         source += f"(?P={letter})" if letter in seen else f"(?P<{letter}>{_WHOLE})"
         seen.add(letter)
-        end = found.end()
+        end = match.end()
     return re.compile(source + re.escape(pattern[end:]))
 
 
@@ -198,5 +198,5 @@ def _layer_numbers(text: str) -> list[slice]:
     The numbers of ports and calls are not among them.
     """
     layer = parse_name(text).layer
-    found = [slice(*match.span(1)) for match in _OF_LAYER.finditer(layer)]
-    return found or [slice(*match.span()) for match in LONE_NUMBER.finditer(layer)]
+    slices = [slice(*match.span(1)) for match in _OF_LAYER.finditer(layer)]
+    return slices or [slice(*match.span()) for match in LONE_NUMBER.finditer(layer)]

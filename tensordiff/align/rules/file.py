@@ -124,11 +124,11 @@ def parse_rules(text: str, path: str) -> RulesDocument:
 
 
 def _with_position(sentence: str, text: str) -> str:
-    found = _POSITION.search(sentence)
-    if found is None:
+    position = _POSITION.search(sentence)
+    if position is None:
         return printable(sentence)
-    place = TextPosition(int(found[1]), int(found[2])) if found[1] else TomlText(text).end()
-    return f"{printable(sentence[: found.start()])} (at {place})"
+    shown = TextPosition(int(position[1]), int(position[2])) if position[1] else TomlText(text).end()
+    return f"{printable(sentence[: position.start()])} (at {shown})"
 
 
 def rules_of(parsed: RulesDocument) -> RulesFile:

@@ -210,12 +210,12 @@ def required_literal(expression: str) -> str:
 
 def _top_level(tokens: list[str]) -> list[str]:
     """The tokens outside of groups; a whole group is one ``(``."""
-    found, depth = [], 0
+    outside, depth = [], 0
     for token in tokens:
         if depth == 0:
-            found.append(token)
+            outside.append(token)
         depth += (token == "(") - (token == ")")  # noqa: S105
-    return found
+    return outside
 
 
 def _runs(tokens: list[str]) -> Iterator[str]:

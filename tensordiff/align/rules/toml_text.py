@@ -46,13 +46,13 @@ class TomlText:
     @cached_property
     def blanked(self) -> str:
         """The text with spaces for its strings and comments."""
-        return _OPAQUE.sub(lambda found: re.sub(r"[^\r\n]", " ", found[0]), self.text)
+        return _OPAQUE.sub(lambda match: re.sub(r"[^\r\n]", " ", match[0]), self.text)
 
     @cached_property
     def without_comments(self) -> str:
         """The text with spaces for its comments alone."""
         return _OPAQUE.sub(
-            lambda found: re.sub(r"[^\r\n]", " ", found[0]) if found[0][0] == "#" else found[0], self.text
+            lambda match: re.sub(r"[^\r\n]", " ", match[0]) if match[0][0] == "#" else match[0], self.text
         )
 
     def is_comment(self, start: int) -> bool:
@@ -71,26 +71,26 @@ class TomlText:
     def top(self, key: str) -> TextPosition:
         """The first table, or top-level key, of a name."""
         starts = [table.start for table in self.tables if table.name == key]
-        found = self._key(key, 0, self.tables[0].start if self.tables else len(self.text))
-        return self._at(min([*starts, *([found.start("key")] if found else [])], default=0))
+        match = self._key(key, 0, self.tables[0].start if self.tables else len(self.text))
+        return self._at(min([*starts, *([match.start("key")] if match else [])], default=0))
 
     def table(self, name: str, number: int) -> TextPosition:
         """The n-th table of a name."""
-        found = self._span(name, number)
-        return self._at(found.start) if found else self.top(name)
+        span = self._span(name, number)
+        return self._at(span.start) if span else self.top(name)
 
     def key(self, name: str, number: int, key: str) -> TextPosition:
         """A key of a table; the table itself where the key cannot be found."""
-        found = self._key_of(name, number, key)
-        return self._at(found.start("key")) if found else self.table(name, number)
+        match = self._key_of(name, number, key)
+        return self._at(match.start("key")) if match else self.table(name, number)
 
     def inside(self, name: str, number: int, key: str, offset: int, value: str) -> TextPosition:
         """A character of a text value; the value itself where it is written with escapes."""
-        found = self._key_of(name, number, key)
-        if found is None:
+        match = self._key_of(name, number, key)
+        if match is None:
             return self.table(name, number)
-        openings = (found.end() + n for n in _OPENINGS if self.text.startswith(value, found.end() + n))
-        return self._at(next((start + offset for start in openings), found.end()))
+        openings = (match.end() + n for n in _OPENINGS if self.text.startswith(value, match.end() + n))
+        return self._at(next((start + offset for start in openings), match.end()))
 
     def end(self) -> TextPosition:
         """The position after the last character."""
@@ -101,15 +101,15 @@ class TomlText:
         return ours[number - 1] if number <= len(ours) else None
 
     def _key_of(self, name: str, number: int, key: str) -> re.Match[str] | None:
-        found = self._span(name, number)
-        return self._key(key, found.start, found.end) if found else None
+        span = self._span(name, number)
+        return self._key(key, span.start, span.end) if span else None
 
     def _key(self, key: str, start: int, end: int) -> re.Match[str] | None:
         # Blanked strings are spaces too, so the value is searched in the original text.
         pattern = re.compile(rf"^[ \t]*(?P<key>{re.escape(key)})[ \t]*=", re.MULTILINE)
-        if (found := pattern.search(self.blanked, start, end)) is None:
+        if (match := pattern.search(self.blanked, start, end)) is None:
             return None
-        return re.compile(r"(?P<key>\S.*?)=[ \t]*").match(self.text, found.start("key"))
+        return re.compile(r"(?P<key>\S.*?)=[ \t]*").match(self.text, match.start("key"))
 
     def _at(self, offset: int) -> TextPosition:
         before = self.text[:offset]
