@@ -68,8 +68,8 @@ def norm_kind(pair: SampledPair) -> Hint | None:
         centred = x - x.mean(-1, keepdims=True)
         whole, around = (_normed(side) for side in (x, centred))
         for kind, of_ref, of_cand in (("mean_taken_off", whole, around), ("mean_left", around, whole)):
-            if found := _normed_otherwise(pair, kind, of_ref, of_cand):
-                return found
+            if hint := _normed_otherwise(pair, kind, of_ref, of_cand):
+                return hint
     return None
 
 

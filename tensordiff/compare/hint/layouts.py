@@ -129,14 +129,14 @@ def blocks(pair: SampledPair) -> Hint | None:
     """
     if not pair.sees_all_channels:
         return None
-    found: Hint | None = None
+    widest: Hint | None = None
     few = _few(pair.rows.ref), _few(pair.rows.cand)
     for width in _widths(pair.channels, least=1, most=pair.channels // 2):
         hint, is_permutation = _by_width(pair, few, width)
-        if hint and (hint.kind == "kv_repeat" or (is_permutation and not found)):
+        if hint and (hint.kind == "kv_repeat" or (is_permutation and not widest)):
             return hint
-        found = found or hint
-    return found
+        widest = widest or hint
+    return widest
 
 
 def _by_width(pair: SampledPair, few: tuple[Floats, Floats], width: int) -> tuple[Hint | None, bool]:

@@ -204,8 +204,8 @@ def about_a_residual(pair: SampledPair) -> Hint | None:
 def _residual(pair: SampledPair, left: float) -> Hint | None:
     others = {name: other for name, array in pair.context.near.items() if (other := pair.rows_of(array)) is not None}
     for name, other in others.items():
-        if other.any() and (found := _off_by(pair, pair.rows, other, name, left)):
-            return found
+        if other.any() and (hint := _off_by(pair, pair.rows, other, name, left)):
+            return hint
     found_scaled = (_scaled_term(pair, pair.rows, other, name) for name, other in others.items() if other.any())
     return next(filter(None, found_scaled), None)
 

@@ -60,27 +60,30 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErr
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
     elements = ref.size // len(sizes)
-    return _AxisErrors(sizes, sizes <= limit, (sizes > 5 * limit) & (shares >= 0.1), shares, elements, limit)
+    return _AxisErrors(
+        sizes=sizes, right=sizes <= limit, wrong=(sizes > 5 * limit) & (shares >= 0.1), shares=shares,
+        elements=elements, limit=limit,
+    )  # fmt: skip
 
 
-def token_errors(pair: SampledPair) -> Mask | None:
+def _wrong_tokens(pair: SampledPair) -> Mask | None:
     """Which tokens are wrong, if each is surely right or surely wrong."""
     sample = pair.rows
     ref, error = (side.reshape(1, -1, pair.channels) for side in (sample.ref, sample.error))
-    found = _along(pair, ref, error, 1)
-    return found.wrong if found.are_told_apart else None
+    errors = _along(pair, ref, error, 1)
+    return errors.wrong if errors.are_told_apart else None
 
 
 def tokens(pair: SampledPair) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
-    found = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1))
-    return None if found is None or found.kind in _ALL_BUT_ONE else found
+    hint = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1))
+    return None if hint is None or hint.kind in _ALL_BUT_ONE else hint
 
 
 def all_but_one(pair: SampledPair) -> Hint | None:
     """All tokens but the first, or the last, are wrong. Tried after ``position``, which says more."""
-    found = from_an_edge(pair)
-    return found if found is not None and found.kind in _ALL_BUT_ONE else None
+    hint = from_an_edge(pair)
+    return hint if hint is not None and hint.kind in _ALL_BUT_ONE else None
 
 
 def from_an_edge(pair: SampledPair) -> Hint | None:
@@ -88,36 +91,36 @@ def from_an_edge(pair: SampledPair) -> Hint | None:
     return _some_tokens(pair, _at_an_edge(_along(pair, pair.across.ref, pair.across.error, 1)))
 
 
-def _some_tokens(pair: SampledPair, found: _AxisErrors) -> Hint | None:
+def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     sample = pair.across
-    if pair.tokens < 2 or not found.are_told_apart:
+    if pair.tokens < 2 or not errors.are_told_apart:
         return None
-    wrong = sample.tokens[found.wrong]
-    named = _name_tokens(pair, sample, found.wrong)
+    wrong = sample.tokens[errors.wrong]
+    named = _name_tokens(pair, sample, errors.wrong)
     if named is None:
         return None
     evidence: Evidence = {
         "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
-        "worst_wrong": float(found.sizes[found.wrong].max()), "worst_right": float(found.sizes[found.right].max()),
+        "worst_wrong": float(errors.sizes[errors.wrong].max()), "worst_right": float(errors.sizes[errors.right].max()),
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
 
 
-def _at_an_edge(found: _AxisErrors) -> _AxisErrors:
+def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:
     """Where all right positions are at one end, the others count as wrong if most of them clearly are."""
-    off = ~found.right
+    off = ~errors.right
     count = int(off.sum())
     is_run = bool(count) and bool(off[-count:].all() or off[:count].all())
     if (
-        found.are_told_apart
+        errors.are_told_apart
         or not is_run
         or count < 3
-        or not found.wrong[off].mean() > 0.6
-        or found.shares[off].min() < 0.05
+        or not errors.wrong[off].mean() > 0.6
+        or errors.shares[off].min() < 0.05
     ):
-        return found
-    return found._replace(wrong=off)
+        return errors
+    return errors._replace(wrong=off)
 
 
 def _name_tokens(pair: SampledPair, sample: Sample, wrong: Mask) -> tuple[str, str] | None:
@@ -146,15 +149,15 @@ def channels(pair: SampledPair) -> Hint | None:
         return None
     if empty := _nothing_in_a_block(pair):
         return empty
-    found = _along(pair, sample.ref, sample.error, 2)
-    if not found.are_told_apart or (run := channel_run(found.wrong)) is None:
+    errors = _along(pair, sample.ref, sample.error, 2)
+    if not errors.are_told_apart or (run := channel_run(errors.wrong)) is None:
         return None
     head, begin, end = run
     if end - begin > pair.channels // 2 or (end - begin) * math.prod(sample.ref.shape[:2]) < 4:
         return None
     evidence: Evidence = {
         "channels": [begin, end], "of": pair.channels, "axis": max(0, len(pair.shape) - 1),
-        "worst_wrong": float(found.sizes[found.wrong].max()), "worst_right": float(found.sizes[found.right].max()),
+        "worst_wrong": float(errors.sizes[errors.wrong].max()), "worst_right": float(errors.sizes[errors.right].max()),
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     if head is None:
@@ -198,11 +201,11 @@ def groups(pair: SampledPair) -> Hint | None:
     lead = pair.shape[:-2]
     ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (pair.rows.ref, pair.rows.error))
     for axis, length in enumerate(lead):
-        found = _along(pair, ref, error, axis) if length > 1 else None
-        if found and found.are_told_apart and found.wrong.sum() == 1:
-            at = int(np.flatnonzero(found.wrong)[0])
+        errors = _along(pair, ref, error, axis) if length > 1 else None
+        if errors and errors.are_told_apart and errors.wrong.sum() == 1:
+            at = int(np.flatnonzero(errors.wrong)[0])
             is_head = axis == len(lead) - 1 and len(lead) > 1
-            rest = float(found.sizes[found.right].max())
+            rest = float(errors.sizes[errors.right].max())
             told = f"head {at} of {length}" if is_head else f"place {at} of {length} along axis {axis}"
             evidence: Evidence = {"axis": axis, "head" if is_head else "place": at, "of": length, "worst_right": rest}
             sentence = f"only {told} is wrong; the others differ by {rest:.1e} at most"
@@ -219,12 +222,12 @@ def position(pair: SampledPair) -> Hint | None:
     sizes = errors.sizes
     if errors.elements * float(np.median(errors.shares)) < _TOO_FEW:
         return None
-    if (found := _grows(pair, sizes)) is not None:
+    if (evidence := _grows(pair, sizes)) is not None:
         told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
-        return Hint("grows_with_position", told, found)
-    if (found := _grows(pair, sizes[::-1])) is not None:
+        return Hint("grows_with_position", told, evidence)
+    if (evidence := _grows(pair, sizes[::-1])) is not None:
         told = "the error falls with the position and the last token is right (a causal mask that one side lacks)"
-        return Hint("falls_with_position", told, found)
+        return Hint("falls_with_position", told, evidence)
     return None
 
 
@@ -258,7 +261,7 @@ def one_expert(pair: SampledPair) -> Hint | None:
         sent = taken.reshape(-1, taken.shape[-1])
         if len(sent) != tokens or not pair.sees_all or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS:
             continue
-        if (wrong := token_errors(pair)) is None:
+        if (wrong := _wrong_tokens(pair)) is None:
             return None
         fits = [int(e) for e in np.unique(sent) if ((sent == e).any(1) == wrong).all()]
         if len(fits) == 1:

@@ -50,8 +50,8 @@ def _where(pair: SampledPair, sample: Sample, apart: Mask) -> tuple[str, Evidenc
         told = f"in all of {len(tokens)} of {len(sample.tokens)} tokens ({listed(tokens)})"
         return told, {"where": "tokens", "tokens": tokens[:100]}
     is_whole = sample is pair.rows and pair.sees_all_channels
-    if is_whole and (apart == by_channel).all() and (found := channel_run(by_channel)):
-        head, begin, end = found
+    if is_whole and (apart == by_channel).all() and (run := channel_run(by_channel)):
+        head, begin, end = run
         told = f"in channels {begin} to {end - 1} of every token" + (f", head {head}" if head is not None else "")
         return told, {"where": "channels", "channels": [begin, end]}
     if len(by_group) > 1 and (apart == by_group[:, None, None]).all():

@@ -110,9 +110,9 @@ class Judge:
 
     def _by_routes(self, row: Row, measured: Measurement) -> Verdict:
         """Judge experts by the tokens whose routes agree."""
-        if row.is_exact and not row.is_input and (found := judge_routes(row, self.upstream.latest_outputs)):
-            self.flips = found[1] or self.flips
-            return found[0]
+        if row.is_exact and not row.is_input and (judged := judge_routes(row, self.upstream.latest_outputs)):
+            self.flips = judged[1] or self.flips
+            return judged[0]
         if self.flips is None or not self.flips.concerns(row.pair):
             return row.verdict
         if row.is_exact:

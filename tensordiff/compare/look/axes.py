@@ -62,8 +62,8 @@ def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Named
 
 def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) -> None:
     """Name the axes before the last."""
-    found = [axis for axis in range(len(shape) - 1) if shape[axis] == tokens and tokens != 1]
-    token = found[-1] if found else None
+    token_axes = [axis for axis in range(len(shape) - 1) if shape[axis] == tokens and tokens != 1]
+    token = token_axes[-1] if token_axes else None
     if token is None:
         if len(shape) == 2 and shape[0] != 1:
             names[0] = "row"

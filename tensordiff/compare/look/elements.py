@@ -61,20 +61,20 @@ class Window(NamedTuple):
 def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
     """The k largest errors, largest first. NaN counts as largest; equal errors keep their order."""
     ref, cand = as_reals(ref, cand)
-    found: list[tuple[float, int, float, float, float]] = []
+    largest: list[tuple[float, int, float, float, float]] = []
     for offset, r, c, error in element_errors(ref, cand):
         rank = np.where(np.isnan(error), math.inf, error)
         top = np.argsort(-rank, kind="stable")[:k]
         places = zip(top.tolist(), rank[top].tolist(), strict=True)
-        found += ((-size, offset + at, float(r[at]), float(c[at]), float(error[at])) for at, size in places)
-        found = heapq.nsmallest(k, found, key=lambda item: item[:2])
-    return [Element(unravel(at, ref.shape), r, c, error) for _, at, r, c, error in found if error != 0]
+        largest += ((-size, offset + at, float(r[at]), float(c[at]), float(error[at])) for at, size in places)
+        largest = heapq.nsmallest(k, largest, key=lambda item: item[:2])
+    return [Element(unravel(at, ref.shape), r, c, error) for _, at, r, c, error in largest if error != 0]
 
 
 def worst_in(ref: Array, cand: Array, block: Block) -> tuple[int, ...]:
     """The index of the largest error in a rectangle; its first element where there is no error."""
-    found = worst_elements(ref[block], cand[block], 1)
-    within = found[0].index if found else (0,) * ref.ndim
+    largest = worst_elements(ref[block], cand[block], 1)
+    within = largest[0].index if largest else (0,) * ref.ndim
     return tuple(part.start + at for part, at in zip(block, within, strict=True))
 
 
@@ -184,7 +184,7 @@ def _histogram(counts: NDArray[np.int64], zero: int, nan: int, inf: int) -> Hist
 
 def _bins(positive: Floats) -> NDArray[np.int64]:
     """The bin of each error. The logarithm may be off by one at an edge, so the edges themselves decide."""
-    found: NDArray[np.int64] = np.floor(np.log10(positive) * PER_DECADE).astype(np.int64) - _LOWEST
-    found += positive >= _EDGES[found + 1]
-    found -= positive < _EDGES[found]
-    return found
+    bins: NDArray[np.int64] = np.floor(np.log10(positive) * PER_DECADE).astype(np.int64) - _LOWEST
+    bins += positive >= _EDGES[bins + 1]
+    bins -= positive < _EDGES[bins]
+    return bins

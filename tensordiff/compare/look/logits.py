@@ -132,8 +132,8 @@ def kl_divergence(x: Floats, y: Floats) -> Floats:
 
 def _log_softmax(x: Floats) -> Floats:
     shifted = x - x.max(-1, keepdims=True)
-    found: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return found
+    log_probabilities: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return log_probabilities
 
 
 def _small_divergence(x: Floats, y: Floats, p: Floats) -> tuple[Floats, Flags]:
@@ -164,8 +164,8 @@ def _unit(x: Floats) -> Floats:
     """Rows of length 1; rows of zeros stay."""
     scaled = x / np.where((peak := np.abs(x).max(-1, keepdims=True)) == 0, 1.0, peak)
     norm = np.sqrt(np.square(scaled).sum(-1, keepdims=True))
-    found: Floats = scaled / np.where(norm == 0, 1.0, norm)
-    return found
+    unit: Floats = scaled / np.where(norm == 0, 1.0, norm)
+    return unit
 
 
 def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
@@ -180,8 +180,8 @@ def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
 def _is_top(x: Floats, k: int) -> Flags:
     """Which values are among the k largest, with all that tie with the last of them."""
     least = np.partition(x, -k, axis=-1)[..., -k : x.shape[-1] - k + 1]
-    found: Flags = x >= least
-    return found
+    is_top: Flags = x >= least
+    return is_top
 
 
 def combined(diffs: Iterator[LogitsDiff]) -> LogitsDiff | None:

@@ -72,10 +72,10 @@ class _Sums:
 
 def statistics(array: Array) -> Statistics:
     """Read a tensor once. Real and imaginary parts of complex numbers count separately."""
-    found = NOTHING
-    for found in statistics_so_far(array):  # noqa: B007 - the last one is of the whole
+    latest = NOTHING
+    for latest in statistics_so_far(array):  # noqa: B007 - the last one is of the whole
         pass
-    return found
+    return latest
 
 
 def statistics_so_far(array: Array) -> Iterator[Statistics]:
@@ -130,23 +130,23 @@ class Distribution(NamedTuple):
 def distribution(array: Array) -> Iterator[Distribution]:
     """Read a tensor twice. Yields what is known so far; the last one is complete."""
     elements = array.size * (2 if array.dtype.kind == "c" else 1)
-    found, zeros = NOTHING, 0
-    yield Distribution(found, elements)
-    for found in statistics_so_far(array):
-        yield Distribution(found, elements)
-    if found.mean is None or found.minimum is None or found.maximum is None:
+    known, zeros = NOTHING, 0
+    yield Distribution(known, elements)
+    for known in statistics_so_far(array):
+        yield Distribution(known, elements)
+    if known.mean is None or known.minimum is None or known.maximum is None:
         return
     quantiles, sampled = _quantiles(array)
-    exponent = math.frexp(max(abs(found.minimum), abs(found.maximum)))[1]
+    exponent = math.frexp(max(abs(known.minimum), abs(known.maximum)))[1]
     squares = 0.0
     for _, values in real_chunks(array):
         values = values[np.isfinite(values)]
         zeros += int(np.count_nonzero(values == 0))
-        apart = np.ldexp(values, -exponent) - math.ldexp(found.mean, -exponent)
+        apart = np.ldexp(values, -exponent) - math.ldexp(known.mean, -exponent)
         squares += float(np.dot(apart, apart))
-        yield Distribution(found, elements, None, zeros, quantiles, sampled)
-    std = math.ldexp(math.sqrt(squares / (elements - found.nan - found.inf)), exponent)
-    yield Distribution(found, elements, std, zeros, quantiles, sampled)
+        yield Distribution(known, elements, None, zeros, quantiles, sampled)
+    std = math.ldexp(math.sqrt(squares / (elements - known.nan - known.inf)), exponent)
+    yield Distribution(known, elements, std, zeros, quantiles, sampled)
 
 
 def _quantiles(array: Array) -> tuple[tuple[float, ...], bool]:

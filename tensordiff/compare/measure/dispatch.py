@@ -76,7 +76,10 @@ def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bo
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
     is_compiled = plan.may_compile and (_selector.use_compiled(plan, size) if compiled is None else compiled)
     in_place = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
-    return _Task(ref, cand, plan, plan.options(size, tolerance), is_compiled, in_place, is_complex)
+    return _Task(
+        ref=ref, cand=cand, plan=plan, options=plan.options(size, tolerance),
+        is_compiled=is_compiled, in_place=in_place, is_complex=is_complex,
+    )  # fmt: skip
 
 
 class _PassSelector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensordiff.compare.measure import scheduler as shares
+from tensordiff.compare.measure import scheduler
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import MeasureInput, measure_many
 from tensordiff.compare.measure.dtype_plan import Tolerance
@@ -37,7 +37,7 @@ def said(diffs: list[Diff]) -> list[str]:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "PIECE", 10_000)
+    monkeypatch.setattr(scheduler, "PIECE", 10_000)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -51,7 +51,7 @@ def test_many_pieces_are_one_pair() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 7])
 def test_numbers_do_not_depend_on_how_many_cores_there_are(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = said(measure_many(sides(), compiled=True))
-    monkeypatch.setattr(shares, "cores", lambda: cores)
+    monkeypatch.setattr(scheduler, "cores", lambda: cores)
     assert said(measure_many(sides(), compiled=True)) == before
 
 
