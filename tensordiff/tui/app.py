@@ -25,8 +25,10 @@ from tensordiff.session.preferences import THEMES, Preferences
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen, OpeningScreen
 from tensordiff.tui.keys import BY_ID, bindings
 from tensordiff.tui.launch import Launch
+from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.palette import Commands
 from tensordiff.tui.table.columns import COLUMNS
+from tensordiff.tui.threads import ThreadFailed
 from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
 
 if TYPE_CHECKING:
@@ -160,6 +162,10 @@ class TensordiffApp(App[int]):
         else:
             self.pop_screen()
             self.notify(printable(message.sentence), severity="error", markup=False, timeout=12)
+
+    @on(ThreadFailed)
+    def _tell_failure(self, message: ThreadFailed) -> None:
+        tell(self, sentence_of(message.error), "error")
 
     async def action_quit(self) -> None:
         """Quit now."""

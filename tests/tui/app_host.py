@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from textual.pilot import Pilot
-from textual.worker import WorkerCancelled, WorkerFailed
+from textual.screen import Screen
 
 from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.table.table import LayerTable
 from tests.making import SAMPLES
-from tests.processes import PATIENCE_S
+from tests.tui.waiting import settled, until
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "candidate"
 INJECTED, GOLDEN = SAMPLES / "candidate_injected", SAMPLES / "golden"
 CULPRIT = "layers.1.mlp.act_fn"
-_ASK_AGAIN_S = 0.1
 
 
 class Running(NamedTuple):
@@ -39,26 +38,21 @@ class Running(NamedTuple):
         return found
 
     @property
+    def owner(self) -> SessionOwner:
+        return self.screen.owner
+
+    @property
     def table(self) -> LayerTable:
         return self.screen.table
 
     async def settle(self) -> None:
-        """Until no thread works and no message waits."""
-        for _ in range(3):
-            working = [worker for worker in self.app.workers if worker.group not in ("watch", "run")]
-            with suppress(WorkerFailed, WorkerCancelled):  # the app tells of it; so do the tests
-                if working:  # an empty list would mean all of them
-                    await self.app.workers.wait_for_complete(working)
-            await self.pilot.pause()
+        """Until everything is opened, measured and painted; a child that runs a source is not waited for."""
+        for _ in range(2):
+            await settled(self.app, self.pilot, ignoring=("watch", "run"))
+            await self.until(lambda: self.app._exit or all(map(_is_measured, self.app.screen_stack)))
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        """Until something is so: asked again whenever a thread has ended and what it said was heard."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not is_so():
-                working = [worker._task for worker in self.app.workers if worker._task and not worker.is_finished]
-                if working:  # with an end: a run goes on for as long as its child
-                    await asyncio.wait(working, timeout=_ASK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
-                await self.pilot.pause(0.01)
+        await until(self.pilot, is_so)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -67,7 +61,7 @@ class Running(NamedTuple):
     @property
     def name(self) -> str:
         """The layer under the cursor."""
-        return "" if self.screen.pair is None else self.screen.pair.name
+        return "" if self.screen.pane.pair is None else self.screen.pane.pair.name
 
     @property
     def names(self) -> list[str]:
@@ -78,7 +72,7 @@ class Running(NamedTuple):
     @property
     def verdict(self) -> str:
         """Of the whole."""
-        return "" if self.screen.outcome is None else str(self.screen.outcome.verdict)
+        return "" if self.owner.outcome is None else str(self.owner.outcome.verdict)
 
     def lines(self) -> list[str]:
         """The table as it is painted."""
@@ -87,6 +81,14 @@ class Running(NamedTuple):
     def said(self) -> str:
         """All notifications."""
         return "\n".join(str(one.message) for one in self.app._notifications)
+
+
+def _is_measured(screen: Screen[Any]) -> bool:
+    """Whether a screen shows all it is about to show; one without dumps yet waits for a source."""
+    if not isinstance(screen, DiffScreen):
+        return True
+    owner = screen.owner
+    return not owner.is_aligning and (owner.session is None or owner.outcome is not None)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from rich.text import Text
+from textual import on
 from textual.binding import BindingType
 from textual.events import Click
 from textual.message import Message
@@ -30,6 +31,7 @@ from tensordiff.session.session import Session
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.table.model import Listing
 from tensordiff.tui.text import plain
+from tensordiff.tui.threads import ThreadFailed, in_thread
 
 _AT_ONCE = 5_000
 """Pairs up to which a search begins without a thread."""
@@ -101,10 +103,7 @@ class BisectBar(Static, can_focus=True):
         self.is_busy = True
         if self.bisect is None:
             self.update("beginning…")
-        self.run_worker(
-            lambda: self.post_message(begin()), name="begin", description="begin", thread=True, group="begin",
-            exclusive=True, exit_on_error=False,
-        )  # fmt: skip
+        in_thread(self, "begin", lambda: self.post_message(begin()))
 
     def on_bisect_bar__begun(self, message: _Begun) -> None:
         """The first probe; or why there is none."""
@@ -148,9 +147,7 @@ class BisectBar(Static, can_focus=True):
             oracle.row(at)
             self.post_message(self._Seen(oracle, bisect))
 
-        self.run_worker(
-            read, name="probe", description="probe", thread=True, group="probe", exclusive=True, exit_on_error=False
-        )
+        in_thread(self, "probe", read)
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -194,9 +191,7 @@ class BisectBar(Static, can_focus=True):
                 self.post_message(self._Seen(oracle, reached, True))
             self.post_message(self._Seen(oracle, reached, True, check_neighbours(reached, oracle)))
 
-        self.run_worker(
-            search, name="auto", description="auto", thread=True, group="auto", exclusive=True, exit_on_error=False
-        )
+        in_thread(self, "auto", search)
 
     def on_bisect_bar__seen(self, message: _Seen) -> None:
         """Show what was measured or reached."""
@@ -208,6 +203,11 @@ class BisectBar(Static, can_focus=True):
             self._become(message.bisect, is_auto=True, seen=message.check)
         else:
             self._show()
+
+    @on(ThreadFailed)
+    def _leave_busy(self) -> None:
+        """What failed is told by the app; the keys answer again."""
+        self.is_busy = False
 
     def on_click(self, event: Click) -> None:
         """Focus, that its keys answer."""

@@ -1,16 +1,25 @@
-"""What to export, as what, and where to: the dialog before a report is written."""
+"""Exporting a report: the dialog that asks what, as what, and where to; and the writing, in a thread."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.screen import Screen
 from textual.widgets import Input, Label, RadioButton, RadioSet
 
+from tensordiff.compare.row import Row
+from tensordiff.report import write_report
+from tensordiff.report.labels import label
+from tensordiff.search.outcome import Outcome
+from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Dialog
+from tensordiff.tui.notice import tell
+from tensordiff.tui.threads import in_thread
 
 SUFFIXES = (".md", ".html", ".txt", ".json", ".csv", ".png")
 SCOPES = {"all": "all rows", "marked": "marked rows", "pair": "the selected pair"}
@@ -75,6 +84,24 @@ class Export(Dialog[ExportChoice]):
             return None
         scope = self.query_one("#scope", RadioSet).pressed_index
         return ExportChoice(list(SCOPES)[max(0, scope)], path)
+
+
+def export_report(
+    screen: Screen[None], session: Session, outcome: Outcome, *, selected: Row | None, marked: Sequence[Row]
+) -> None:
+    """Ask what to write, and write it."""
+
+    def write(choice: ExportChoice) -> None:
+        rows = {"all": None, "marked": marked, "pair": [selected] if selected else []}[choice.scope]
+        write_report(session, outcome, choice.path, rows=rows)
+        screen.app.call_from_thread(tell, screen, f"written to {choice.path.absolute()}")
+
+    def take(choice: ExportChoice | None) -> None:
+        if choice is not None:
+            in_thread(screen, "export", lambda: write(choice))
+
+    name = "" if selected is None else label(selected.pair)
+    screen.app.push_screen(Export(name, len(marked), Path.cwd()), take)
 
 
 def _plain(text: str) -> str:

@@ -18,10 +18,10 @@ from textual.screen import Screen
 from textual.widgets import Static
 from textual.worker import Worker, WorkerState
 
-from tensordiff.errors import TensordiffError
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.launch import Launch
+from tensordiff.tui.notice import sentence_of
 from tensordiff.tui.table.frames import PlotFrame, SummaryFrame, TableFrame
 from tensordiff.util.garbage_collector import heap_frozen
 
@@ -101,9 +101,3 @@ class OpeningScreen(Screen[None]):
         if action not in _LEAVES or (action == "back" and self.typed):
             self.typed.append(event.key)
             event.stop()
-
-
-def sentence_of(error: BaseException) -> str:
-    """What to tell of a failure: our own errors are sentences, and all others defects."""
-    known = isinstance(error, TensordiffError)
-    return str(error) if known else f"a defect of tensordiff ({type(error).__name__}: {error})"

@@ -1,87 +1,227 @@
-"""What keys do on a comparison beyond looking at it: rules, tolerances, the search, reruns, reports.
+"""The main screen: two dumps side by side.
 
-How it is opened and measured is in ``comparison``, what only changes the view in ``viewing``.
+The screen puts its parts together and carries messages between them: what the owner of the session has aligned and
+measured goes to the table, the rules panel, the bisect bar and the summary; what people do there goes back to it.
+The keys of the whole screen are here too, and mostly hand over to the part that does the work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal
 from textual.events import Key as KeyEvent
-from textual.message import Message
-from textual.worker import get_current_worker
+from textual.screen import Screen
 
-from tensordiff.align.rules.file import RulesFile
-from tensordiff.compare.judge.verdict import floor_for
+from tensordiff.align.rules.tables import check_amount
 from tensordiff.compare.row import Row
-from tensordiff.errors import TensordiffError
-from tensordiff.report import write_report
+from tensordiff.errors import AlignError, TensordiffError
 from tensordiff.session.request import Request
-from tensordiff.session.session import Session
-from tensordiff.tui.comparison import measurement
+from tensordiff.session.state import SessionState
 from tensordiff.tui.comparison.bisect_bar import BisectBar
-from tensordiff.tui.comparison.export_dialog import Export, ExportChoice
-from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS
-from tensordiff.tui.comparison.viewing import Viewing
+from tensordiff.tui.comparison.export_dialog import export_report
+from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS, CouldNotOpen
+from tensordiff.tui.comparison.session_owner import (
+    Aligned,
+    AlignmentFailed,
+    DumpsChanged,
+    MeasurementEnded,
+    RowsMeasured,
+    SessionOwner,
+)
+from tensordiff.tui.comparison.view_state import ViewState
 from tensordiff.tui.dialogs import Ask
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.jobs.reruns import Reruns
+from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
+from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.rules.side import RulesSide
+from tensordiff.tui.start import note_recent
 from tensordiff.tui.table.filter_bar import FilterBar
-from tensordiff.tui.table.model import Listing
+from tensordiff.tui.table.model import Order
+from tensordiff.tui.table.pane import TablePane
+from tensordiff.tui.table.summary import Facts, Summary, findings_dialog
 from tensordiff.tui.table.table import LayerTable
+from tensordiff.tui.threads import ThreadFailed, in_thread
 from tensordiff.util.garbage_collector import heap_frozen
 
 if TYPE_CHECKING:
     from tensordiff.tui.rules.panel import RulesPanel
 
+_WATCH_S = 2.0
 
-class DiffScreen(Viewing):
-    """The main screen."""
+
+class DiffScreen(Screen[None]):
+    """A comparison; ``state`` is what it begins with where nothing is kept in a file."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("diff")
     BINDING_GROUP_TITLE = "Comparison"
 
-    @dataclass
-    class _Realigned(Message):
-        """The listing of what the rules panel has aligned is made."""
-
-        opened: measurement.Opened
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, request: Request, *, keeps: bool = True, columns: tuple[str, ...] | None = None,
+        state: SessionState | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.keeps, self.columns = keeps, columns
+        self.owner = SessionOwner(request, partial(in_thread, self), self.post_message, keeps=keeps, state=state)
         self.reruns = Reruns(self)
-        self._panel: RulesPanel | None = None
+        self.view_state = ViewState(self)
+
+    def compose(self) -> ComposeResult:
+        """Summary, rules at the left, table over plot, and the lines at the bottom."""
+        yield Summary()
+        with Horizontal(id="middle"):
+            yield RulesSide(id="side")
+            yield TablePane(id="main")
+        yield FilterBar()
+        yield BisectBar()
+        yield JobLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        """Paint first; open after."""
+        request = self.owner.request
+        self.table.chosen = self.columns
+        self.query_one(Summary).wait_for(request.reference, request.candidate)
+        self.table.focus()
+        self.call_after_refresh(self.open, request)
+        self.set_interval(_WATCH_S, self.owner.look_at_disk)
 
     def on_unmount(self) -> None:
-        """Leave no child behind, beside what every comparison does at its end."""
+        """Keep what was done last, and leave no child behind."""
         self.reruns.close()
+        self.view_state.close()
 
-    def restore(self) -> None:
-        """As it was left, with its search."""
-        super().restore()
-        if self.keeper.state.bisect:
-            self.search_again(self.keeper.state.bisect)
+    @property
+    def pane(self) -> TablePane:
+        """The table with its plot."""
+        return self.query_one(TablePane)
+
+    @property
+    def table(self) -> LayerTable:
+        """The table."""
+        return self.pane.table
+
+    @property
+    def side(self) -> RulesSide:
+        """The rules."""
+        return self.query_one(RulesSide)
+
+    @property
+    def bar(self) -> BisectBar:
+        """The search."""
+        return self.query_one(BisectBar)
+
+    # --- what the owner of the session has found out ---------------------------------------------
+
+    def open(self, request: Request) -> None:
+        """Open dumps; what is a source is run first."""
+        try:
+            if not self.reruns.run_sources(request):
+                self.owner.open(request)
+        except TensordiffError as error:
+            self.give_up(str(error))
+
+    def give_up(self, sentence: str) -> None:
+        """Tell why dumps could not be opened; where nothing is shown yet there is nothing to stay for."""
+        if self.owner.session is None:
+            self.post_message(CouldNotOpen(sentence))
+        else:
+            tell(self, sentence, "error")
+
+    @on(Aligned)
+    def _show_alignment(self, message: Aligned) -> None:
+        if not self.owner.take_alignment(message):
+            return
+        self.show_columns()
+        self.pane.show_listing(self.owner.listing, self.query_one(FilterBar).pattern)
+        self._measure()
+        if not self.view_state.is_restored:
+            self.view_state.restore()
+            in_thread(self, "begin", self._begun)
+        if not self.owner.listing.pairs:
+            tell(self, "nothing could be paired; write rules that make the names alike (m)", "warning")
+
+    def _begun(self) -> None:
+        """In a thread: what is to be done once, when the first dumps are open."""
+        if self.keeps:
+            note_recent(self.owner.request.reference, self.owner.request.candidate)
+        _load_the_rest()
+
+    @on(ThreadFailed)
+    def _source_failed(self, message: ThreadFailed) -> None:
+        if message.group == "source":
+            message.stop()
+            self.give_up(sentence_of(message.error))
+
+    @on(AlignmentFailed)
+    def _tell_failure(self, message: AlignmentFailed) -> None:
+        if self.owner.take_failure(message):
+            self.give_up(sentence_of(message.error))
+            self._show_in_panel()
+
+    def _measure(self) -> None:
+        """Measure, once what is known is painted: two that compute are half as quick. Panel and search follow."""
+        self.call_after_refresh(self.owner.measure)
+        self.summarize()
+        self._show_in_panel()
+        if self.bar.bisect is not None:
+            self.search_again(self.bar.bisect.log())
+
+    @on(RowsMeasured)
+    def _show_rows(self, message: RowsMeasured) -> None:
+        before = self.owner.listing.measured
+        if self.owner.take_rows(message):
+            self.pane.show_rows(before, self.owner.listing.measured)
+            self.summarize()
+
+    @on(MeasurementEnded)
+    def _show_result(self, message: MeasurementEnded) -> None:
+        if self.owner.take_result(message):
+            self.pane.show_culprits(self.owner.culprits)
+            self.summarize()
+            self.refresh_bindings()
+
+    @on(DumpsChanged)
+    def _follow_disk(self, message: DumpsChanged) -> None:
+        session = self.owner.session
+        if session is None or not self.owner.take_change_on_disk(message):
+            return
+        if session.reference.interrupted or session.candidate.interrupted:
+            self.open(self.owner.request)
+        else:
+            tell(self, "the dumps changed on disk; ctrl+r reads them again", "warning")
+
+    def summarize(self) -> None:
+        """Say again what is compared, and what came of it so far."""
+        owner = self.owner
+        if owner.session is not None:
+            facts = Facts(owner.session, owner.listing, owner.outcome, owner.findings, self.reruns.mode())
+            self.query_one(Summary).tell(facts)
+
+    def show_columns(self) -> None:
+        """Show the columns for which there are numbers."""
+        if (session := self.owner.session) is not None:
+            engine = session.engine
+            shown = {"injected": engine.injected and self.reruns.shows_injected, "golden": engine.golden}
+            self.pane.show_columns(name for name, there in shown.items() if not there)
 
     # --- whether something can be done, and why not ----------------------------------------------
 
     def why_not(self, action: str) -> str | None:
         """Why a key does nothing now, for those who press it; None where it does something."""
-        if action == "cancel_job" and self.query_one(JobLine).run is None:
-            return "nothing is running"
-        if action == "job_log" and self.query_one(JobLine).run is None:
-            return "nothing is running, so there is no log"
-        if action in NEEDS_DUMPS and self.session is None:
+        if action in ("cancel_job", "job_log") and self.query_one(JobLine).run is None:
+            return "nothing is running" if action == "cancel_job" else "nothing is running, so there is no log"
+        if action in NEEDS_DUMPS and self.owner.session is None:
             return "the dumps are still being opened"
-        if action == "export" and self.outcome is None:
+        if action == "export" and self.owner.outcome is None:
             return "still measuring; a report is of all rows"
-        if action == "bisect" and not self.listing.pairs:
+        if action == "bisect" and not self.owner.listing.pairs:
             return "nothing is paired, so there is nothing to search"
         return None
 
@@ -91,181 +231,92 @@ class DiffScreen(Viewing):
 
     def on_key(self, event: KeyEvent) -> None:
         """A greyed key says why."""
-        found = self.active_bindings.get(event.key)
-        greyed = found.binding.action.partition("(")[0] if found is not None and not found.enabled else ""
+        bound = self.active_bindings.get(event.key)
+        greyed = bound.binding.action.partition("(")[0] if bound is not None and not bound.enabled else ""
         if (why := self.why_not(greyed)) is not None:
-            self.tell(why, "warning")
+            tell(self, why, "warning")
             event.stop()
 
     # --- rules -----------------------------------------------------------------------------------
 
     def action_focus_part(self, part: str) -> None:
         """To the table; show the plot or hide it; to the rules."""
-        if part == "rules":
-            self.action_map()
-        elif part == "plot":
-            self.show_plot(not self.query_one("#plot").display)
-        else:
-            self.table.focus()
+        {"rules": self.action_map, "plot": self.pane.toggle_plot}.get(part, self.table.focus)()
 
     def action_map(self) -> None:
         """Show the rules, or hide them."""
-        middle = self.query_one("#middle")
-        if middle.has_class("-rules") and (self.query("#side *:focus") or not self.table.has_focus):
-            self.hide_rules()
-            return
-        middle.add_class("-rules")
-        self.call_later(self._show_panel)
+        if self.side.is_shown and (self.side.has_keys or not self.table.has_focus):
+            self._hide_rules()
+        else:
+            self.side.open(self.owner.session, self.owner.book, self.pane.pair)
 
-    def hide_rules(self) -> None:
-        """All room for the table."""
-        self.query_one("#middle").remove_class("-rules")
-        self.set_focus(None)  # at once: a key typed ahead must not reach what is hidden
+    def _hide_rules(self) -> None:
+        self.side.close()
         self.table.focus()
 
-    async def _show_panel(self) -> None:
-        from tensordiff.tui.rules.panel import RulesPanel
+    def _show_in_panel(self) -> None:
+        self.side.show(self.owner.session, self.owner.book, is_aligning=self.owner.is_aligning)
+        self.side.select(self.pane.pair)
 
-        if self.session is not None and self._panel is None:
-            self._panel = RulesPanel(self.session)
-            await self.query_one("#side", Vertical).mount(self._panel)
-            self._tell_panel()
-        if self._panel is not None:
-            self._panel.rules.focus()
-
-    def _tell_panel(self) -> None:
-        """The panel pins the pair under the cursor."""
-        if self._panel is not None:
-            self._panel.selected = self.pair
-            if self.session is not None and self._panel.session is not self.session:
-                self._panel.show_session(self.session)
-
-    @on(LayerTable.Highlighted)
-    def _tell_panel_of_cursor(self) -> None:
-        if self._panel is not None:
-            self._panel.selected = self.pair
-
-    @property
-    def rules(self) -> RulesFile:
-        """The rules as the panel shows them, written or not, also while the dumps are still being aligned by them."""
-        if self._panel is not None:
-            return self._panel.book.rules
-        return RulesFile() if self.session is None else self.session.rules
-
-    def on_rules_panel_aligned(self, message: RulesPanel.Aligned) -> None:
-        """In a thread: a listing of many rows takes a moment."""
-        session = message.session
-        self.keep(rules=session.rules, rules_base=session.saved_rules)
-        self.in_thread("open", partial(self._realign, session, self.listing))
-
-    def _realign(self, session: Session, before: Listing) -> None:
-        worker = get_current_worker()
-        with heap_frozen():
-            opened = measurement.opened(session, before)
-        if not worker.is_cancelled:
-            self.post_message(self._Realigned(opened))
-
-    @on(_Realigned)
-    def _show_realigned(self, message: _Realigned) -> None:
-        """The tolerance may have changed since, and the rules been written: that is the screen's to say."""
-        opened = message.opened
-        session = opened.session if self.session is None else opened.session.with_settings_of(self.session)
-        self._show_session(measurement.Opened(session, opened.listing, opened.findings))
+    def on_rules_panel_edited(self, message: RulesPanel.Edited) -> None:
+        """Align by the rules as they are now."""
+        self.owner.edit_rules(message.book)
+        self._follow_rules()
 
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
-        """The rules are those of a file now; pairs and numbers stay."""
-        written = message.session.saved_rules
-        self.keep(rules=written, rules_base=written)
-        if self.session is not None:
-            self.session = self.session.with_rules_file(message.path, written)
-            self.request = self.session.request
-            self._tell_panel()
-            if self.outcome is None:
-                self.measure()  # what is being measured is of the session before
+        """The rules are those of a file now."""
+        self.owner.rules_written(message.book, message.path)
+        self._follow_rules()
+
+    def _follow_rules(self) -> None:
+        self._show_in_panel()
+        self.view_state.write_soon()
 
     # --- tolerance -------------------------------------------------------------------------------
 
     def action_tolerance(self, way: int) -> None:
         """Ten times the tolerance, or a tenth."""
-        self.judge_by(self._threshold() * 10.0**way)
-
-    def _threshold(self) -> float:
-        """What decides now: what was said, else what precision explains."""
-        said = self.session.engine.limits.threshold if self.session else None
-        if said is not None:
-            return said
-        dtypes = next((row.dtypes for row in self.rows if row.dtypes and not row.is_exact), ("float32", "float32"))
-        return floor_for(*dtypes)[1].agrees
+        self.judge_by(self.owner.scaled_threshold(way))
 
     def action_metric(self) -> None:
         """Choose the tolerance."""
         hint = "largest rel_l2 that still agrees; empty: what precision explains, and what came in, decide"
-        said = self.session.engine.limits.threshold if self.session else None
-        ask = Ask("Tolerance", "" if said is None else f"{said:g}", hint, _wrong_threshold)
-        self.app.push_screen(ask, self._take_threshold)
+        now = "" if self.owner.threshold is None else f"{self.owner.threshold:g}"
 
-    def _take_threshold(self, text: str | None) -> None:
-        if text is not None:
-            self.judge_by(float(text) if text.strip() else None)
+        def judge(text: str | None) -> None:
+            if text is not None:
+                self.judge_by(float(text) if text.strip() else None)
+
+        self.app.push_screen(Ask("Tolerance", now, hint, _wrong_threshold), judge)
 
     def judge_by(self, threshold: float | None) -> None:
         """Judge all rows anew."""
-        if self.session is not None:
-            self.session = self.session.with_threshold(threshold)
-            self.request = self.session.request
-            self.outcome, self.table.culprits = None, frozenset()
-            self.measure()
-            self._tell_others()
+        if self.owner.session is not None:
+            self.owner.judge_by(threshold)
+            self.table.culprits = frozenset()
+            self._measure()
 
-    def open(self, request: Request) -> None:
-        """Open; what is a source is run first."""
-        try:
-            if not self.reruns.run_sources(request):
-                super().open(request)
-        except TensordiffError as error:
-            self.failed("open", error)
-
-    def show_session(self, session: Session, listing: Listing) -> None:
-        """The panel and a search follow, as far as they can."""
-        super().show_session(session, listing)
-        self._tell_others()
-
-    def _tell_others(self) -> None:
-        self._tell_panel()
-        bar = self.query_one(BisectBar)
-        if bar.bisect is not None:
-            self.search_again(bar.bisect.log())
-
-    def search_again(self, log: str) -> None:
-        """Go on with a search from its log; where that is of other pairs, the bar says so and ends it."""
-        if self.session is not None:
-            self.query_one(BisectBar).start(self.session, self._measured, log)
-
-    @property
-    def _measured(self) -> list[Row | None]:
-        """The rows of this session, without those that are shown of the one before until they are measured anew."""
-        return self.listing.rows[: self.listing.measured]
-
-    # --- bisect ----------------------------------------------------------------------------------
+    # --- search ----------------------------------------------------------------------------------
 
     def action_bisect(self) -> None:
         """Begin, or back to the bar."""
-        bar = self.query_one(BisectBar)
-        if bar.bisect is None and not bar.is_busy and self.session is not None:
-            bar.start(self.session, self._measured)
-        bar.focus()
+        if self.bar.bisect is None and not self.bar.is_busy:
+            self.search_again("")
+        self.bar.focus()
+
+    def search_again(self, log: str) -> None:
+        """Go on with a search from its log; where that is of other pairs, the bar says so and ends it."""
+        if self.owner.session is not None:
+            self.bar.start(self.owner.session, self.owner.rows, log)
 
     @on(BisectBar.Changed)
     def _follow_search(self, message: BisectBar.Changed) -> None:
-        bisect, bar = message.bisect, self.query_one(BisectBar)
-        self.table.suspects = bar.suspects(self.listing)
-        self.table.refresh()
-        self.keep(bisect="" if bisect is None else bisect.log())
-        self.plot_soon()
-        if bisect is None:
+        self.pane.show_suspects(self.bar.suspects(self.owner.listing))
+        self.view_state.keep(bisect="" if message.bisect is None else message.bisect.log())
+        if message.bisect is None:
             self.table.focus()
-        elif (pair := bar.pair) is not None and (found := self.listing.find(pair)) is not None:
-            self.table.reveal(found)
+        elif self.bar.pair is not None:
+            self.pane.reveal(self.bar.pair)
 
     @on(BisectBar.ProbeOpened)
     def _open_probe(self, message: BisectBar.ProbeOpened) -> None:
@@ -277,14 +328,6 @@ class DiffScreen(Viewing):
         """Show injected errors, or how to get them."""
         self.reruns.toggle_injected()
 
-    def show_injected(self, shown: bool) -> None:
-        """Show the injected column, or hide it."""
-        self.shows_injected = shown
-        if self.session is not None:
-            self._place_extra_columns(self.session)
-        self.summarize()
-        self.plot_soon()
-
     def action_inject_here(self) -> None:
         """Rerun with inputs injected."""
         self.reruns.inject()
@@ -295,17 +338,11 @@ class DiffScreen(Viewing):
 
     def action_ops(self) -> None:
         """Look inside a layer."""
-        self.reruns.ops()
+        self.reruns.operations()
 
-    def asked(self, what: str, row: Row) -> None:
-        """What the layer screen cannot do itself, for the row it shows."""
-        if (at := self.listing.find(row.pair)) is not None:
-            self.table.reveal(at)
-        {"inject": self.action_inject_here, "ops": self.action_ops, "export": self.action_export}[what]()
-
-    def compare_inside(self, request: Request) -> None:
+    def compare_inside(self, request: Request, state: SessionState) -> None:
         """Another comparison, on top of this one."""
-        self.app.push_screen(DiffScreen(request, keeps=False))
+        self.app.push_screen(DiffScreen(request, keeps=False, state=state))
 
     @on(JobLine.Ended)
     def _end_job(self, message: JobLine.Ended) -> None:
@@ -319,56 +356,155 @@ class DiffScreen(Viewing):
         """What the child printed."""
         self.query_one(JobLine).toggle_log()
 
-    # --- out and again ---------------------------------------------------------------------------
+    # --- rows ------------------------------------------------------------------------------------
+
+    @on(LayerTable.Opened)
+    def _open_layer(self, message: LayerTable.Opened) -> None:
+        row = self.owner.listing.rows[message.position]
+        if row is None:
+            tell(self, "this row is not measured yet", "warning")
+        else:
+            self.open_row(row)
+
+    def open_row(self, row: Row) -> None:
+        """Look at a row closely; the cursor follows where the user goes there."""
+        from tensordiff.tui.layer.screen import LayerScreen
+
+        owner = self.owner
+        if owner.session is None:
+            return
+        rows = [one for one in owner.listing.rows if one is not None]
+        at = next((k for k, one in enumerate(rows) if one.pair is row.pair), None)
+        if at is None:
+            rows, at = [*rows, row], len(rows)
+        faults = None if owner.outcome is None else tuple(sorted(owner.culprits))
+
+        def come_back(at: int | None) -> None:
+            if at is not None:
+                self.pane.reveal(rows[at].pair)
+
+        self.app.push_screen(LayerScreen(owner.session, rows, at, owner.outcome, faults), come_back)
+
+    def asked(self, what: str, row: Row) -> None:
+        """Do what the layer screen cannot do itself, for the row it shows."""
+        self.pane.reveal(row.pair)
+        {"inject": self.action_inject_here, "ops": self.action_ops, "export": self.action_export}[what]()
+
+    def action_culprit(self, way: int) -> None:
+        """To the next culprit; where there is none, the next row that diverges."""
+        self.pane.next_fault(way, is_all_measured=self.owner.outcome is not None)
+
+    def action_faults(self) -> None:
+        """Only what diverges, or all."""
+        self.pane.toggle_faults()
+
+    def action_inputs(self) -> None:
+        """Inputs too, or not."""
+        self.pane.toggle_inputs()
+
+    def action_tree(self) -> None:
+        """Rows by module, or one list."""
+        self.pane.toggle_tree()
+
+    def action_go(self) -> None:
+        """To a layer by typing."""
+        self.pane.go_to_layer()
+
+    def action_columns(self) -> None:
+        """Choose the columns."""
+        self.pane.choose_columns()
+
+    def action_copy(self, what: str) -> None:
+        """Copy the name, or the row as JSON."""
+        self.pane.copy(what)
+
+    def action_plot_metric(self) -> None:
+        """MSE, or rel L2."""
+        self.pane.switch_plot_metric()
+
+    def action_findings(self) -> None:
+        """Everything that lint has to say."""
+        self.app.push_screen(findings_dialog(self.owner.findings))
+
+    def action_filter(self) -> None:
+        """Type a filter."""
+        self.query_one(FilterBar).open()
+
+    @on(FilterBar.Changed)
+    def _filter(self, message: FilterBar.Changed) -> None:
+        self.view_state.keep(filter=message.text)
+        self.pane.filter(message.pattern)
+
+    @on(FilterBar.Left)
+    def _leave_filter(self) -> None:
+        self.table.focus()
 
     def action_export(self) -> None:
         """Write a report."""
-        at = self.table.position
-        selected = "" if at is None else self.listing.labels[at]
-        self.app.push_screen(Export(selected, len(self._marked()), Path.cwd()), self._export)
-
-    def _marked(self) -> list[Row]:
-        places = (self.listing.positions.get(key) for key in self.table.marks)
-        rows = (self.listing.rows[at] for at in sorted(at for at in places if at is not None))
-        return [row for row in rows if row is not None]
-
-    def _export(self, choice: ExportChoice | None) -> None:
-        session, outcome, row = self.session, self.outcome, self.row_here()
-        if choice is None or session is None or outcome is None:
-            return
-        rows = {"all": None, "marked": self._marked(), "pair": [row] if row else []}[choice.scope]
-
-        def write() -> None:
-            write_report(session, outcome, choice.path, rows=rows)
-            self.app.call_from_thread(self.tell, f"written to {choice.path.absolute()}")
-
-        self.in_thread("export", write)
+        session, outcome = self.owner.session, self.owner.outcome
+        if session is not None and outcome is not None:
+            export_report(self, session, outcome, selected=self.pane.row, marked=self.pane.marked_rows())
 
     def action_reload(self) -> None:
         """Read the dumps again."""
-        self.tell("reading the dumps again")
-        self.open(self.request)
+        tell(self, "reading the dumps again")
+        self.open(self.owner.request)
 
     def leave_transient(self) -> bool:
         """Leave the filter, the bar, the panel; whether there was anything to leave."""
-        bar, filter_bar, focused = self.query_one(BisectBar), self.query_one(FilterBar), self.focused
+        filter_bar, focused = self.query_one(FilterBar), self.focused
         if filter_bar.has_class("-shown") and (filter_bar.text or filter_bar.query("*:focus")):
             filter_bar.clear()
         elif focused is not None and any(node.id == "side" for node in focused.ancestors):
-            self.hide_rules()
+            self._hide_rules()
         elif focused is not None and focused is not self.table:
             pass
         elif self.table.suspects:
-            bar.action_reset()
+            self.bar.action_reset()
         else:
             return False
         self.table.focus()
         return True
 
+    # --- what is kept ----------------------------------------------------------------------------
+
+    @on(LayerTable.Highlighted)
+    def _follow_cursor(self, message: LayerTable.Highlighted) -> None:
+        self.side.select(self.pane.pair)
+        if message.position is not None:
+            self.view_state.keep_cursor(message.position)
+
+    @on(LayerTable.Ordered)
+    def _keep_order(self, message: LayerTable.Ordered) -> None:
+        how: Order = message.order
+        self.view_state.keep(sort=how.by, descending=how.descending, faults=how.faults, inputs=how.inputs)
+
+    @on(LayerTable.Marked)
+    def _keep_marks(self, message: LayerTable.Marked) -> None:
+        self.view_state.keep(marks=tuple(sorted(message.marks)))
+
+    @on(TablePane.ColumnsChosen)
+    def _keep_columns(self, message: TablePane.ColumnsChosen) -> None:
+        self.view_state.keep(columns=message.columns)
+
+    def action_note(self) -> None:
+        """Write a note on the layer."""
+        self.view_state.ask_note()
+
 
 def _wrong_threshold(text: str) -> str | None:
+    """What is wrong with a tolerance as it is typed; nothing where it is empty."""
     try:
-        fine = not text.strip() or 0 <= float(text) < float("inf")
-    except ValueError:
-        fine = False
-    return None if fine else f"{text!r:.40} is no tolerance; give a number from 0 up, such as 1e-3"
+        check_amount("rel_l2", float(text) if text.strip() else None)
+    except (ValueError, AlignError):
+        return f"{text!r:.40} is no tolerance; give a number from 0 up, such as 1e-3"
+    return None
+
+
+def _load_the_rest() -> None:
+    """What keys will ask for, so that no key waits for it: the screens and panels that are not shown yet."""
+    with heap_frozen():
+        from textual.widgets import HelpPanel  # noqa: F401
+
+        import tensordiff.tui.layer.screen
+        import tensordiff.tui.rules.panel  # noqa: F401

@@ -1,7 +1,7 @@
-"""What a person did, restored when they come back: between the screen and the session file.
+"""Between a comparison and its session file: what a person did, restored when they come back.
 
-Everything in a session file is by name (see ``state``). A file is written only once there is something to
-keep, and a failure to write is told once and stops nothing.
+Everything in a session file is by name (see ``session.state``). A file is written only once there is something to
+keep.
 """
 
 from __future__ import annotations
@@ -23,42 +23,39 @@ from tensordiff.session.state import (
 
 
 @dataclass
-class Keeper:
+class SessionKeeper:
     """The session file of one comparison."""
 
-    places: SessionPaths | None
-    """None where nothing is to be kept."""
+    paths: SessionPaths | None = None
+    """Where the file may stand; None where nothing is to be kept on disk."""
     state: SessionState = field(default_factory=SessionState)
     sentences: tuple[str, ...] = ()
     """What a person should be told about the file."""
     is_dirty: bool = False
-    failed: bool = False
 
     @classmethod
-    def of(cls, request: Request, keeps: bool) -> Keeper:
-        """Restore what was kept; looks at files, so not in the event loop."""
-        if not keeps:
-            return cls(None)
-        places = session_paths(request.reference, request.candidate, request.session)
-        restored = restore_state(places)
-        now = identity_of(request.reference), identity_of(request.candidate)
+    def restored(cls, request: Request) -> SessionKeeper:
+        """Read what was kept for two dumps. Looks at files, so not in the event loop."""
+        paths = session_paths(request.reference, request.candidate, request.session)
+        restored = restore_state(paths)
+        now = identities(request)
         changed = what_changed(restored.state, *now)
-        return cls(places, replace(restored.state, dumps=now), (*restored.sentences, *changed))
+        return cls(paths, replace(restored.state, dumps=now), (*restored.sentences, *changed))
 
     def note(self, **changes: object) -> None:
-        """Something to keep."""
+        """Change the state; ``write`` puts it on disk."""
         changed = replace(self.state, **changes)  # type: ignore[arg-type]
         self.is_dirty = self.is_dirty or changed != self.state
         self.state = changed
 
     def write(self) -> Path | None:
-        """Write, if there is anything new; raises ``WriteError``."""
-        if self.places is None or not self.is_dirty:
+        """Write the file if there is anything new; raises ``WriteError``."""
+        if self.paths is None or not self.is_dirty:
             return None
         self.is_dirty = False
-        return write_state(self.places, self.state)
+        return write_state(self.paths, self.state)
 
 
 def identities(request: Request) -> tuple[DumpIdentity, DumpIdentity]:
-    """What lies on disk now."""
+    """What lies on disk now: the reference and the candidate."""
     return identity_of(request.reference), identity_of(request.candidate)

@@ -6,8 +6,9 @@ application. There is never more than one run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -20,8 +21,19 @@ from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.runner import Run
 from tensordiff.errors import printable
 from tensordiff.tui.text import bar
+from tensordiff.tui.threads import in_thread
 
 _BAR = 20
+
+
+class Purpose(Enum):
+    """What a run is for."""
+
+    SOURCE = auto()
+    INJECTION = auto()
+    CAPTURE = auto()
+    REFERENCE_OPERATIONS = auto()
+    CANDIDATE_OPERATIONS = auto()
 
 
 class JobLine(Vertical):
@@ -48,12 +60,14 @@ class JobLine(Vertical):
 
         title: str
         end: Done | Failed
-        purpose: str
+        purpose: Purpose
+        is_cancelled: bool
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.run: Run | None = None
-        self.title = self.purpose = self._phase = ""
+        self.title = self._phase = ""
+        self._purpose: Purpose | None = None
         self._noted = 0
 
     def compose(self) -> ComposeResult:
@@ -61,19 +75,17 @@ class JobLine(Vertical):
         yield Static("", markup=False)
         yield RichLog(markup=False, max_lines=2000)
 
-    def start(self, run: Run, title: str, purpose: str) -> None:
+    def start(self, run: Run, title: str, purpose: Purpose) -> None:
         """Follow a run until it ends."""
-        self.run, self.title, self.purpose, self._phase, self._noted = run, title, purpose, "starting", 0
+        self.run, self.title, self._purpose, self._phase, self._noted = run, title, purpose, "starting", 0
         self.query_one(RichLog).clear()
         self.add_class("-shown")
         self._line("starting", 0, 0)
-        self.run_worker(
-            lambda: self._follow(run, run), name="run", description="run", thread=True, group="run", exit_on_error=False
-        )
+        in_thread(self, "run", partial(self._follow, run))
 
-    def _follow(self, run: Run, events: Iterable[Event]) -> None:
+    def _follow(self, run: Run) -> None:
         worker = get_current_worker()
-        for event in events:
+        for event in run:
             if not worker.is_cancelled:
                 self.post_message(self.Told(run, event))
 
@@ -81,11 +93,8 @@ class JobLine(Vertical):
         """End the run; whether there was one."""
         if self.run is None:
             return False
-        run = self.run
         self._line("cancelling", 0, 0)
-        self.run_worker(
-            run.cancel, name="cancel", description="cancel", thread=True, group="cancel", exit_on_error=False
-        )
+        in_thread(self, "cancel", self.run.cancel)
         return True
 
     def on_unmount(self) -> None:
@@ -96,12 +105,12 @@ class JobLine(Vertical):
     def on_job_line_told(self, message: Told) -> None:
         """Show what the run said."""
         message.stop()
-        if message.run is not self.run:
+        if message.run is not self.run or self._purpose is None:
             return
         event = message.event
         self._show_log()
         if isinstance(event, Done | Failed):
-            self._finish(event)
+            self._finish(message.run, self._purpose, event)
         elif isinstance(event, Phase):
             self._phase = f"{event.name} {event.detail}".strip()
             self._line(self._phase, 0, 0)
@@ -110,10 +119,10 @@ class JobLine(Vertical):
         elif isinstance(event, Note):
             self.query_one(RichLog).write(Text(printable(event.text), "bold"))
 
-    def _finish(self, end: Done | Failed) -> None:
+    def _finish(self, run: Run, purpose: Purpose, end: Done | Failed) -> None:
         self.run = None
         self.remove_class("-shown")
-        self.post_message(self.Ended(self.title, end, self.purpose))
+        self.post_message(self.Ended(self.title, end, purpose, run.is_cancelled))
 
     def toggle_log(self) -> None:
         """Show the log, or hide it."""

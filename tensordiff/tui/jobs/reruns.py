@@ -1,10 +1,7 @@
-"""How a source is to be run: the few settings that people change, over those it was run with.
+"""Running sides again from a comparison: sources, injection, another capture, the operations within a layer.
 
-Running sides again from the screen: injection, another capture, the operations within a layer.
-
-The running is ``live``'s, in a child process that the job line shows; this asks what is missing, begins, and
-says what is to be compared when it is done. Where something cannot be run, the reason is told, and no key is
-dead.
+What a run is made of is ``session.reruns``'s; it runs in a child process, which the job line shows. This asks what is
+missing, begins a run, and opens what it made. Where something cannot be run the reason is told, so that no key is dead.
 """
 
 from __future__ import annotations
@@ -15,193 +12,180 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from textual import on
-from textual.app import ComposeResult
-from textual.widgets import Input, Label
-
+from tensordiff.align.match import Pair
+from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
-from tensordiff.capture.events import Done, Failed
+from tensordiff.capture.events import Done
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import TensordiffError
+from tensordiff.errors import TensordiffError, printable
 from tensordiff.session.request import Request
-from tensordiff.session.reruns import Action, Rerunner
+from tensordiff.session.reruns import Action, Rerunner, is_rerun
 from tensordiff.session.sources import Sources
+from tensordiff.session.state import SessionState
 from tensordiff.session.third_dumps import injected_beside
-from tensordiff.tui.comparison.opening_screen import CouldNotOpen
-from tensordiff.tui.dialogs import Ask, Choose, Dialog
-from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.dialogs import Ask, Choose
+from tensordiff.tui.jobs.capture_form import CaptureForm
+from tensordiff.tui.jobs.job_line import JobLine, Purpose
+from tensordiff.tui.notice import tell
+from tensordiff.tui.threads import in_thread
 
 if TYPE_CHECKING:
     from tensordiff.tui.comparison.screen import DiffScreen
 
-
-_FIELDS = (
-    ("prompt", "prompt", "as it was"),
-    ("layers", "layers (regular expression of those to write)", "all"),
-    ("dtype", "dtype", "the source's own"),
-    ("device", "device", "auto"),
-    ("num_hidden_layers", "only the first so many layers", "all"),
-)
-
-
-class CaptureForm(Dialog[Settings]):
-    """Settings of one run."""
-
-    def __init__(self, source: str, settings: Settings) -> None:
-        super().__init__(f"Capture {source}")
-        self.settings = settings
-
-    def ask(self) -> ComposeResult:
-        """One field a setting."""
-        for name, label, usual in _FIELDS:
-            value = getattr(self.settings, name)
-            yield Label(label, markup=False)
-            yield Input("" if value is None else str(value), placeholder=usual, id=name, compact=True)
-
-    @on(Input.Submitted)
-    def _take(self) -> None:
-        self.action_accept()
-
-    def answer(self) -> Settings | None:
-        """The settings as they were, with what was changed."""
-        said = {name: self.query_one(f"#{name}", Input).value.strip() or None for name, _, _ in _FIELDS}
-        count = said.pop("num_hidden_layers")
-        if count is not None and not (count.isascii() and count.isdecimal() and int(count) > 0):
-            self.say(f"{count} is no number of layers")
-            return None
-        changed: dict[str, object] = {**said, "device": said["device"] or "auto"}
-        if said["prompt"] != self.settings.prompt:
-            changed |= {"input_ids": None, "prompt_file": None}
-        settings = replace(self.settings, **changed)  # type: ignore[arg-type]
-        return replace(settings, num_hidden_layers=int(count) if count else None)
-
-
-PLACES = (
+_SCOPES = (
     ("here", "here only: this layer is given the reference's inputs"),
     ("all", "every matched layer, each by itself"),
     ("once", "every matched layer, in one pass"),
     ("range", "a range of layers…"),
 )
-WHY = {
+_REASONS = {
     "here": "here, since this layer diverges: with right inputs it shows whether it is wrong by itself",
     "all": "every layer, since this one does not diverge: then each that is wrong by itself shows",
 }
-"""Why a place is the usual one."""
+"""Why a choice is offered first."""
 
 
 class Reruns:
     """What can be run again for one comparison."""
 
     def __init__(self, screen: DiffScreen) -> None:
-        self.screen = screen
-        self._live: Rerunner | None = None
-        self._standby = ReusableChild()
-        self._ops_reference: Path | None = None
+        self._screen = screen
+        self._owner = screen.owner
+        self.shows_injected = True
+        """Whether injected errors are shown, where there are any."""
+        self._child = ReusableChild()
         self._sources: Sources | None = None
         """What is to be opened when its sources have run."""
+        self._operations: tuple[Pair, Path | None] | None = None
+        """The pair whose operations are being captured, and the reference's, once they are there."""
 
-    def live(self) -> Rerunner | None:
-        """The session that can be run, made anew where another is shown."""
-        session = self.screen.session
-        if session is None:
-            return None
-        if self._live is None or self._live.session is not session:
-            again = Rerunner(session, child=self._standby) if self._live is None else self._live
-            self._live = replace(again, session=session)
-        return self._live
+    @property
+    def _job_line(self) -> JobLine:
+        return self._screen.query_one(JobLine)
 
     def close(self) -> None:
         """Leave no child behind that waits for another run."""
-        self._standby.close()
+        self._child.close()
 
-    def why_not(self, action: Action) -> str | None:
-        """Why something cannot be run now, with a way out."""
-        live = self.live()
-        if live is None:
-            return "the dumps are still being opened"
-        if self.screen.query_one(JobLine).run is not None:
-            return "something is running already; x ends it"
-        return live.why_not(action)
+    # --- whether something can be run ------------------------------------------------------------
 
-    def _may(self, action: Action) -> bool:
-        why = self.why_not(action)
+    def _rerunner(self) -> Rerunner | None:
+        session = self._owner.session
+        return None if session is None else Rerunner(session, child=self._child)
+
+    def _runnable(self, action: Action, *sides: Side) -> Rerunner | None:
+        """What runs sides again, where they can be run now; else the reason is told."""
+        rerunner = self._rerunner()
+        if rerunner is None:
+            why: str | None = "the dumps are still being opened"
+        elif self._job_line.run is not None:
+            why = "something is running already; x ends it"
+        else:
+            why = next((why for side in sides if (why := rerunner.why_not(action, side)) is not None), None)
         if why is not None:
-            self.screen.tell(why, "warning")
-        return why is None
+            tell(self._screen, why, "warning")
+            return None
+        return rerunner
 
-    def _begin(self, begin: Callable[[], Run], title: str, purpose: str) -> None:
+    def _begin(self, begin: Callable[[], Run], title: str, purpose: Purpose) -> None:
         try:
             run = begin()
         except TensordiffError as error:
-            self.screen.tell(str(error), "error")
+            tell(self._screen, str(error), "error")
             return
-        self.screen.query_one(JobLine).start(run, title, purpose)
-        self.screen.refresh_bindings()
+        self._job_line.start(run, title, purpose)
+        self._screen.refresh_bindings()
 
     # --- injection -------------------------------------------------------------------------------
 
+    def mode(self) -> str:
+        """Where the injected errors come from, in a few words; nothing where there are none."""
+        session = self._owner.session
+        if session is None or session.engine.injected is None:
+            return ""
+        path = session.request.injected
+        name = "rerun" if path is None or is_rerun(path) else printable(path.name)
+        return f"injected: {name}" if self.shows_injected else "injected errors hidden (i)"
+
     def toggle_injected(self) -> None:
-        """Show injected errors or hide them; take a dump that lies beside; else offer a rerun."""
-        screen = self.screen
-        if screen.session is None:
-            screen.tell("the dumps are still being opened", "warning")
-        elif screen.session.engine.injected is not None:
-            screen.show_injected(not screen.shows_injected)
-        elif (beside := injected_beside(screen.request.candidate)) is not None:
-            screen.tell(f"injected errors from {beside}")
-            screen.open(replace(screen.request, injected=beside))
+        """Show injected errors or hide them; take a dump that lies beside the candidate; else offer a rerun."""
+        screen, request = self._screen, self._owner.request
+        if self._owner.session is None:
+            tell(screen, "the dumps are still being opened", "warning")
+        elif self._owner.session.engine.injected is not None:
+            self.shows_injected = not self.shows_injected
+            screen.show_columns()
+            screen.summarize()
+        elif (beside := injected_beside(request.candidate)) is not None:
+            tell(screen, f"injected errors from {beside}")
+            screen.open(replace(request, injected=beside))
         else:
             self.inject()
 
     def inject(self) -> None:
-        """Ask where, and rerun. Who stands on what diverges asks about that; who does not, where to look."""
-        pair, row = self.screen.pair, self.screen.row_here()
-        if self._may("inject") and pair is not None:
+        """Ask where, and rerun: at a layer that diverges usually there, else usually everywhere."""
+        pair, row = self._screen.pane.pair, self._screen.pane.row
+        if self._runnable("inject", "candidate") is not None and pair is not None:
             title = f"Rerun the candidate with the reference's inputs; the cursor is on {pair.name}"
             usual = "here" if row is not None and row.verdict.name == "diverges" else "all"
-            self.screen.app.push_screen(Choose(title, PLACES, usual, WHY[usual]), self._inject_at)
+            self._screen.app.push_screen(Choose(title, _SCOPES, usual, _REASONS[usual]), self._inject_in)
 
-    def _inject_at(self, place: str | None) -> None:
-        pair, live = self.screen.pair, self.live()
-        if place is None or pair is None or live is None:
+    def _inject_in(self, scope: str | None) -> None:
+        pair = self._screen.pane.pair
+        if scope is None or pair is None:
             return
-        if place == "range":
+        if scope == "range":
             ask = Ask("Which layers?", f"{pair.name}..", "FROM..TO, or a regular expression")
-            self.screen.app.push_screen(ask, lambda where: self._inject(live, where) if where else None)
+            self._screen.app.push_screen(ask, lambda where: self.inject_at(where) if where else None)
         else:
-            self._inject(live, pair.name if place == "here" else place)
+            self.inject_at(pair.name if scope == "here" else scope)
 
-    def _inject(self, live: Rerunner, where: str) -> None:
-        rules = self.screen.rules
-        self._begin(lambda: live.inject(where, rules), f"inject at {where}", "inject")
+    def inject_at(self, where: str) -> None:
+        """Rerun with inputs injected, paired by the rules as they are shown; ``where`` is as in ``--inject-at``."""
+        if (rerunner := self._rerunner()) is not None:
+            rules = self._owner.rules
+            self._begin(lambda: rerunner.inject(where, rules), f"inject at {where}", Purpose.INJECTION)
 
     # --- another capture, operations -------------------------------------------------------------
 
     def capture(self) -> None:
         """Ask for settings, and run the candidate again."""
-        live = self.live()
-        if not self._may("capture") or live is None or (made := live.provenance("candidate")) is None:
+        rerunner = self._runnable("capture", "candidate")
+        if rerunner is None or (made := rerunner.provenance("candidate")) is None:
             return
 
         def begin(settings: Settings | None) -> None:
             if settings is not None:
-                self._begin(lambda: live.capture("candidate", settings), f"capture {made.source}", "capture")
+                self._begin(lambda: rerunner.capture("candidate", settings), f"capture {made.source}", Purpose.CAPTURE)
 
-        self.screen.app.push_screen(CaptureForm(str(made.source), made.settings), begin)
+        self._screen.app.push_screen(CaptureForm(str(made.source), made.settings), begin)
 
-    def ops(self) -> None:
-        """Both sides' operations within the layer under the cursor."""
-        live, pair = self.live(), self.screen.pair
-        if not self._may("ops") or live is None or pair is None:
+    def operations(self) -> None:
+        """Capture both sides' operations within the layer under the cursor, the reference's first."""
+        pair, rerunner = self._screen.pane.pair, self._runnable("ops", "candidate", "reference")
+        if rerunner is not None and pair is not None:
+            self._operations = pair, None
+            layer = pair.reference.layer
+            title = f"operations of {layer}, reference"
+            self._begin(lambda: rerunner.operations(layer, "reference"), title, Purpose.REFERENCE_OPERATIONS)
+
+    def _operations_of_candidate(self, reference: Path) -> None:
+        if self._operations is None or (rerunner := self._rerunner()) is None:
             return
-        if (why := live.why_not("ops", "reference")) is not None:
-            self.screen.tell(why, "warning")
+        pair = self._operations[0]
+        self._operations = pair, reference
+        layer = pair.candidate.layer
+        title = f"operations of {layer}, candidate"
+        self._begin(lambda: rerunner.operations(layer, "candidate"), title, Purpose.CANDIDATE_OPERATIONS)
+
+    def _compare_operations(self, candidate: Path) -> None:
+        """Open both sides' operations, by the rules and tolerances of this comparison."""
+        if self._operations is None or (reference := self._operations[1]) is None:
             return
-        layer = pair.reference.layer
-        self._begin(
-            lambda: live.operations(layer, "reference"), f"operations of {layer}, reference", f"ops:{pair.index}"
-        )
+        owner = self._owner
+        rules = SessionState(rules=owner.rules, rules_base=owner.book.saved_rules)
+        self._screen.compare_inside(owner.request.of_operations(reference, candidate), rules)
 
     # --- sources in place of dumps ---------------------------------------------------------------
 
@@ -213,51 +197,42 @@ class Reruns:
         if sources.side is None:
             return False
         self._sources = sources
-        self.screen.in_thread("open", partial(self._start_source, sources))
+        in_thread(self._screen, "source", partial(self._start_source, sources))
         return True
 
     def _start_source(self, sources: Sources) -> None:
         """In a thread: what the candidate is asked is read from the reference's dump."""
-        run = Run(sources.job(), self._standby)
-        line = self.screen.query_one(JobLine)
-        self.screen.app.call_from_thread(line.start, run, f"capture {run.job.source}", "source")
+        run = Run(sources.job(), self._child)
+        title = f"capture {run.job.source}"
+        self._screen.app.call_from_thread(self._job_line.start, run, title, Purpose.SOURCE)
 
     # --- what came of it -------------------------------------------------------------------------
 
     def ended(self, message: JobLine.Ended) -> None:
         """A run is over."""
-        self.screen.refresh_bindings()
-        if isinstance(message.end, Failed):
-            if self.screen.session is None:
-                self.screen.post_message(CouldNotOpen(message.end.sentence))
-            self.screen.tell(message.end.sentence, "warning" if "cancelled" in message.end.sentence else "error")
-            return
-        self._done(message.end, message.purpose)
-
-    def _done(self, end: Done, purpose: str) -> None:
-        request, path = self.screen.request, Path(end.path)
-        if purpose == "source" and self._sources is not None:
-            sources = self._sources.with_dump(path)
-            if not self._run_next(sources):
-                self.screen.open(sources.request)
-        elif purpose == "inject":
-            self.screen.tell(f"{end.entries} tensors with injected inputs, in {path}")
-            self.screen.open(replace(request, injected=path))
-        elif purpose == "capture":
-            self.screen.tell(f"captured {end.entries} tensors into {path}")
-            self.screen.open(request.with_candidate(path))
-        elif purpose == "ops:candidate" and self._ops_reference is not None:
-            self.screen.compare_inside(request.of_operations(self._ops_reference, path))
+        self._screen.refresh_bindings()
+        if isinstance(message.end, Done):
+            self._done(message.end, message.purpose)
+        elif self._owner.session is None or not message.is_cancelled:
+            self._screen.give_up(message.end.sentence)
         else:
-            self._ops_of_candidate(path, int(purpose.partition(":")[2]))
+            tell(self._screen, message.end.sentence, "warning")
 
-    def _ops_of_candidate(self, reference: Path, index: int) -> None:
-        """The second half: the reference's operations are there."""
-        self._ops_reference = reference
-        live, session = self.live(), self.screen.session
-        pair = next((one for one in session.pairs if one.index == index), None) if session else None
-        if live is not None and pair is not None:
-            layer = pair.candidate.layer
-            self._begin(
-                lambda: live.operations(layer, "candidate"), f"operations of {layer}, candidate", "ops:candidate"
-            )
+    def _done(self, end: Done, purpose: Purpose) -> None:
+        screen, path = self._screen, Path(end.path)
+        request = self._owner.request
+        match purpose:
+            case Purpose.SOURCE if self._sources is not None:
+                sources = self._sources.with_dump(path)
+                if not self._run_next(sources):
+                    screen.open(sources.request)
+            case Purpose.INJECTION:
+                tell(screen, f"{end.entries} tensors with injected inputs, in {path}")
+                screen.open(replace(request, injected=path))
+            case Purpose.CAPTURE:
+                tell(screen, f"captured {end.entries} tensors into {path}")
+                screen.open(request.with_candidate(path))
+            case Purpose.REFERENCE_OPERATIONS:
+                self._operations_of_candidate(path)
+            case Purpose.CANDIDATE_OPERATIONS:
+                self._compare_operations(path)

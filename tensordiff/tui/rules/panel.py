@@ -1,37 +1,44 @@
 """The rules panel: how names are paired, what is left over, and what that may be.
 
-It edits a ``RuleBook`` and realigns in a thread; whoever mounts it hears ``Aligned`` with the new session,
-and tells it of a session that changed elsewhere with ``show_session``. What the keys of rules do is in
-``ruling``, those of orphans in ``pairing``, of suggestions in ``suggesting``. Nothing here measures the table's rows or
-writes a session file.
+It shows a rule book and the session that is aligned by it. A change makes another book, which it sends away
+(``Edited``, ``Written``); whoever owns the session aligns by it and calls ``show`` again. The session is only read
+here: for previews, labels and suggestions. What the keys do is in ``rule_actions``, ``orphan_actions`` and
+``suggestion_search``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.text import Text
-from textual import on, work
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
-from textual.worker import Worker, WorkerState, get_current_worker
+from textual.worker import get_current_worker
 
+from tensordiff.align import Pair
 from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule_book import RuleBook
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.errors import TensordiffError
 from tensordiff.session.session import Session
 from tensordiff.tui.line_list import LineList
-from tensordiff.tui.rules.editing import Ruling
+from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.rules.orphan_actions import OrphanActions
 from tensordiff.tui.rules.orphan_list import OrphanList, SuggestionList
-from tensordiff.tui.rules.pairing import Pairing
+from tensordiff.tui.rules.rule_actions import RuleActions
 from tensordiff.tui.rules.rule_list import RuleList
+from tensordiff.tui.rules.suggestion_search import MapsProven, SuggestionSearch, SuggestionsFound
+from tensordiff.tui.threads import in_thread
 from tensordiff.util.garbage_collector import heap_frozen
 
 
-class RulesPanel(Ruling, Pairing, Vertical):
+class RulesPanel(Vertical):
     """Rules, orphans and suggestions."""
 
     DEFAULT_CSS = """
@@ -49,30 +56,38 @@ class RulesPanel(Ruling, Pairing, Vertical):
     """
 
     @dataclass
-    class Aligned(Message):
-        """The dumps are aligned anew."""
+    class Edited(Message):
+        """The rules were changed."""
 
-        session: Session
+        book: RuleBook
 
     @dataclass
     class Written(Message):
-        """The rules are in a file."""
+        """The rules were written to a file."""
 
-        session: Session
+        book: RuleBook
         path: Path
 
     @dataclass
-    class _Realigned(Message):
-        """From the thread."""
+    class _Counted(Message):
+        """What each rule does is known."""
 
         session: Session
-        hits: RuleUsage
+        usage: RuleUsage
 
-    def __init__(self, session: Session, *, id: str | None = None) -> None:
+    def __init__(self, session: Session, book: RuleBook, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.session = session
-        self.book = _book(session)
-        self.hits = None
+        self.session, self.book = session, book
+        self._shown_book = book
+        """The book that ``show`` gave; ``book`` is ahead of it while an edit is on its way to the owner."""
+        self.usage: RuleUsage | None = None
+        """None while a thread counts; until then names have no index to be looked up in."""
+        self.selected: Pair | None = None
+        """The pair under the table's cursor, which ``p`` pins."""
+        self._is_aligning = False
+        self._rule_actions = RuleActions(self)
+        self._orphan_actions = OrphanActions(self)
+        self.search = SuggestionSearch(self)
 
     def compose(self) -> ComposeResult:
         """Counts, rules; orphans; suggestions; a few lines on what is under the cursor."""
@@ -87,109 +102,74 @@ class RulesPanel(Ruling, Pairing, Vertical):
 
     def on_mount(self) -> None:
         """Show what there is; what each rule does is counted in a thread."""
-        self.show_all()
-        self.call_after_refresh(self._count, self.session)
+        self._show_all()
+        self.call_after_refresh(self._count)
 
-    def focus_list(self) -> None:
-        """Give the keys to the list that had them last, or to the rules."""
-        self.rules.focus()
+    @property
+    def rules(self) -> RuleList:
+        """The list of rules."""
+        return self.query_one(RuleList)
 
-    # --- the session -----------------------------------------------------------------------------
+    @property
+    def orphans(self) -> OrphanList:
+        """The list of orphans."""
+        return self.query_one(OrphanList)
 
-    def show_session(self, session: Session) -> None:
-        """A session that changed elsewhere; edits can be undone as long as it says what the book says.
+    @property
+    def suggestions(self) -> SuggestionList:
+        """The list of suggestions."""
+        return self.query_one(SuggestionList)
 
-        Where the pairs are the same, so is all that was found out about them, and edits may still be being aligned.
-        """
-        if session.alignment is self.session.alignment:
-            self.session = session
-            self.show_all()
-            return
-        if session.rules != self.book.rules:
-            self.book = _book(session)
-        self.session, self.hits = session, None
-        self.forget_suggestions()
-        self.show_all()
-        self._count(session)
+    # --- what is shown ---------------------------------------------------------------------------
 
-    def show_all(self) -> None:
-        """Show the session and the book as they are."""
-        self.rules.show_book(self.book, self.hits)
+    def show(self, session: Session, book: RuleBook, *, is_aligning: bool = False) -> None:
+        """Show a session and its rule book; edits made here that the owner has not heard of yet stay."""
+        is_other = session.alignment is not self.session.alignment
+        self.session, self._is_aligning = session, is_aligning
+        if self.book is self._shown_book or self.book is book:
+            self.book = self._shown_book = book
+        if is_other:
+            self.usage = None
+            self.search.forget()
+        self._show_all()
+        if is_other:
+            self._count()
+
+    def _show_all(self) -> None:
+        self.rules.show_book(self.book, self.usage)
         self.orphans.show_alignment(self.session.alignment)
         self._show_counts()
-        self.show_orphan_heading()
-        self.show_suggestions()
+        self._orphan_actions.show_heading()
+        self.search.show()
 
-    def _show_counts(self, *, is_aligning: bool = False) -> None:
+    def _show_counts(self) -> None:
         alignment = self.session.alignment
         ours, theirs = len(alignment.reference_orphans), len(alignment.candidate_orphans)
         text = Text(f"{len(alignment.pairs)} paired · {ours} + {theirs} orphans")
         if not self.book.is_saved:
             text.append(" · not written", "italic")
-        if is_aligning:
+        if self._is_aligning:
             text.append(" · aligning…")
         self.query_one("#counts", Static).update(text, layout=False)
 
-    def turn_to(self, book: RuleBook) -> None:
-        """Hold another book, and align anew."""
-        self.book, self.hits = book, None
-        self.rules.show_book(book, None)
-        self._show_counts(is_aligning=True)
-        self._align(self.session, book)
+    def _count(self) -> None:
+        in_thread(self, "count", partial(self._run_count, self.session))
 
-    # Described, or Textual would spell out the whole session.
-    @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
-    def _count(self, session: Session) -> None:
+    def _run_count(self, session: Session) -> None:
         with heap_frozen():
-            hits = session.dumps.rule_usage()
-        self._tell(session, hits)
-
-    @work(thread=True, exclusive=True, group="align", description="align", exit_on_error=False)
-    def _align(self, session: Session, book: RuleBook) -> None:
-        with heap_frozen():
-            session = session.realigned(book.rules)
-            hits = session.dumps.rule_usage()
-        self._tell(session, hits)
-
-    def _tell(self, session: Session, hits: RuleUsage) -> None:
-        """What each rule does, back to the event loop if anybody still wants to know."""
+            usage = session.dumps.rule_usage()
         if not get_current_worker().is_cancelled:
-            self.post_message(self._Realigned(session, hits))
+            self.post_message(self._Counted(session, usage))
 
-    @on(_Realigned)
-    def _take_aligned(self, event: _Realigned) -> None:
+    @on(_Counted)
+    def _take_count(self, event: _Counted) -> None:
         event.stop()
-        is_new = event.session.alignment is not self.session.alignment
-        self.session, self.hits = event.session.with_settings_of(self.session), event.hits
-        if is_new:
-            self.forget_suggestions()
-        self.show_all()
-        if is_new:
-            self.post_message(self.Aligned(self.session))
-
-    def tell_written(self, path: Path) -> None:
-        """Tell whoever mounted the panel."""
-        self.post_message(self.Written(self.session, path))
-
-    # --- what goes wrong -------------------------------------------------------------------------
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """A thread that failed is a sentence."""
-        if event.state == WorkerState.ERROR:
-            event.stop()
-            self.complain(event.worker.error)
-            self._show_counts()
-
-    def complain(self, error: BaseException | None) -> None:
-        """Say what went wrong."""
-        known = isinstance(error, TensordiffError)
-        sentence = str(error) if known else f"a defect of tensordiff ({type(error).__name__}: {error})"
-        self.notify("\n".join(map(printable, sentence.split("\n"))), severity="error", markup=False, timeout=10)
-
-    # --- what is under the cursor ----------------------------------------------------------------
+        if event.session.alignment is self.session.alignment and event.session.rules == self.book.rules:
+            self.usage = event.usage
+            self._show_all()
 
     def show_about(self, text: str) -> None:
-        """A few lines on what is under the cursor."""
+        """Say something on what is under the cursor, in a few lines."""
         self.query_one("#about", Static).update(Text(text), layout=False)
 
     def on_descendant_focus(self) -> None:
@@ -197,8 +177,109 @@ class RulesPanel(Ruling, Pairing, Vertical):
         for one in self.query(LineList):
             if one.has_focus:
                 one.move(one.cursor)
-                self.look_by_value(one)
+                self.search.begin_at(one)
 
+    # --- changes ---------------------------------------------------------------------------------
 
-def _book(session: Session) -> RuleBook:
-    return RuleBook(session.rules, session.dumps.preset_rules, session.saved_rules)
+    def change(self, change: Callable[[RuleBook], RuleBook]) -> bool:
+        """Make a change and send it away; whether it could be made."""
+        try:
+            book = change(self.book)
+        except TensordiffError as error:
+            tell(self, sentence_of(error), "error")
+            return False
+        if book is not self.book:
+            self.book, self.usage, self._is_aligning = book, None, True
+            self.rules.show_book(book, None)
+            self._show_counts()
+            self.post_message(self.Edited(book))
+        return True
+
+    def add_maps(self, rules: tuple[MapRule, ...]) -> None:
+        """Add maps, as one change."""
+        if self.change(lambda book: book.with_maps(rules)):
+            self.rules.point_at(rules[-1])
+
+    def undo(self) -> None:
+        """Take back the last change."""
+        last = self.book.past[-1].description if self.book.past else ""
+        if self.change(RuleBook.undone):
+            self.notify(f"undone: {last}", markup=False, timeout=3)
+
+    def write(self, path: Path) -> None:
+        """Write the rules to a file."""
+        path = path.expanduser()
+        try:
+            self.book = self.book.write(path)
+        except TensordiffError as error:
+            tell(self, sentence_of(error), "error")
+            return
+        self._show_counts()
+        tell(self, f"written to {path}")
+        self.post_message(self.Written(self.book, path))
+
+    # --- keys ------------------------------------------------------------------------------------
+
+    @on(LineList.Asked)
+    def _do(self, event: LineList.Asked) -> None:
+        event.stop()
+        match event.list:
+            case RuleList():
+                self._rule_actions.do(event.what, event.by)
+            case OrphanList():
+                self._orphan_actions.do(event.what)
+            case SuggestionList():
+                self.search.do(event.what)
+
+    def do_in_orphans(self, what: str) -> None:
+        """Do what a key does in the orphans and in the suggestions alike."""
+        match what:
+            case "filter":
+                self._orphan_actions.open_filter()
+            case "suggest":
+                self.search.toggle()
+            case "accept_above":
+                self.search.ask_confidence()
+            case "undo":
+                self.undo()
+
+    @on(LineList.Highlighted)
+    def _about_line(self, event: LineList.Highlighted) -> None:
+        event.stop()
+        if event.list.has_focus:
+            match event.list:
+                case RuleList():
+                    self.show_about(self._rule_actions.about())
+                case OrphanList():
+                    self.show_about(self._orphan_actions.about())
+                case SuggestionList():
+                    self.show_about(self.search.about())
+
+    @on(Input.Changed, "#orphan-filter")
+    def _filter(self, event: Input.Changed) -> None:
+        event.stop()
+        self._orphan_actions.filter(event.value)
+
+    @on(Input.Submitted, "#orphan-filter")
+    def _end_filter(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._orphan_actions.close_filter()
+
+    def on_key(self, event: events.Key) -> None:
+        """Escape in the filter shows all again."""
+        field = self.query_one("#orphan-filter", Input)
+        if event.key == "escape" and field.has_focus:
+            event.stop()
+            event.prevent_default()
+            field.value = ""
+            self._orphan_actions.close_filter()
+
+    @on(SuggestionsFound)
+    def _take_suggestions(self, event: SuggestionsFound) -> None:
+        event.stop()
+        self.search.take(event)
+
+    @on(MapsProven)
+    def _take_maps(self, event: MapsProven) -> None:
+        event.stop()
+        self.add_maps(event.maps)

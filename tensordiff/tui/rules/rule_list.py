@@ -9,7 +9,7 @@ from textual.binding import BindingType
 
 from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule import Rule
-from tensordiff.align.rules.rule_book import Line, RuleBook
+from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
@@ -37,6 +37,11 @@ class RuleList(LineList[Line]):
         """Show what is said; what it does is not known where there are no hits yet."""
         self.book, self.hits = book, hits
         self.show_items(book.lines)
+
+    def point_at(self, value: AnyRule) -> None:
+        """Put the cursor on a line of the person's own."""
+        same = (k for k, one in enumerate(self.items) if one.is_own and one.value == value)
+        self.move(next(same, self.cursor))
 
     def spans(self, item: Line, width: int) -> Iterable[Span]:
         """``✓ cand  ^model\\. → ·    hf   34``."""

@@ -36,6 +36,9 @@ class FilterBar(Horizontal):
     class Left(Message):
         """The filter stands; back to the table."""
 
+    pattern: Pattern | None = None
+    """What filters now; of a text that is no regular expression, what was typed before."""
+
     def compose(self) -> ComposeResult:
         """A slash, the text, and what is wrong with it."""
         yield Static("/", markup=False)
@@ -69,6 +72,7 @@ class FilterBar(Horizontal):
             self._say(str(error), wrong=True)
             return
         self._say("", wrong=False)
+        self.pattern = pattern
         self.post_message(self.Changed(pattern, event.value))
 
     def _say(self, text: str, *, wrong: bool) -> None:

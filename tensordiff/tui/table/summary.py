@@ -1,4 +1,4 @@
-"""Two lines at the top: who is compared with whom, and what came of it so far."""
+"""Two lines at the top: who is compared with whom, what came of it so far, and what is doubtful about it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
+from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.table.frames import SummaryFrame
 from tensordiff.tui.table.model import VERDICTS, Listing
 from tensordiff.tui.text import VERDICT_STYLES, bar, plain
@@ -97,3 +98,13 @@ def _findings(findings: Sequence[Finding]) -> Text:
     glyph, style = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "note": ("·", "")}[worst.level]
     where = f"{printable(worst.where)}: " if worst.where else ""
     return Text(f"{glyph} {where}{printable(worst.what)}{more}", style)
+
+
+def findings_dialog(findings: Sequence[Finding]) -> Choose:
+    """All that is doubtful about a comparison, to be read."""
+    glyphs = {"error": "✗", "warning": "!", "note": "·"}
+    lines = [
+        (str(at), f"{glyphs[one.level]} {one.where and one.where + ': '}{one.what}; {one.why}; {one.do}")
+        for at, one in enumerate(findings)
+    ]
+    return Choose("Is the comparison fair?", lines or [("", "✓ nothing doubtful was found")])

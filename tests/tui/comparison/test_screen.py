@@ -24,6 +24,7 @@ from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.rules.panel import RulesPanel
 from tensordiff.tui.start import StartScreen
 from tensordiff.tui.table.summary import Summary
+from tensordiff.tui.threads import in_thread
 from tests.making import numbers, write
 from tests.tui.app_host import CANDIDATE, CASES, CULPRIT, INJECTED, REFERENCE, Running, running, samples
 
@@ -133,12 +134,12 @@ async def test_the_rules_panel_realigns_and_the_cursor_stays() -> None:
         at = next(k for k, name in enumerate(run.names) if name == "layers.1.mlp")
         run.table.move(at)
         before = len(run.table.listing)
-        pair = run.screen.pair
-        session = run.screen.session
+        pair = run.screen.pane.pair
+        session = run.owner.session
         assert session is not None and pair is not None
-        panel.post_message(RulesPanel.Aligned(session.realigned(session.rules)))
+        panel.change(lambda book: book.added(Rule("both", "nothing like it", "x")))
         await run.settle()
-        assert run.screen.session is not session
+        assert run.owner.session is not session
         assert run.name == "layers.1.mlp"
         assert len(run.table.listing) == before == run.table.listing.measured
         await run.press("escape")
@@ -168,7 +169,7 @@ async def test_a_tolerance_outlives_an_edit_of_the_rules(is_panel_open: bool) ->
         assert run.verdict == "agrees"
         await edited(run)
         await run.settle()
-        session = run.screen.session
+        session = run.owner.session
         assert session is not None and session.rules.rules == (RULE,)
         assert (session.engine.limits.threshold, session.request.limits.threshold) == (1e3, 1e3)
         assert run.verdict == "agrees"
@@ -179,7 +180,7 @@ async def test_a_tolerance_given_while_rules_are_being_aligned_counts() -> None:
         await edited(run)
         run.screen.judge_by(1e3)
         await run.settle()
-        session = run.screen.session
+        session = run.owner.session
         assert session is not None and session.rules.rules == (RULE,)
         assert run.screen.query_one(RulesPanel).session.engine.limits.threshold == 1e3
         assert run.verdict == "agrees"
@@ -206,8 +207,8 @@ async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, i
         run.app.screen.query_one(Input).value = str(tmp_path / "rules.toml")
         await run.press("enter")
         for _ in range(2):
-            session = run.screen.session
-            assert session is not None and session.request is run.screen.request
+            session = run.owner.session
+            assert session is not None and session.request == run.owner.request
             assert session.request.rules == tmp_path / "rules.toml"
             assert session.rules == session.saved_rules == read_rules_file(tmp_path / "rules.toml") == panel.book.rules
             assert len(run.table.listing) < before and run.verdict == "diverges"
@@ -224,7 +225,7 @@ async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path
         panel.change(lambda book: book.added(RULE))
         panel.rules.action_write()
         await run.settle()
-        session = run.screen.session
+        session = run.owner.session
         assert session is not None and session.rules == session.saved_rules == panel.book.rules
         assert session.rules.rules == (RULE,) and len(run.table.listing) < before
 
@@ -233,9 +234,9 @@ async def test_an_injected_dump_beside_the_candidate_is_taken_at_once() -> None:
     async with running(samples()) as run:
         assert "injected" not in [placed.column.id for placed in run.table.placed]
         await run.press("i")
-        assert run.screen.request.injected == INJECTED
+        assert run.owner.request.injected == INJECTED
         assert "injected" in [placed.column.id for placed in run.table.placed]
-        assert "candidate_injected" in run.screen.mode()
+        assert "candidate_injected" in run.screen.reruns.mode()
         await run.press("i")
         assert "injected" not in [placed.column.id for placed in run.table.placed]
         await run.press("i")
@@ -307,7 +308,7 @@ async def test_a_changed_dump_is_noticed_and_read_again(copied: Request) -> None
     async with running(copied) as run:
         shutil.rmtree(copied.candidate)
         shutil.copytree(REFERENCE, copied.candidate)
-        run.screen._look_at_disk()
+        run.owner.look_at_disk()
         await run.app.workers.wait_for_complete()
         await run.settle()
         assert "ctrl+r" in run.said()
@@ -327,7 +328,7 @@ async def test_a_dump_still_being_written_is_followed(tmp_path: Path) -> None:
             assert len(run.table.listing) == 2
             assert "still being written" in str(run.screen.query_one(Summary).render())
             writer.add("c", numbers(4))
-        run.screen._look_at_disk()
+        run.owner.look_at_disk()
         await run.app.workers.wait_for_complete()
         await run.settle()
         assert len(run.table.listing) == 3
@@ -341,7 +342,7 @@ async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None
     async with running(copied, keeps=True) as run:
         run.screen.action_culprit(1)
         await run.press("quotation_mark", *"why", "enter", "space")
-        run.screen._choose_columns(("layer", "rel_l2"))
+        run.screen.pane._take_columns(("layer", "rel_l2"))
         run.table.sort_by("rel_l2")
         await run.press("b", "g", "escape")
     kept = [path for path in copied.candidate.parent.iterdir() if path.is_file()]
@@ -349,7 +350,7 @@ async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None
     async with running(copied, keeps=True) as run:
         assert len(run.table.marks) == 1
         assert [placed.column.id for placed in run.table.placed] == ["layer", "rel_l2"]
-        assert run.screen.keeper.state.notes == {CULPRIT: "why"}
+        assert run.owner.keeper.state.notes == {CULPRIT: "why"}
         assert run.table.how.by == "rel_l2"
         bar = run.screen.query_one(BisectBar)
         assert bar.bisect and [mark for mark, _ in bar.bisect.marks] == ["good"]
@@ -387,7 +388,7 @@ async def test_the_start_screen_lists_recent_pairs_and_survives_a_bad_one(copied
     async with running(None, keeps=True) as run:
         assert isinstance(run.app.screen, StartScreen)
         await run.press("enter")
-        assert run.screen.request.candidate == copied.candidate
+        assert run.owner.request.candidate == copied.candidate
         await run.press("q")
         assert isinstance(run.app.screen, StartScreen)
         shutil.rmtree(copied.candidate)
@@ -404,7 +405,7 @@ async def test_a_failing_worker_is_a_notification() -> None:
         def fail() -> None:
             raise RuntimeError("planted")
 
-        run.screen.run_worker(fail, thread=True, group="tree", exit_on_error=False)
+        in_thread(run.table, "tree", fail)
         await run.settle()
         assert "planted" in run.said()
         assert run.app.is_running

@@ -35,7 +35,7 @@ def settled(do: Callable[[Running], Awaitable[None]] | None = None) -> Before:
         pilot.app.clear_notifications()
         for screen in pilot.app.screen_stack:
             if isinstance(screen, DiffScreen):
-                screen._plot()
+                screen.pane.draw_plot()
         await run.settle()
 
     return before

@@ -98,7 +98,7 @@ async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
     async with running(dumps, (140, 40)) as run:
         await run.press("i", "enter")
         await ended(run)
-        assert run.screen.mode() == "injected: rerun"
+        assert run.screen.reruns.mode() == "injected: rerun"
         errors = dict(zip(run.table.listing.labels, run.table.listing.column("injected"), strict=True))
         assert errors["scale"] == pytest.approx(0.5, rel=1e-3)
         assert errors["last"] < 1e-6
@@ -113,14 +113,13 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request,
         await run.press("m")
         panel = run.screen.query_one(RulesPanel)
         panel.change(lambda book: book.added(rule))
-        if is_aligned:
-            await run.settle()
-        run.screen.reruns._inject_at("all")
+        await (run.settle() if is_aligned else run.until(lambda: run.owner.is_aligning))
+        run.screen.reruns.inject_at("all")
         job = run.screen.query_one(JobLine).run
         assert job is not None and job.job.settings.inject is not None
         assert read_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
         await ended(run)
-        session = run.screen.session
+        session = run.owner.session
         assert session is not None and session.engine.injected is not None and session.rules.rules == (rule,)
 
 
@@ -137,7 +136,7 @@ async def test_the_second_run_finds_the_source_loaded(dumps: Request) -> None:
     async with running(dumps, (140, 40)) as run:
         await run.press("i", "enter")
         await ended(run)
-        assert run.screen.mode() == "injected: rerun"
+        assert run.screen.reruns.mode() == "injected: rerun"
         await run.press("c", "ctrl+s")
         await ended(run)
         assert "captured 8 tensors" in run.said()
@@ -151,7 +150,7 @@ async def test_operations_open_as_a_comparison_of_their_own(dumps: Request) -> N
         first = run.screen
         run.table.reveal(run.table.listing.labels.index("scale"))
         await run.press("o")
-        await run.until(lambda: run.screen is not first and run.screen.outcome is not None)
+        await run.until(lambda: run.screen is not first and run.owner.outcome is not None)
         await run.settle()
         assert any("mul" in name for name in run.names)
         await run.press("q")
@@ -194,7 +193,7 @@ async def test_leaving_the_app_ends_the_child(dumps: Request) -> None:
 async def test_a_source_in_place_of_a_dump_is_run_first(dumps: Request) -> None:
     source = f"py:{dumps.candidate.parent / 'net.py'}:wrong"
     async with running(Request(dumps.reference, Path(source)), (140, 40)) as run:
-        await run.until(lambda: run.screen.outcome is not None)
+        await run.until(lambda: run.owner.outcome is not None)
         await run.settle()
         assert run.verdict == "diverges"
 

@@ -8,14 +8,17 @@ from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Footer, Static
 
+from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.dump import open_dump
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.tui.comparison.session_owner import Aligned, AlignmentFailed, SessionOwner
+from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.rules.panel import RulesPanel
+from tensordiff.tui.threads import ThreadFailed, in_thread
 from tests.making import SAMPLES, write
 
 REFERENCE, CANDIDATE = SAMPLES / "reference", SAMPLES / "max"
@@ -32,23 +35,48 @@ class Host(App[None]):
 
     def __init__(self, session: Session) -> None:
         super().__init__()
+        self.owner = SessionOwner(session.request, self._start, self.post_message, keeps=False)
+        self.owner.session = session
+        self.owner.book = RuleBook(session.rules, session.dumps.preset_rules, session.saved_rules)
         self.session = session
         self.aligned: list[Session] = []
         self.written: list[Path] = []
 
+    def _start(self, group: str, work: Callable[[], object]) -> None:
+        in_thread(self.screen_stack[0], group, work)
+
     def compose(self) -> ComposeResult:
-        yield RulesPanel(self.session)
+        yield RulesPanel(self.session, self.owner.book)
         yield Footer()
 
     @property
     def panel(self) -> RulesPanel:
-        return self.query_one(RulesPanel)
+        return self.screen_stack[0].query_one(RulesPanel)
 
-    def on_rules_panel_aligned(self, event: RulesPanel.Aligned) -> None:
-        self.aligned.append(event.session)
+    def show(self) -> None:
+        assert self.owner.session is not None
+        self.panel.show(self.owner.session, self.owner.book, is_aligning=self.owner.is_aligning)
+
+    def on_rules_panel_edited(self, event: RulesPanel.Edited) -> None:
+        self.owner.edit_rules(event.book)
+        self.show()
 
     def on_rules_panel_written(self, event: RulesPanel.Written) -> None:
         self.written.append(event.path)
+        self.owner.rules_written(event.book, event.path)
+        self.show()
+
+    def on_aligned(self, event: Aligned) -> None:
+        assert self.owner.take_alignment(event) and self.owner.session is not None
+        self.aligned.append(self.owner.session)
+        self.show()
+
+    def on_alignment_failed(self, event: AlignmentFailed) -> None:
+        assert self.owner.take_failure(event)
+        tell(self, sentence_of(event.error), "error")
+
+    def on_thread_failed(self, event: ThreadFailed) -> None:
+        tell(self, sentence_of(event.error), "error")
 
 
 def renamed(source: Path, folder: Path, rename: Callable[[str], str]) -> Path:
@@ -64,14 +92,6 @@ def opened(folder: Path, rename: Callable[[str], str], rules: Path | None = None
 def with_other_mlp(name: str) -> str:
     """``mlp.down_proj`` by a name that no preset knows."""
     return name.replace("mlp.down_proj", "mlp.second").replace("self_attn.o_proj", "self_attn.merge")
-
-
-async def settled(app: Host, pilot: Pilot[None]) -> None:
-    """Wait for what runs, and for what it starts."""
-    for _ in range(3):
-        await pilot.pause()
-        await app.workers.wait_for_complete()
-    await pilot.pause()
 
 
 def drawn(widget: Widget) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -19,17 +20,8 @@ from tensordiff.tui.rules.map_screen import MapScreen
 from tests.cli.test_hostile_names import HOSTILE
 from tests.making import numbers, save, write
 from tests.processes import PATIENCE_S
-from tests.tui.rules.panel_host import (
-    CANDIDATE,
-    REFERENCE,
-    Host,
-    drawn,
-    opened,
-    orphan,
-    said,
-    settled,
-    with_other_mlp,
-)
+from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, orphan, said, with_other_mlp
+from tests.tui.waiting import settled, until
 
 SIZE = (120, 40)
 
@@ -37,6 +29,10 @@ SIZE = (120, 40)
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     return opened(tmp_path, with_other_mlp)
+
+
+def says(app: Host, selector: str, text: str) -> bool:
+    return text in said(app, selector)
 
 
 def maps(app: Host) -> tuple[MapRule, ...]:
@@ -121,17 +117,14 @@ async def test_an_expression_is_completed_and_its_mistakes_are_pointed_at() -> N
             ("layers.0.self_attn.q", "the reference has no layers.0.self_attn.q; did you mean layers.0.self_attn"),
         ):
             field.value = text
-            await pilot.pause(0.4)
-            await settled(app, pilot)
-            assert wrong in said(app, "#wrong-reference")
+            await until(pilot, partial(says, app, "#wrong-reference", wrong))
             assert app.screen.query_one("#every", Button).disabled
             await pilot.press("ctrl+s")
             assert isinstance(app.screen, MapScreen)
         field.value = "cat(layers.{i}.self_attn.q_proj, layers.{i}.self_attn.k_proj, layers.{i}.self_attn.v_proj)"
         app.screen.query_one("#candidate", Input).value = "layers.{i}.self_attn.qkv_proj"
-        await pilot.pause(0.4)
+        await until(pilot, lambda: "already paired" in said(app, "#found"))
         await settled(app, pilot)
-        assert "already paired" in said(app, "#found")
         assert app.screen.query_one("#layer", Button).disabled
         field.focus()
         await pilot.press("enter")
@@ -238,7 +231,7 @@ async def test_no_name_crashes_or_vanishes(tmp_path: Path) -> None:
         await pilot.pause()
         assert "blocks[/0]" in drawn(app.panel.orphans) and "a\\nb" in drawn(app.panel.orphans)
         assert "名前.层" in drawn(app.panel.orphans)
-        app.panel._accept_above("0.5")
+        app.panel.search.accept_above("0.5")
         await settled(app, pilot)
         assert app.aligned and not app.aligned[-1].alignment.reference_orphans
         app.panel.rules.focus()

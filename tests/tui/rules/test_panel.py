@@ -14,7 +14,8 @@ from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests.tui.app_host import CASES
-from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, settled, with_other_mlp
+from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, with_other_mlp
+from tests.tui.waiting import settled, until
 
 SIZE = (120, 40)
 
@@ -64,8 +65,7 @@ async def test_add_with_a_preview_then_undo_and_redo(tmp_path: Path) -> None:
         app.panel.rules.focus()
         before = len(app.panel.session.alignment.pairs)
         await pilot.press("a", *r"second$", "tab", *"down_proj")
-        await pilot.pause(0.4)
-        await settled(app, pilot)
+        await until(pilot, lambda: "+4" in said(app, "#changes"))
         shown = said(app, "#changes")
         assert shown.startswith("+4 −0 pairs; then ") and "~ layers.0.mlp.second → layers.0.mlp.down_proj" in shown
         assert "+ model.model.layers.1.mlp.down_proj-output = model.layers.layers.1.mlp.second-output" in shown
@@ -159,7 +159,7 @@ async def test_a_thread_that_fails_is_a_notification_not_a_crash(monkeypatch: py
         await settled(app, pilot)
         monkeypatch.setattr(Session, "realigned", broken)
         app.panel.change(lambda book: book.added(Rule("both", "aa", "a")))
-        await pilot.pause(0.2)
+        await until(pilot, lambda: app._notifications)
         assert [one.message for one in app._notifications] == ["these dumps [/cannot] be aligned"]
         assert app.aligned == []
 
@@ -170,12 +170,13 @@ async def test_a_session_changed_elsewhere_keeps_edits_that_it_says_too() -> Non
         await settled(app, pilot)
         app.panel.change(lambda book: book.added(Rule("both", "aa", "a")))
         await settled(app, pilot)
-        app.panel.show_session(replace(app.aligned[-1], engine=replace(app.aligned[-1].engine)))
-        assert len(changes(app)) == 1
-        app.panel.show_session(plain())
-        assert changes(app) == () and app.panel.book.rules == RulesFile()
+        app.owner.open(app.owner.request)
         await settled(app, pilot)
-        assert len(app.aligned) == 1
+        assert len(changes(app)) == 1 and len(app.aligned) == 2
+        app.owner.keeper.note(rules=None)
+        app.owner.open(app.owner.request)
+        await settled(app, pilot)
+        assert changes(app) == () and app.panel.book.rules == RulesFile()
 
 
 async def test_pin_keeps_the_selected_pair(tmp_path: Path) -> None:
@@ -198,9 +199,7 @@ async def test_a_broken_expression_is_pointed_at_and_not_accepted() -> None:
         await settled(app, pilot)
         app.panel.rules.focus()
         await pilot.press("a", *"ab(c")
-        await pilot.pause(0.4)
-        await settled(app, pilot)
-        assert said(app, "#wrong").endswith("\n  ab(c\n    ^")
+        await until(pilot, lambda: said(app, "#wrong").endswith("\n  ab(c\n    ^"))
         await pilot.press("enter")
         assert app.screen is not app.screen_stack[0]
         await pilot.press("escape")
@@ -218,7 +217,7 @@ async def test_a_view_is_added_and_checked() -> None:
         await pilot.press("v", *"mlp$", "tab", *"squeeze 0", "enter")
         await settled(app, pilot)
         assert [view.reference for view in app.panel.book.rules.views] == ["squeeze 0"]
-        assert app.panel.hits is not None and app.panel.hits.views[-1] == 2
+        assert app.panel.usage is not None and app.panel.usage.views[-1] == 2
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")

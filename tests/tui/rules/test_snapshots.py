@@ -8,7 +8,8 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from tensordiff.tui.rules.map_screen import MapScreen
-from tests.tui.rules.panel_host import Host, opened, orphan, settled, with_other_mlp
+from tests.tui.rules.panel_host import Host, opened, orphan, said, with_other_mlp
+from tests.tui.waiting import settled, until
 
 Snap = Callable[..., bool]
 
@@ -20,7 +21,7 @@ def test_the_panel_at_the_smallest_size(snap_compare: Snap, tmp_path: Path) -> N
         app.panel.orphans.focus()
         await settled(app, pilot)
         app.panel.orphans.pick(app.panel.orphans.items[orphan(app, "reference", "o_proj-output")])
-        app.panel.show_orphan_heading()
+        app.panel._orphan_actions.show_heading()
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=arranged)
@@ -33,7 +34,7 @@ def test_the_editor_with_its_preview(snap_compare: Snap, tmp_path: Path) -> None
         app.panel.rules.focus()
         await settled(app, pilot)
         await pilot.press("a", *r"second$", "tab", *"down_proj")
-        await pilot.pause(0.4)
+        await until(pilot, lambda: "+4" in said(app, "#changes"))
         app.screen.set_focus(None)
         await settled(app, pilot)
 

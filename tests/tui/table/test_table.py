@@ -40,8 +40,8 @@ async def test_it_opens_and_names_the_culprit() -> None:
 @pytest.mark.parametrize("case", ["llama", "llama_bf16", "qwen3", "phi3", "bert"])
 async def test_real_dumps_open(case: str) -> None:
     async with running(Request(CASES / case / "torch", CASES / case / "max"), (80, 24)) as run:
-        assert run.screen.outcome is not None
-        assert run.screen.outcome.culprit is None
+        assert run.owner.outcome is not None
+        assert run.owner.outcome.culprit is None
         assert run.table.listing.measured == len(run.table.listing) > 20
         assert run.said() == ""
 
@@ -223,7 +223,7 @@ async def test_the_tolerance_can_be_moved() -> None:
         await run.press("enter")
         assert run.verdict == "diverges"
         await run.press("right_parenthesis")
-        assert run.screen.session and run.screen.session.engine.limits.threshold == pytest.approx(1e-4)
+        assert run.owner.session and run.owner.session.engine.limits.threshold == pytest.approx(1e-4)
 
 
 # --- odd names -----------------------------------------------------------------------------------

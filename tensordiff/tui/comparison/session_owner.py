@@ -1,0 +1,307 @@
+"""The one owner of the session in the app: it opens, realigns and measures, and nothing else does.
+
+It holds what is asked for (the request with its tolerance, the rule book) and what is shown (the session, its listing
+and what was measured). Rules, tolerance, injection, search and reports all act on these, so that what the panel shows
+is what the next rerun uses, written to a file or not.
+
+Work runs in threads and comes back as messages, which the screen hands to ``take_…``. Opening and realigning are one
+kind of work: a change that comes while one is under way begins it anew with all that is asked for by then, so no
+change is lost to another. No widget is touched here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from textual.message import Message
+
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule_book import RuleBook
+from tensordiff.compare.judge.verdict import floor_for
+from tensordiff.compare.row import Row
+from tensordiff.dump.lint import Finding
+from tensordiff.search.outcome import Outcome
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
+from tensordiff.session.state import DumpIdentity, SessionState
+from tensordiff.tui.comparison import measurement
+from tensordiff.tui.comparison.measurement import Result
+from tensordiff.tui.comparison.session_keeper import SessionKeeper, identities
+from tensordiff.tui.table.model import Batch, Listing
+from tensordiff.util.garbage_collector import freeze_heap, heap_frozen
+
+StartThread = Callable[[str, Callable[[], object]], object]
+"""Runs a function in a thread; another one of the same group replaces it."""
+PostMessage = Callable[[Message], object]
+
+
+@dataclass(frozen=True, eq=False)
+class AlignmentTask:
+    """One opening or realigning that is under way, with all that is asked for. Compared by identity."""
+
+    request: Request
+    rules: RulesFile
+    session: Session | None
+    """The session whose open dumps are aligned anew; None where they are to be opened."""
+    keeper: SessionKeeper | None
+    """None where the session file is still to be read."""
+    listing: Listing
+    """What is shown meanwhile."""
+
+
+@dataclass
+class Aligned(Message):
+    """Both dumps are open and aligned."""
+
+    task: AlignmentTask
+    session: Session
+    listing: Listing
+    findings: tuple[Finding, ...]
+    keeper: SessionKeeper
+    on_disk: tuple[DumpIdentity, DumpIdentity] | None
+
+
+@dataclass
+class AlignmentFailed(Message):
+    """The dumps could not be opened or aligned."""
+
+    task: AlignmentTask
+    error: Exception
+
+
+class Measurement:
+    """One measuring that is under way. Compared by identity."""
+
+
+@dataclass
+class RowsMeasured(Message):
+    """Some rows more."""
+
+    measurement: Measurement
+    batch: Batch
+
+
+@dataclass
+class MeasurementEnded(Message):
+    """All rows are measured."""
+
+    measurement: Measurement
+    result: Result
+
+
+@dataclass
+class DumpsChanged(Message):
+    """The dumps on disk are not those that are shown."""
+
+    on_disk: tuple[DumpIdentity, DumpIdentity]
+
+
+class SessionOwner:
+    """The session of one comparison, and what is asked for."""
+
+    def __init__(
+        self,
+        request: Request,
+        start: StartThread,
+        post: PostMessage,
+        *,
+        keeps: bool = True,
+        state: SessionState | None = None,
+    ) -> None:
+        self._start, self._post, self._keeps = start, post, keeps
+        self.request = request
+        """What is asked for; ahead of ``session.request`` while dumps are being opened."""
+        self.book = RuleBook(RulesFile())
+        """The rules as they are shown; ahead of ``session.rules`` while the dumps are being aligned by them."""
+        self.session: Session | None = None
+        self.listing = Listing.of(())
+        self.outcome: Outcome | None = None
+        """None until all rows are measured."""
+        self.culprits: frozenset[int] = frozenset()
+        self.findings: tuple[Finding, ...] = ()
+        self.keeper = SessionKeeper(state=state or SessionState())
+        self._is_restored = not keeps
+        self._must_open = False
+        self._alignment: AlignmentTask | None = None
+        self._measurement: Measurement | None = None
+        self._on_disk: tuple[DumpIdentity, DumpIdentity] | None = None
+
+    @property
+    def rules(self) -> RulesFile:
+        """The rules as they are shown, written to a file or not, aligned by or not yet."""
+        return self.book.rules
+
+    @property
+    def is_aligning(self) -> bool:
+        """Whether dumps are being opened or aligned anew."""
+        return self._alignment is not None
+
+    @property
+    def rows(self) -> list[Row | None]:
+        """The rows of this session so far, without those that are shown of the one before it."""
+        return self.listing.rows[: self.listing.measured]
+
+    # --- opening and aligning --------------------------------------------------------------------
+
+    def open(self, request: Request) -> None:
+        """Open other dumps, or the same again, aligned by the rules as they are shown."""
+        self.request, self._must_open = request, True
+        self._align()
+
+    def edit_rules(self, book: RuleBook) -> None:
+        """Take another rule book, and align by it."""
+        self.book = book
+        self.keeper.note(rules=book.rules, rules_base=book.saved_rules)
+        self._align()
+
+    def rules_written(self, book: RuleBook, path: Path) -> None:
+        """The rules are in a file now. Pairs and numbers stay, unless they are of other rules."""
+        self.book = book
+        self.keeper.note(rules=book.rules, rules_base=book.saved_rules)
+        self.request = replace(self.request, rules=path)
+        if self.session is not None:
+            self.session = self.session.with_rules_file(path, book.rules)
+        if self._alignment is not None or (self.session is not None and self.session.rules != book.rules):
+            self._align()
+
+    def _align(self) -> None:
+        session = None if self._must_open else self.session
+        keeper = self.keeper if self._is_restored else None
+        self._alignment = AlignmentTask(
+            request=self.request, rules=self.rules, session=session, keeper=keeper, listing=self.listing
+        )
+        self._start("align", partial(self._run_alignment, self._alignment))
+
+    def _run_alignment(self, task: AlignmentTask) -> None:
+        """In a thread."""
+        try:
+            keeper = task.keeper or SessionKeeper.restored(task.request)
+            on_disk = identities(task.request) if task.session is None else None
+            with heap_frozen():
+                if task.session is None:
+                    session = Session.open(task.request, keeper.state)
+                else:
+                    session = task.session.realigned(task.rules)
+                findings = measurement.header_findings(session)
+                listing = measurement.listing_of(session, task.listing)
+        except Exception as error:  # the screen says what is wrong with the dumps, or that it is a defect
+            self._post(AlignmentFailed(task, error))
+            return
+        self._post(Aligned(task, session, listing, findings, keeper, on_disk))
+
+    def take_alignment(self, message: Aligned) -> bool:
+        """Hold what was aligned; False where that is not asked for any more."""
+        if message.task is not self._alignment:
+            return False
+        self._alignment, self._must_open = None, False
+        self.keeper, self._is_restored = message.keeper, True
+        self._on_disk = message.on_disk or self._on_disk
+        session, threshold = message.session, self.request.limits.threshold
+        if session.request.limits.threshold != threshold:  # it was changed meanwhile
+            session = session.with_threshold(threshold)
+        self.session, self.request = session, session.request
+        self.listing, self.findings = message.listing, message.findings
+        self._forget_measured()
+        is_same = session.rules == self.book.rules and (self.book.past or self.book.future)
+        book = self.book if is_same else RuleBook(session.rules)  # edits can be undone as long as they are in force
+        self.book = replace(book, presets=session.dumps.preset_rules, saved_rules=session.saved_rules)
+        return True
+
+    def take_failure(self, message: AlignmentFailed) -> bool:
+        """Stay with what is shown; False where that was not asked for any more."""
+        if message.task is not self._alignment:
+            return False
+        self._alignment = None
+        if self.session is not None:
+            self.request = self.session.request
+            if self._must_open and self.session.rules != self.rules:  # rules that were to be aligned by at the opening
+                self._must_open = False
+                self._align()
+        self._must_open = False
+        return True
+
+    # --- tolerance -------------------------------------------------------------------------------
+
+    @property
+    def threshold(self) -> float | None:
+        """The largest ``rel_l2`` that still agrees, where one was given."""
+        return self.request.limits.threshold
+
+    def judge_by(self, threshold: float | None) -> None:
+        """Judge all pairs by another threshold; raises ``AlignError`` where it is none. ``measure`` is to follow."""
+        limits = replace(self.request.limits, threshold=threshold)
+        if self.session is not None:
+            self.session = self.session.with_threshold(threshold)
+            self.request = replace(self.request, limits=limits)
+            self._forget_measured()
+
+    def scaled_threshold(self, way: int) -> float:
+        """Ten times the threshold that decides now, or a tenth; the same where that would be no number any more."""
+        inexact = (row.dtypes for row in self.listing.rows if row and row.dtypes and not row.is_exact)
+        dtypes = next(inexact, ("float32", "float32"))
+        now = floor_for(*dtypes)[1].agrees if self.threshold is None else self.threshold
+        scaled = now * 10.0**way
+        return scaled if math.isfinite(scaled) and (scaled or not now) else now
+
+    # --- measuring -------------------------------------------------------------------------------
+
+    def _forget_measured(self) -> None:
+        self.outcome, self.culprits, self._measurement = None, frozenset(), None
+        self.listing.measured = 0
+
+    def measure(self) -> None:
+        """Measure all pairs in a thread, in order."""
+        if self.session is not None:
+            self._forget_measured()
+            self._measurement = Measurement()
+            self._start("measure", partial(self._run_measurement, self._measurement, self.session))
+
+    def _run_measurement(self, run: Measurement, session: Session) -> None:
+        """In a thread; leaves quietly when another one began."""
+        rows: list[Row] = []
+        with heap_frozen():
+            for batch in measurement.batches(session, rows):
+                if run is not self._measurement:
+                    return
+                self._post(RowsMeasured(run, batch))
+                freeze_heap()
+            result = measurement.result_of(session, rows)
+        self._post(MeasurementEnded(run, result))
+
+    def take_rows(self, message: RowsMeasured) -> bool:
+        """Put rows into the listing; False where they are of a measuring before."""
+        if message.measurement is not self._measurement:
+            return False
+        self.listing.put(message.batch)
+        return True
+
+    def take_result(self, message: MeasurementEnded) -> bool:
+        """Hold what the rows come to; False where they are of a measuring before."""
+        if message.measurement is not self._measurement:
+            return False
+        self.outcome, self.culprits = message.result.outcome, message.result.culprits
+        self.findings = tuple(dict.fromkeys((*self.findings, *message.result.findings)))
+        return True
+
+    # --- the disk --------------------------------------------------------------------------------
+
+    def look_at_disk(self) -> None:
+        """See in a thread whether the dumps on disk are still those that are shown."""
+        if self.session is not None and self._on_disk is not None and self._alignment is None:
+            self._start("watch", partial(self._look_at_disk, self.session.request, self._on_disk))
+
+    def _look_at_disk(self, request: Request, known: tuple[DumpIdentity, DumpIdentity]) -> None:
+        on_disk = identities(request)
+        if on_disk != known:
+            self._post(DumpsChanged(on_disk))
+
+    def take_change_on_disk(self, message: DumpsChanged) -> bool:
+        """Note what lies on disk now; False where that is known already, or other dumps are being opened."""
+        if message.on_disk == self._on_disk or self._alignment is not None:
+            return False
+        self._on_disk = message.on_disk
+        return True

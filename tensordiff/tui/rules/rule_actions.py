@@ -1,0 +1,123 @@
+"""What the keys of the list of rules do: adding, editing, switching, moving, pinning, undoing, writing to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensordiff.align.rules.rule import Rule
+from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook, describe
+from tensordiff.align.rules.tables import MapRule, ViewRule
+from tensordiff.errors import printable
+from tensordiff.tui.dialogs import Ask
+from tensordiff.tui.rules.map_screen import MapScreen
+from tensordiff.tui.rules.preview import preview
+from tensordiff.tui.rules.rule_editor import RuleEditor
+from tensordiff.tui.rules.rule_list import source_of
+
+if TYPE_CHECKING:
+    from tensordiff.tui.rules.panel import RulesPanel
+
+
+class RuleActions:
+    """Changes to the rule book of a panel."""
+
+    def __init__(self, panel: RulesPanel) -> None:
+        self._panel = panel
+
+    def do(self, what: str, by: int) -> None:
+        """Do what a key asks for."""
+        panel, line = self._panel, self._panel.rules.current
+        match what:
+            case "add":
+                self._edit(None, Rule("both", "", ""))
+            case "view":
+                self._edit(None, ViewRule(""))
+            case "undo":
+                panel.undo()
+            case "redo":
+                panel.change(RuleBook.redone)
+            case "write":
+                self._write()
+            case "pin":
+                self._pin()
+            case _ if line is not None:
+                self._do_with(line, what, by)
+
+    def _do_with(self, line: Line, what: str, by: int) -> None:
+        panel = self._panel
+        match what:
+            case "edit":
+                self._edit(line, line.value)
+            case "delete":
+                panel.change(lambda book: book.deleted(line))
+            case "switch":
+                panel.change(lambda book: book.toggled(line))
+            case "move" if panel.change(lambda book: book.moved(line, by)):
+                panel.rules.point_at(line.value)
+
+    def _pin(self) -> None:
+        """Keep the selected pair whatever the rules say: a map of exactly these two."""
+        panel, pair = self._panel, self._panel.selected
+        if pair is None:
+            panel.notify("no pair is selected in the table", severity="warning", markup=False)
+            return
+        reference = panel.session.dumps.label(pair.reference, "reference")
+        candidate = panel.session.dumps.label(pair.candidate, "candidate")
+        panel.add_maps((MapRule(reference, candidate, every=False),))
+
+    def _edit(self, line: Line | None, value: AnyRule) -> None:
+        if isinstance(value, MapRule):
+            self._edit_map(line, value)
+            return
+        panel = self._panel
+
+        def edited(book: RuleBook, made: AnyRule) -> RuleBook:
+            return book.added(made) if line is None else book.changed(line, made)
+
+        def done(made: Rule | ViewRule | None) -> None:
+            if made is not None and made != value and panel.change(lambda book: edited(book, made)):
+                panel.rules.point_at(made)
+
+        session, book = panel.session, panel.book
+        editor = RuleEditor(_title(line, value), value, lambda made: preview(session, edited(book, made).rules))
+        panel.app.push_screen(editor, done)
+
+    def _edit_map(self, line: Line | None, value: MapRule) -> None:
+        panel = self._panel
+
+        def done(made: MapRule | None) -> None:
+            if made is not None and line is not None and made != value:
+                panel.change(lambda book: book.changed(line, made))
+
+        panel.app.push_screen(MapScreen(panel.session, value.reference, value.candidate, "Edit map"), done)
+
+    def _write(self) -> None:
+        """Write to the rules file there is; where there is none, ask for one."""
+        panel, path = self._panel, self._panel.session.request.rules
+        if path is not None:
+            panel.write(path)
+            return
+        suggested = str(panel.session.candidate.path.absolute().parent / "rules.toml")
+        hint = "Give it to compare and align with --rules. Comments of a file that is there are kept."
+        ask = Ask("Write the rules to which file?", suggested, hint)
+        panel.app.push_screen(ask, lambda text: panel.write(Path(text)) if text else None)
+
+    def about(self) -> str:
+        """What the line under the cursor is, whose it is, and what it does."""
+        rules = self._panel.rules
+        if (line := rules.current) is None:
+            return ""
+        count, kind = rules.count(line), line.kind
+        does = "" if count is None else f"; {count} {'names' if kind == 'rule' else 'pairs'}"
+        whose = source_of(line) if line.is_own else f"preset {source_of(line)}"
+        off = "" if line.value.on else "; off"
+        hint = "" if line.is_own else "; enter edits a copy in its place"
+        return f"{describe(line.value)}\n{printable(whose)}{does}{off}{hint}"
+
+
+def _title(line: Line | None, value: AnyRule) -> str:
+    kind = "view" if isinstance(value, ViewRule) else "rule"
+    if line is None:
+        return f"Add a {kind}"
+    return f"Edit this {kind}" if line.is_own else f"Override this rule of the preset {source_of(line)}"

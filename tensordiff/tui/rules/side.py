@@ -1,0 +1,60 @@
+"""The left side of a comparison: room for the rules panel, which is made when somebody first asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import Vertical
+
+from tensordiff.align.match import Pair
+from tensordiff.align.rules.rule_book import RuleBook
+from tensordiff.session.session import Session
+
+if TYPE_CHECKING:
+    from tensordiff.tui.rules.panel import RulesPanel
+
+
+class RulesSide(Vertical):
+    """Hidden until it is asked for. The parent has the class ``-rules`` while it is shown."""
+
+    panel: RulesPanel | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is room for it now."""
+        return self.parent is not None and self.parent.has_class("-rules")
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the focus is within."""
+        return bool(self.query("*:focus"))
+
+    def open(self, session: Session | None, book: RuleBook, pair: Pair | None) -> None:
+        """Show the panel and give it the keys."""
+        self.parent.add_class("-rules")  # type: ignore[union-attr]
+        self.call_later(self._open, session, book, pair)
+
+    async def _open(self, session: Session | None, book: RuleBook, pair: Pair | None) -> None:
+        from tensordiff.tui.rules.panel import RulesPanel
+
+        if session is not None and self.panel is None:
+            self.panel = RulesPanel(session, book)
+            self.panel.selected = pair
+            await self.mount(self.panel)
+        if self.panel is not None:
+            self.panel.rules.focus()
+
+    def close(self) -> None:
+        """Hide it. The focus leaves at once: a key typed ahead must not reach what is hidden."""
+        self.parent.remove_class("-rules")  # type: ignore[union-attr]
+        self.screen.set_focus(None)
+
+    def show(self, session: Session | None, book: RuleBook, *, is_aligning: bool) -> None:
+        """Show a session and its rules in the panel, if there is one."""
+        if self.panel is not None and session is not None:
+            self.panel.show(session, book, is_aligning=is_aligning)
+
+    def select(self, pair: Pair | None) -> None:
+        """Say which pair is under the table's cursor."""
+        if self.panel is not None:
+            self.panel.selected = pair

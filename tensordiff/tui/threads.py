@@ -1,0 +1,40 @@
+"""Work that may block, in threads, with one way to report that it failed.
+
+A failure becomes a ``ThreadFailed`` message, which bubbles from the widget that started the work to its screen and to
+the app, which shows it as a notification. Work that was cancelled or replaced meanwhile fails silently: nobody waits
+for it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual.message import Message
+from textual.widget import Widget
+from textual.worker import get_current_worker
+
+
+@dataclass
+class ThreadFailed(Message):
+    """Work in a thread ended with an exception."""
+
+    group: str
+    error: BaseException
+
+
+def in_thread(node: Widget, group: str, work: Callable[[], object]) -> None:
+    """Run a function in a thread. Another one of the same group and widget replaces it."""
+
+    def guarded() -> None:
+        worker = get_current_worker()
+        try:
+            work()
+        except Exception as error:  # whatever it is, it becomes a notification
+            if not worker.is_cancelled:
+                node.post_message(ThreadFailed(group, error))
+
+    # Named and described, or Textual would spell out everything that the function holds.
+    node.run_worker(
+        guarded, name=group, group=group, description=group, thread=True, exclusive=True, exit_on_error=False
+    )
