@@ -6,10 +6,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tensordiff.errors import printable
-from tensordiff.report.labels import COLOURS
 from tensordiff.util.text_width import cut_middle
-
-VERDICT_STYLES = {**COLOURS, "diverges": f"bold {COLOURS['diverges']}"}
 
 
 def fit(text: str, width: int) -> str:

@@ -26,7 +26,7 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.errors import AlignError, printable
 from tensordiff.report.labels import GLYPHS
 from tensordiff.session.session import Session
-from tensordiff.tui.text import VERDICT_STYLES
+from tensordiff.tui.verdict_styles import VERDICT_STYLES
 
 _MEASURED = 64
 """Layers of a map that are read before it is accepted."""

@@ -18,7 +18,8 @@ from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.table.frames import SummaryFrame
 from tensordiff.tui.table.model import VERDICTS, Listing
-from tensordiff.tui.text import VERDICT_STYLES, bar, plain
+from tensordiff.tui.text import bar, plain
+from tensordiff.tui.verdict_styles import VERDICT_STYLES
 
 _BAR = 20
 _FACTS = ("framework", "dtype", "device")
