@@ -160,7 +160,7 @@ def pytest_run(folder: Path, *args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "xdist"])
 def test_the_plugin_names_the_culprit_and_keeps_the_report(tmp_path: Path, workers: tuple[str, ...]) -> None:
     said = pytest_run(tmp_path, "--tensordiff-reports", "kept", *workers)
     assert "2 failed, 1 passed" in said

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tensordiff.capture.child import ReusableChild
 from tensordiff.dump import open_dump
 from tensordiff.search.oracle import search
 from tensordiff.session.rerun_oracle import RerunOracle
@@ -62,7 +64,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(call: Call, tmp_path: Pat
         (("capture", "py:x.py:f", "-o", "x", "--config", "a"), "is not KEY=VALUE"),
         (("capture", "py:x.py:f", "-o", "x", "--max-bytes", "lots"), "is not a size"),
         (("capture", "py:x.py:f", "-o", "x", "--num-hidden-layers", "0"), "neither a number of layers nor all"),
-        (("capture", "py:x.py:f", "-o", "x", "--inject-at", "leaves"), "are about --inject DUMP"),
+        (("capture", "py:x.py:f", "-o", "x", "--inject-at", "leaves"), "are about --inject PATH"),
         (("capture", "onnx:m.onnx", "-o", "x"), "onnxruntime"),
         (("replay", str(SAMPLES / "reference"), "x"), "does not say which source made it"),
         (("bisect", str(SAMPLES / "reference"), str(SAMPLES / "candidate"), "--rerun"), "does not say which source"),
@@ -113,8 +115,9 @@ def test_a_search_by_rerun_names_the_layer(small: str, tmp_path: Path) -> None:
     for name in ("good", "bad"):
         run_here(small + name, tmp_path / name)
     session = compared(tmp_path / "good", tmp_path / "bad", only=r"blocks\.\d(\.act)?$|^model$")
-    oracle = RerunOracle.over(session, lambda run: run.result())
-    states = list(search(oracle.verdicts().start(), oracle))
+    with ReusableChild() as child:
+        oracle = replace(RerunOracle.over(session, lambda run: run.result()), child=child)
+        states = list(search(oracle.verdicts().start(), oracle))
     assert states[-1].first_bad is not None
     assert states[-1].points[states[-1].first_bad].name.endswith("blocks.2.act")
     assert oracle.explanation(states[-1]) == ""
@@ -124,6 +127,7 @@ COUNTED = (
     SMALL
     + """
 import time
+from dataclasses import replace
 from pathlib import Path
 HERE = Path(__file__).parent
 
@@ -179,13 +183,15 @@ def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:
     for name in ("good", "glue"):
         run_here(small + name, tmp_path / name)
     session = compared(tmp_path / "good", tmp_path / "glue")
-    rerunner = Rerunner(session, tmp_path)
-    assert [rerunner.why_not(action) for action in ("inject", "capture", "ops")] == [None, None, None]
-    injected = rerunner.inject(r"blocks\.\d$").result()
+    with ReusableChild() as child:
+        rerunner = Rerunner(session, tmp_path, child)
+        assert [rerunner.why_not(action) for action in ("inject", "capture", "ops")] == [None, None, None]
+        injected = rerunner.inject(r"blocks\.\d$").result()
+        operations = rerunner.operations("model.blocks.1").result()
     rows = compared(tmp_path / "good", tmp_path / "glue", injected=Path(injected.path)).rows()
     wrong = {row.pair.candidate.layer for row in rows if row.injected is not None and row.injected.max_abs > 0}
     assert wrong == {"model.blocks.1"}
-    assert rerunner.operations("model.blocks.1").result().entries > 5
+    assert operations.entries > 5
 
 
 def test_a_dump_that_nobody_knows_how_to_make_says_so() -> None:

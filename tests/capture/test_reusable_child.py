@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,19 +115,25 @@ def heard(source: str, output: Path, standby: ReusableChild | None = None, setti
     return Heard(source, output, standby, settings or Settings())
 
 
-def assert_the_same(source: str, folder: Path, standby: ReusableChild, asked: list[Settings]) -> None:
-    """One process answers all of it, each as a new process does, entry by entry and byte by byte."""
+def assert_the_same(
+    source: str, folder: Path, standby: ReusableChild, asked: list[Settings], *, is_new_elsewhere: bool = True
+) -> None:
+    """One process answers all of it, each as another that loads the source anew, entry by entry and byte by byte.
+
+    That other is a new process each, or, for what takes seconds to import, this one.
+    """
     pids: set[int] = set()
     for number, settings in enumerate(asked):
         here = heard(source, folder / f"here-{number}", standby, settings)
         new = folder / f"new-{asked.index(settings)}"
-        written = Heard(source, new, None, settings).bytes if not new.exists() else files(new)
+        if not new.exists():
+            Heard(source, new, None, settings) if is_new_elsewhere else run_here(source, new, settings)
         assert "a new process" not in here.notes, here.notes
         pids.add(here.pid)
         ours, theirs = open_dump(here.path).entries, open_dump(new).entries
         assert [entry.name for entry in ours] == [entry.name for entry in theirs]
         assert [entry.read().tobytes() for entry in ours] == [entry.read().tobytes() for entry in theirs]
-        assert here.bytes == written
+        assert here.bytes == files(new)
     assert len(pids) == 1
 
 
@@ -141,11 +148,22 @@ def test_a_function_is_called_anew_and_all_around_it_put_back(
     assert_the_same(source + "lively", tmp_path, standby, asked)
 
 
-def test_a_model_stays_loaded_and_is_asked_anew(tiny: Make, tmp_path: Path, standby: ReusableChild) -> None:
-    pytest.importorskip("transformers")
+def test_a_model_stays_loaded_is_asked_anew_and_loaded_anew_when_its_weights_were_written(
+    tiny: Make, tmp_path: Path, standby: ReusableChild
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder, source = tmp_path / "model", f"hf:{tmp_path / 'model'}"
+    shutil.copytree(tiny("llama"), folder)
     first, other = Settings(input_ids=(5, 6, 7), steps=3), Settings(input_ids=(9, 8, 7, 6))
     injected = replace(first, inject=Injection(str(tmp_path / "here-0")))
-    assert_the_same(f"hf:{tiny('llama')}", tmp_path, standby, [first, other, injected, first])
+    assert_the_same(source, tmp_path, standby, [first, other, injected, first], is_new_elsewhere=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model.model.norm.weight.data += 1
+    model.save_pretrained(folder)
+    second = heard(source, tmp_path / "second", standby, first)
+    assert "model.safetensors: was written since it was loaded; a new process is started" in second.notes
+    given = [open_dump(path).entries[-1].read() for path in (tmp_path / "here-0", second.path)]
+    assert abs(given[0] - given[1]).max() > 0.01
 
 
 def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: ReusableChild) -> None:
@@ -197,19 +215,6 @@ def test_a_file_that_was_edited_is_loaded_anew(
     given = [open_dump(one.path).entries[0].read() for one in (first, second)]
     assert (2.5 * given[0] == given[1]).all()
     assert gone(first.pid)
-
-
-def test_weights_that_were_written_since_are_loaded(tiny: Make, tmp_path: Path, standby: ReusableChild) -> None:
-    transformers = pytest.importorskip("transformers")
-    model = transformers.AutoModel.from_pretrained(tiny("bert"))
-    model.save_pretrained(tmp_path / "model")
-    first = heard(f"hf:{tmp_path / 'model'}", tmp_path / "first", standby)
-    model.pooler.dense.weight.data += 1
-    model.save_pretrained(tmp_path / "model")
-    second = heard(f"hf:{tmp_path / 'model'}", tmp_path / "second", standby)
-    assert "model.safetensors: was written since it was loaded; a new process is started" in second.notes
-    given = [open_dump(one.path).entries[-1].read() for one in (first, second)]
-    assert abs(given[0] - given[1]).max() > 0.01
 
 
 def test_settings_that_decide_on_what_is_loaded_make_a_new_process(

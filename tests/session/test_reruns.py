@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import Rule
+from tensordiff.capture.child import ReusableChild
 from tensordiff.compare.limits import Limits
 from tensordiff.search.oracle import search
 from tensordiff.session.request import Request
@@ -58,45 +61,58 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def found(session: Session) -> str:
+@pytest.fixture(scope="module")
+def child() -> Iterator[ReusableChild]:
+    """A process for all of them, or a new one where another source is run."""
+    with ReusableChild() as found:
+        yield found
+
+
+def oracle_over(session: Session, child: ReusableChild) -> RerunOracle:
+    return replace(RerunOracle.over(session, lambda run: run.result()), child=child)
+
+
+def found(session: Session, child: ReusableChild) -> str:
     """What a search by rerun names."""
-    oracle = RerunOracle.over(session, lambda run: run.result())
+    oracle = oracle_over(session, child)
     last = list(search(oracle.verdicts().start(), oracle))[-1]
     assert last.first_bad is not None
     return last.points[last.first_bad].name
 
 
-def test_a_probe_is_judged_by_the_threshold_of_the_request(dumps: Path) -> None:
+def test_a_probe_is_judged_by_the_threshold_of_the_request(dumps: Path, child: ReusableChild) -> None:
     limits = Limits(threshold=1e-9)
     request = Request(dumps / "good", dumps / "slight", limits=limits, only=r"blocks\.\d$|^model$")
-    assert found(Session.open(request)).endswith("blocks.2")
+    assert found(Session.open(request), child).endswith("blocks.2")
 
 
-def test_a_probe_is_judged_by_the_tolerances_of_the_request(dumps: Path, tmp_path: Path) -> None:
+def test_a_probe_is_judged_by_the_tolerances_of_the_request(dumps: Path, child: ReusableChild, tmp_path: Path) -> None:
     (tmp_path / "tolerances.toml").write_text("[[tolerance]]\nmatch = 'act$'\nrel_l2 = 100\n")
     request = Request(dumps / "good", dumps / "bad", tolerances=tmp_path / "tolerances.toml")
     session = Session.open(request)
     pair = next(one for one in session.pairs if one.name.endswith("blocks.2.act") and not one.reference.is_input)
-    assert RerunOracle.over(session, lambda run: run.result()).mark(pair) == "good"
+    assert oracle_over(session, child).mark(pair) == "good"
 
 
-def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path) -> None:
+def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path, child: ReusableChild) -> None:
     request = Request(dumps / "good", dumps / "renamed", only=r"blocks\.\d(\.act)?$|^model$")
-    assert found(Session.open(request, SessionState(rules=RULES))).endswith("blocks.2.act")
+    assert found(Session.open(request, SessionState(rules=RULES)), child).endswith("blocks.2.act")
 
 
-def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, tmp_path: Path) -> None:
+def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, child: ReusableChild, tmp_path: Path) -> None:
     session = Session.open(Request(dumps / "good", dumps / "renamed"), SessionState(rules=RULES))
-    injected = Path(Rerunner(session, tmp_path).inject("blocks.2.act").result().path)
+    injected = Path(Rerunner(session, tmp_path, child).inject("blocks.2.act").result().path)
     request = Request(dumps / "good", dumps / "renamed", injected=injected)
     rows = Session.open(request, SessionState(rules=RULES)).rows()
     assert [row.pair.name for row in rows if row.injected is not None and row.injected.max_abs > 0]
 
 
-def test_rules_as_they_are_now_count_not_as_their_file_has_them(dumps: Path, tmp_path: Path) -> None:
+def test_rules_as_they_are_now_count_not_as_their_file_has_them(
+    dumps: Path, child: ReusableChild, tmp_path: Path
+) -> None:
     (tmp_path / "rules.toml").write_text("[[rule]]\nside = 'candidate'\nmatch = 'stack'\nreplace = 'nothing'\n")
     session = Session.open(Request(dumps / "good", dumps / "renamed", rules=tmp_path / "rules.toml")).realigned(RULES)
-    assert Rerunner(session, tmp_path).inject("blocks.2.act").result().entries
+    assert Rerunner(session, tmp_path, child).inject("blocks.2.act").result().entries
 
 
 def test_verify_injects_by_the_rules_of_a_session_file(call: Call, dumps: Path, tmp_path: Path) -> None:

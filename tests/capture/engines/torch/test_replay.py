@@ -34,16 +34,17 @@ def replay(source: str, dump: Path, layer: str, output: Path, bundle: Path | Non
     return told
 
 
-def repro(bundle: Path) -> dict[str, Any]:
-    """What the script of a bundle says where torch is there and nothing else."""
+def repro(*bundles: Path) -> list[dict[str, Any]]:
+    """What the scripts of bundles say where torch is there and nothing else."""
     block = (
         "import sys\nclass No:\n def find_spec(self, name, *a):\n"
         "  if name.partition('.')[0] in ('transformers', 'tensordiff', 'safetensors'): raise ImportError(name)\n"
-        f"sys.meta_path.insert(0, No())\nsys.argv = ['repro.py', '--json']\n"
-        f"import runpy\nrunpy.run_path({str(bundle / 'repro.py')!r}, run_name='__main__')"
+        "sys.meta_path.insert(0, No())\nscripts = sys.argv[1:]\nsys.argv = ['repro.py', '--json']\n"
+        "import runpy\nfor script in scripts: runpy.run_path(script, run_name='__main__')"
     )
-    ran = processes.run([sys.executable, "-W", "ignore", "-c", block], check=True)
-    return dict(json.loads(ran.stdout))
+    scripts = [bundle / "repro.py" for bundle in bundles]
+    ran = processes.run([sys.executable, "-W", "ignore", "-c", block, *scripts], check=True)
+    return [dict(json.loads(line)) for line in ran.stdout.splitlines()]
 
 
 def same(reference: Path, other: Path) -> bool:
@@ -69,20 +70,6 @@ def test_another_model_s_layer_is_run_on_the_same_inputs(small: str, tmp_path: P
     replay(small + "bad", tmp_path / "d", "blocks.3", tmp_path / "s")
     assert not same(tmp_path / "d", tmp_path / "r")
     assert same(tmp_path / "d", tmp_path / "s")
-
-
-def test_a_bundle_runs_with_torch_alone_and_says_the_same(small: str, tmp_path: Path) -> None:
-    run_here(small + "good", tmp_path / "d")
-    told = replay(small + "bad", tmp_path / "d", "blocks.2", tmp_path / "r", tmp_path / "bundle")
-    assert any("runs with torch alone; it says the same" in str(event) for event in told)
-    names = {path.name for path in (tmp_path / "bundle").iterdir()}
-    assert names == {"repro.py", "layer.pt2", "inputs.pt", "expected.pt", "weights.pt"}
-    rel_l2, largest = repro(tmp_path / "bundle")["output"]
-    ours = {e.name: e.read().astype(np.float64) for e in open_dump(tmp_path / "d").entries}["model.blocks.2-output"]
-    theirs = {e.name: e.read().astype(np.float64) for e in open_dump(tmp_path / "r").entries}["model.blocks.2-output"]
-    assert rel_l2 == pytest.approx(np.linalg.norm(theirs - ours) / np.linalg.norm(ours), rel=1e-4)
-    assert largest == pytest.approx(np.abs(theirs - ours).max(), rel=1e-4)
-    assert rel_l2 > 1e-3
 
 
 def test_a_bundle_does_not_write_over_anything(small: str, tmp_path: Path) -> None:
@@ -243,19 +230,36 @@ def test_a_cache_that_was_not_written_is_said(tiny: Make, tmp_path: Path) -> Non
         replay(source, tmp_path / "d", "model.layers.1", tmp_path / "r", step=1)
 
 
-def test_the_repro_of_a_layer_that_writes_to_its_input_shows_no_error(tmp_path: Path) -> None:
-    source = f"py:{script(tmp_path, ODD)}:writes"
-    run_here(source, tmp_path / "d")
-    told = replay(source, tmp_path / "d", "inner", tmp_path / "r", tmp_path / "bundle")
+def replayed(source: str, dump: Path, layer: str, folder: Path, **more: Any) -> Path:
+    """The bundle of a layer, which was tried and found to say what the layer did."""
+    told = replay(source, dump, layer, folder / "r", folder / "bundle", **more)
     assert any("runs with torch alone; it says the same" in str(event) for event in told)
-    assert repro(tmp_path / "bundle")["output"] == [0, 0]
+    names = {path.name for path in (folder / "bundle").iterdir()}
+    assert names == {"repro.py", "layer.pt2", "inputs.pt", "expected.pt", "weights.pt"}
+    return folder / "bundle"
 
 
-def test_a_repro_needs_no_class_of_what_the_layer_takes_and_gives(tiny: Make, tmp_path: Path) -> None:
-    """A cache goes in, an output of transformers comes out."""
+def test_bundles_run_with_torch_alone_and_say_the_same(small: str, tiny: Make, tmp_path: Path) -> None:
+    """A wrong layer, one that writes to its input, and one that is given a cache and gives a class of transformers."""
     pytest.importorskip("transformers")
-    source = f"hf:{tiny('llama')}"
-    run_here(source, tmp_path / "d", steps=2)
-    told = replay(source, tmp_path / "d", "model.model", tmp_path / "r", tmp_path / "bundle", step=1)
-    assert any("runs with torch alone; it says the same" in str(event) for event in told)
-    assert repro(tmp_path / "bundle")["output_last_hidden_state"][0] < 1e-6
+    for name in ("wrong", "writes", "cached"):
+        (tmp_path / name).mkdir()
+    run_here(small + "good", good := tmp_path / "wrong" / "d")
+    writing = f"py:{script(tmp_path / 'writes', ODD)}:writes"
+    run_here(writing, tmp_path / "writes" / "d")
+    run_here(llama := f"hf:{tiny('llama')}", tmp_path / "cached" / "d", steps=2)
+    wrong, writes, cached = repro(
+        replayed(small + "bad", good, "blocks.2", tmp_path / "wrong"),
+        replayed(writing, tmp_path / "writes" / "d", "inner", tmp_path / "writes"),
+        replayed(llama, tmp_path / "cached" / "d", "model.model", tmp_path / "cached", step=1),
+    )
+    rel_l2, largest = wrong["output"]
+    ours, theirs = (
+        {e.name: e.read().astype(np.float64) for e in open_dump(path).entries}["model.blocks.2-output"]
+        for path in (good, tmp_path / "wrong" / "r")
+    )
+    assert rel_l2 == pytest.approx(np.linalg.norm(theirs - ours) / np.linalg.norm(ours), rel=1e-4)
+    assert largest == pytest.approx(np.abs(theirs - ours).max(), rel=1e-4)
+    assert rel_l2 > 1e-3
+    assert writes["output"] == [0, 0]
+    assert cached["output_last_hidden_state"][0] < 1e-6
