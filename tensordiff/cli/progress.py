@@ -1,4 +1,4 @@
-"""One line on stderr that says how far something is, when a person is watching, and never in the way of data."""
+"""A progress line on stderr: only on a terminal, rewritten in place, and gone before data is printed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tensordiff.util.text_width import cut_middle, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1
-_PATIENCE_S = 0.5  # nothing is shown for work that is over before anyone wonders
+_PATIENCE_S = 0.5  # nothing is shown for work that is over before
 _LONG_S = 1.0
 _BAR, _WIDE = 20, 48
 COMPILING = "compiling for these types, once on a machine"
-"""Why the first pair may take seconds."""
+"""Why the first pair of a comparison may take seconds."""
 
 
 class Line:
@@ -39,18 +39,18 @@ class Line:
 
     @property
     def is_due(self) -> bool:
-        """Whether someone watches, and has not just been told."""
+        """Whether the line is shown, and was not drawn just now."""
         return self.is_shown and time.monotonic() >= self.next_draw
 
     def draw(self, text: str) -> None:
-        """Say this instead of what stood there."""
+        """Replace the text of the line."""
         self.next_draw = time.monotonic() + _EVERY_S
         sys.stderr.write(f"\r{text} (Ctrl-C stops)\x1b[K")
         sys.stderr.flush()
         self.is_drawn = True
 
     def clear(self) -> None:
-        """Wipe the line, so that data can be written."""
+        """Wipe the line, so that data can be printed."""
         if self.is_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -64,20 +64,20 @@ class Progress(Line):
         super().__init__(_PATIENCE_S)
         self.label, self.total, self.done = label, total, 0
         self.before = before
-        """What may keep the first of them waiting."""
+        """Why the first of them may take long; shown while it does."""
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """Count items as they come."""
-        with self._telling_why_it_waits() as it_came:
+        with self._explained_wait() as came:
             for item in items:
-                it_came()
+                came()
                 self.done += 1
                 if self.is_due:
                     self.draw(f"{self.label} {self.done}/{self.total} {_bar(self.done, self.total)}")
                 yield item
 
     @contextmanager
-    def _telling_why_it_waits(self) -> Iterator[Callable[[], None]]:
+    def _explained_wait(self) -> Iterator[Callable[[], None]]:
         timer = Timer(_LONG_S, lambda: self.draw(f"{self.label} 0/{self.total}: {self.before}"))
         timer.daemon = True
         if self.is_shown and self.before:
@@ -89,7 +89,7 @@ class Progress(Line):
 
 
 class Bar(Line):
-    """What a running child does, and for how long already."""
+    """What a child process does, and for how long already."""
 
     def __init__(self, label: str = "") -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Bar(Line):
         self.began = time.monotonic()
 
     def show(self, what: str, done: int, total: int) -> None:
-        """Say what is being done, and how far that is where ``total`` is not 0."""
+        """Show what is being done, and how far that is where ``total`` is not 0."""
         if self.is_due or (self.is_shown and not total):
             seconds = time.monotonic() - self.began
             self.draw(f"{self.label}{_told(what, done, total)} {seconds:.0f} s")

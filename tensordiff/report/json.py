@@ -1,6 +1,7 @@
-"""JSON objects of a comparison and of a binary search, as ``--json`` prints them; ``docs/reports.md`` has their keys.
+"""JSON objects of a comparison and of a binary search, as ``--json`` prints them.
 
-Strict JSON: numbers that are not finite become strings.
+Scripts rely on their keys: keys may be added, and none is renamed. It is strict JSON: numbers that are not finite
+become strings.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def glyph_of(verdict: str) -> str:
 
 
 def label(pair: Pair) -> str:
-    """A pair as people call it: its layer, the port unless it is the output, the call and step unless the first."""
+    """A pair's name: its layer, the port unless it is the output, the call and step unless the first."""
     entry = pair.reference
     port = () if entry.port in ("output", "output_0") else (entry.port,)
     call = () if entry.call == 1 else (f"call {entry.call}",)
@@ -44,7 +44,7 @@ def label(pair: Pair) -> str:
 
 
 def entry_label(entry: Entry) -> str:
-    """An entry as it is called in its dump."""
+    """An entry's name in its dump."""
     return printable(entry.name or _NAMELESS)
 
 
@@ -67,7 +67,7 @@ def format_shape(shape: Sequence[int] | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """How many of something, in the right number."""
+    """A count with its noun: ``1 pair``, ``2 pairs``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -83,7 +83,10 @@ _COMPONENTS = (
 
 @lru_cache(maxsize=1 << 16)
 def component(layer: str) -> str:
-    """Attention, mlp, norm, embedding, head, block, or other; the last part of the name counts first."""
+    """The part of a network that a layer belongs to: attention, mlp, norm, embedding, head, block or other.
+
+    The last part of the name decides, then the whole name.
+    """
     last = layer.rpartition(".")[2]
     for text in (last, layer):
         for name, pattern in _COMPONENTS:
@@ -98,7 +101,7 @@ LOWEST, HIGHEST = -8.0, 0.0
 
 
 def sparkline(profile: Sequence[float], width: int) -> str:
-    """One character a stretch: ``·`` no error, bars by size, ``×`` NaN, ``∞`` infinite."""
+    """A profile as characters: ``·`` no error, bars by size, ``×`` NaN, ``∞`` infinite; one log scale for all rows."""
     return "".join(_bar(value) for value in shrink(profile, width))
 
 

@@ -25,11 +25,13 @@ from tensordiff.util.atomic_write import write_file
 
 WITHOUT, WITH = "without_injection", "with_injection"
 REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
+_MOST = 30  # rows of a list
+Lines = Iterator[str]
 REPORTS = ("mse_plot.png", "layer_verification_report.txt", "report.html", "report.json")
 
 
 def write_scenario(model: ReportModel, folder: Path) -> None:
-    """Write everything but the layers themselves."""
+    """Write the reports of a scenario, and the names of the modules that ran."""
     for side, dump in (("reference", model.session.reference), ("candidate", model.session.candidate)):
         write_file(folder / f"module_names_{side}.txt", module_names(dump), make_folders=True)
     for name in REPORTS:
@@ -37,20 +39,16 @@ def write_scenario(model: ReportModel, folder: Path) -> None:
 
 
 def module_names(dump: Dump) -> str:
-    """The modules of a dump, one a line, as they ran."""
+    """The modules of a dump in execution order, one a line."""
     layers = dict.fromkeys(printable(entry.layer) for entry in dump.entries if not entry.is_input)
     return "".join(f"{layer}\n" for layer in layers)
 
 
-_MOST = 30
-Lines = Iterator[str]
-
-
 class Verification(NamedTuple):
-    """What a verification found."""
+    """The result of ``verify``."""
 
     whole: ReportModel
-    """Both scenarios weighed together; the first one alone where there is no other."""
+    """Judged by both scenarios; by the first alone where there is no other."""
     without: ReportModel
     injected: ReportModel | None
     left_out: str
@@ -61,7 +59,10 @@ class Verification(NamedTuple):
 
 def verify_summary(found: Verification) -> str:
     """``summary.md``."""
-    sections = (_head(found), _scenarios(found), _blame(found), _meaning(found), _next(found))
+    sections = (
+        _head(found), _scenarios(found), _blame(found),
+        _bullets("What it means", _meaning(found)), _bullets("What to try next", _next_steps(found)),
+    )  # fmt: skip
     return "\n".join(chain.from_iterable(sections)) + "\n"
 
 
@@ -121,14 +122,14 @@ def _row(row: Row) -> tuple[str, ...]:
     return code(label(row.pair)), diff, injected, prose(row.verdict.why)
 
 
+def _bullets(title: str, sentences: Lines) -> Lines:
+    yield ""
+    yield f"## {title}"
+    yield ""
+    yield from (f"- {sentence}" for sentence in sentences)
+
+
 def _meaning(found: Verification) -> Lines:
-    yield ""
-    yield "## What it means"
-    yield ""
-    yield from (f"- {sentence}" for sentence in _means(found))
-
-
-def _means(found: Verification) -> Lines:
     whole = found.whole
     if whole.verdict == "unknown":
         yield "Nobody can tell whether the two agree: look at what could not be compared before any number is believed."
@@ -153,14 +154,7 @@ def _weighed(whole: ReportModel) -> Lines:
     yield "Weights, caches, masks and positions that were not injected count as part of a layer here."
 
 
-def _next(found: Verification) -> Lines:
-    yield ""
-    yield "## What to try next"
-    yield ""
-    yield from (f"- {sentence}" for sentence in _tries(found))
-
-
-def _tries(found: Verification) -> Lines:
+def _next_steps(found: Verification) -> Lines:
     whole = found.whole
     both = " ".join(shlex.quote(side.path) for side in (whole.reference, whole.candidate))
     if not found.has_layers:
