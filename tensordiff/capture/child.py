@@ -40,19 +40,19 @@ class Child:
     """A process that runs sources of one kind."""
 
     def __init__(self, job: Job, *, stays: bool = False) -> None:
-        """Start what can answer a job; it is not given the job yet."""
+        """Start a process that can run a job; the job itself is sent later."""
         self.job, self.stays = job, stays
         self.jobs = 0
-        """How many it was given."""
+        """How many it was sent."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
-        self._shelf = Path(tempfile.mkdtemp(prefix="tensordiff-"))
+        self._package_folder = Path(tempfile.mkdtemp(prefix="tensordiff-"))
         told, tell = os.pipe()
         try:
             self._process = self._start(tell)
         except BaseException:
             os.close(told)
             self._log.close()
-            self._forget()
+            self._remove_folder()
             raise
         finally:
             os.close(tell)
@@ -74,18 +74,18 @@ class Child:
         return self._process.wait()
 
     def send(self, job: Job) -> None:
-        """Give it a job. A child that is gone already will be found so when it is listened to."""
+        """Send it a job. If the child is gone already, its events end at once."""
         self.jobs += 1
         _send(self._process.stdin, job.encode())
 
     def events(self) -> Iterator[Event]:
-        """What it says, until it ends."""
-        with suppress(ValueError, OSError):  # closed under our hands, from another thread
+        """Its events, until it ends."""
+        with suppress(ValueError, OSError):  # another thread may close it
             for line in self._told:
                 yield decode(line)
 
     def end(self, grace_s: float, *, asks: bool = False) -> None:
-        """Leave no process behind; first let it leave by itself for a moment, asking it to if so wished."""
+        """End the child and its group once it had ``grace_s`` to end by itself; ``asks`` sends SIGTERM first."""
         process = self._process
         if asks:
             _signal(process.pid, signal.SIGTERM)
@@ -96,16 +96,16 @@ class Child:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-        self._forget()
+        self._remove_folder()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._log.close()
         self._told.close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether its files are let go of."""
+        """Whether its files are closed."""
         return self._log.closed
 
     @property
@@ -120,7 +120,7 @@ class Child:
     def _start(self, tell: int) -> subprocess.Popen[bytes]:
         python = self.job.settings.python or sys.executable
         # A link to the package alone: its neighbours must not hide those of another interpreter.
-        (self._shelf / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
+        (self._package_folder / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
         command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(tell)]
         try:
             return subprocess.Popen(  # noqa: S603 - the interpreter the user named
@@ -135,13 +135,13 @@ class Child:
             ) from error
 
     def _environment(self) -> dict[str, str]:
-        paths = (str(self._shelf), os.environ.get("PYTHONPATH", ""))
+        paths = (str(self._package_folder), os.environ.get("PYTHONPATH", ""))
         path = os.pathsep.join(filter(None, paths))
         # What lies in the current folder must not be imported instead of a framework.
         return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
-    def _forget(self) -> None:
-        shutil.rmtree(self._shelf, ignore_errors=True)
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._package_folder, ignore_errors=True)
 
 
 def _send(pipe: IO[bytes] | None, line: str) -> None:
@@ -157,7 +157,7 @@ def _signal(group: int, number: signal.Signals) -> None:
 
 
 JOB_SETTINGS = (*INPUT_SETTINGS, "layers", "leaves", "no_inputs", "max_bytes", "ops", "inject", "force")
-"""The settings that each job has for itself; by all others a source is loaded."""
+"""Settings that may differ between the jobs of one child; all others decide on what is loaded."""
 
 
 class ReusableChild:
@@ -177,17 +177,17 @@ class ReusableChild:
         self.close()
 
     def take(self, job: Job) -> Child:
-        """The child that waits, if it is one for this job; else a new one, and that one is ended."""
+        """The waiting child where it can run this job; otherwise it is ended, and a new one is started."""
         with self._lock:
             child, self._waiting = self._waiting, None
         if child is not None:
-            if child.is_alive and _loaded(child.job) == _loaded(job):
+            if child.is_alive and _load_settings(child.job) == _load_settings(job):
                 return child
             _dismiss(child)
         return Child(job, stays=ENGINES[job.source.kind].is_reusable)
 
     def leave(self, child: Child) -> bool:
-        """Keep a child whose job is done; whether it is kept, and not for the caller to end."""
+        """Keep a child whose job is done. False where it is not kept: then the caller must end it."""
         with self._lock:
             if self._is_closed or self._waiting is not None or not child.stays:
                 return False
@@ -195,7 +195,7 @@ class ReusableChild:
             return True
 
     def close(self) -> None:
-        """End the child that waits; from now on none is kept."""
+        """End the waiting child; from now on none is kept."""
         with self._lock:
             child, self._waiting, self._is_closed = self._waiting, None, True
         if child is not None:
@@ -207,8 +207,8 @@ def _dismiss(child: Child) -> None:
     child.close()
 
 
-def _loaded(job: Job) -> Job:
-    """What decides on what is loaded, as a job."""
+def _load_settings(job: Job) -> Job:
+    """A job reduced to the settings that decide on what is loaded."""
     usual = Settings()
     settings = replace(job.settings, **{name: getattr(usual, name) for name in JOB_SETTINGS})
     return Job(job.source, settings, "")

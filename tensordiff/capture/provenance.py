@@ -16,7 +16,7 @@ from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError
 
 INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
-"""The settings that say what a model is asked."""
+"""The settings that give a model its input."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Provenance:
 
 
 def input_settings(dump: Dump) -> Settings:
-    """The question and nothing else that a dump's run was asked: how another side computes is its own."""
+    """The input of a dump's run, as settings; how it computed is left out."""
     made = provenance_of(dump)
     asked = {name: getattr(made.settings, name) for name in INPUT_SETTINGS} if made is not None else {}
     if any(value is not None for name, value in asked.items() if name != "steps"):
@@ -40,7 +40,7 @@ def input_settings(dump: Dump) -> Settings:
 
 
 def provenance_of(dump: Dump) -> Provenance | None:
-    """What made a dump; None where it does not say, or where that cannot be found any more."""
+    """What made a dump; None where it does not say, or where the source's file no longer exists."""
     text, settings = dump.facts.get("source"), dump.facts.get("settings")
     if not isinstance(text, str) or not isinstance(settings, dict):
         return None

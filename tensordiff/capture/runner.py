@@ -39,9 +39,9 @@ class Run:
         self.job = job
         self.is_cancelled = False
         self._standby = standby
-        self._is_heard = self._is_over = self._is_left = False
+        self._is_iterated = self._is_over = self._is_left = False
         self._kept_log, self._phase = "", "starting"
-        self._lock = Lock()  # a run is cancelled from another thread than it is listened to in
+        self._lock = Lock()  # a run may be cancelled from another thread than the one that iterates
         self._child = self._begin()
 
     def __enter__(self) -> Self:
@@ -50,15 +50,15 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_heard = False
+        self._is_iterated = False
         self.cancel()
 
     def __iter__(self) -> Iterator[Event]:
-        self._is_heard = True
+        self._is_iterated = True
         try:
             yield from self._until_end()
         finally:
-            self._is_heard = False
+            self._is_iterated = False
             self.cancel()
 
     def _until_end(self) -> Iterator[Event]:
@@ -83,7 +83,7 @@ class Run:
             yield self._died()
 
     def _anew(self, why: str) -> Iterator[Event]:
-        """What an earlier run left will not do: go on with a new child, unless there is nobody left to want it."""
+        """Go on with a new child, because the one an earlier run left cannot be used; unless the run was cancelled."""
         yield Note(f"{why}; a new process is started")
         with self._lock:
             self._child.end(_GRACE_S)
@@ -93,28 +93,28 @@ class Run:
         yield from self._until_end()
 
     def result(self) -> Done:
-        """Run to the end, listening to nothing; raises ``CaptureError`` where it failed."""
+        """Run to the end and ignore the other events; raises ``CaptureError`` where it failed."""
         for event in self:
             if isinstance(event, Done):
                 return event
             if isinstance(event, Failed):
                 raise CaptureError(event.sentence)
-        raise CaptureError(f"{printable(self.job.source)}: was listened to already")
+        raise CaptureError(f"{printable(self.job.source)}: was iterated already")
 
     def cancel(self) -> None:
-        """End the child and all that it started, now. From any thread; does nothing where the run is over."""
+        """End the child and everything it started; from any thread. Does nothing where the run is over."""
         with self._lock:
             if self._is_left:
                 return
             if not self._is_over:
                 self.is_cancelled = True
             self._child.end(_CANCEL_S, asks=self.is_cancelled)
-            if not self._is_heard:  # else whoever listens has the pipe in hand, and lets go of it
+            if not self._is_iterated:  # the iterating thread is reading the pipe, and closes it itself
                 self._keep_log()
                 self._child.close()
 
     def log(self) -> str:
-        """What the child printed so far, of this run."""
+        """What the child printed in this run so far."""
         return self._kept_log if self._is_left or self._child.is_closed else self._child.log(self._since)
 
     @property
@@ -129,7 +129,7 @@ class Run:
         return child
 
     def _end(self, event: Done | Failed | None) -> None:
-        """Leave the child to the next run, where it can be used; else leave no process behind."""
+        """Leave the child for the next run where it can be used; otherwise end it."""
         with self._lock:
             if isinstance(event, Done) and not self.is_cancelled and self._standby is not None:
                 self._keep_log()
@@ -139,7 +139,7 @@ class Run:
                 self._child.end(self._grace_s(event), asks=self.is_cancelled)
 
     def _grace_s(self, event: Done | Failed | None) -> float:
-        """A child that stays does not leave by itself, and has nothing left to do once its last word is said."""
+        """How long the child may take to end. A reusable one does not end by itself, and has nothing to finish."""
         if self.is_cancelled:
             return _CANCEL_S
         return 0.0 if self._child.stays and event is not None else _GRACE_S
@@ -149,7 +149,7 @@ class Run:
             self._kept_log = self.log()[-_LOG_KEPT:]
 
     def _died(self) -> Failed:
-        """How a child ended that said nothing of it."""
+        """The event for a child that ended without a last event."""
         source, status = printable(self.job.source), self._child.status
         path = dump_at(self.job.output)
         left = f"; what was captured so far lies in {printable(path)}" if path else ""
@@ -167,7 +167,7 @@ class Run:
 
 
 def dump_at(folder: str) -> str | None:
-    """The folder, if a dump lies in it, finished or not."""
+    """The folder, if there is a dump in it, finished or not."""
     return folder if any((Path(folder) / name).exists() for name in (MANIFEST, JOURNAL)) else None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tensordiff.errors import AlignError, CaptureError, printable
 
 PROMPT = "The meaning of life is not a single enumerator"
-"""What a model that reads text is asked where nobody says, the same for every framework."""
+"""The prompt of models that read text where none is given, the same for every engine."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for, beside the source. None is the source's own choice."""
+    """The options of a run. None leaves the choice to the source."""
 
     prompt: str | None = None
     prompt_file: str | None = None
@@ -81,7 +81,7 @@ class Settings:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON, without what goes without saying."""
+        """As JSON, without the defaults."""
         plain = dataclasses.asdict(self)
         usual = dataclasses.asdict(Settings())
         return {key: _plain(value) for key, value in plain.items() if value != usual[key]}
@@ -91,7 +91,7 @@ class Settings:
         """What ``to_json`` gave, read back."""
         known = {field.name for field in dataclasses.fields(cls)}
         if strange := sorted(set(found) - known):
-            raise CaptureError(f"settings that nobody knows: {printable(', '.join(strange))}; try a newer tensordiff")
+            raise CaptureError(f"unknown settings: {printable(', '.join(strange))}; try a newer tensordiff")
         values = dict(found)
         if (ids := values.get("input_ids")) is not None:
             values["input_ids"] = tuple(ids)
@@ -101,7 +101,7 @@ class Settings:
 
 
 def check_expression(what: str, expression: str) -> None:
-    """Refuse an expression that is none, before anything is loaded."""
+    """Refuse an invalid regular expression before anything is loaded."""
     from tensordiff.align.rules.rule import check_regex  # aligning is much to import for a child that starts
 
     try:
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def prompt_text(settings: Settings) -> str | None:
-    """What the model is asked, from the option or from the file; None where nothing was said."""
+    """The prompt, from the option or from the file; None where none was given."""
     if settings.prompt is not None and settings.prompt_file is not None:
         raise CaptureError("--prompt and --prompt-file: give one of them")
     if settings.prompt_file is None:

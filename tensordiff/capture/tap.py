@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class TapListener(Protocol):
-    """What listens while a capture runs."""
+    """A capture that takes tapped values."""
 
     def tap(self, name: str, value: Any) -> None:
         """Take one named value."""

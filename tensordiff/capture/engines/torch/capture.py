@@ -33,7 +33,7 @@ FRAMEWORK = "torch"
 
 
 def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
-    """What is known when it ran."""
+    """The facts of a run, once it ran."""
     return {
         "versions": run_facts.versions(),
         "device": str(first_device(model)),
