@@ -21,16 +21,18 @@ from typing import NamedTuple, TypeVar
 from tensordiff.align.by_value import (
     Fingerprint,
     FingerprintIndex,
+    Fusions,
     Match,
+    Parts,
     by_layer,
     common_tolerance,
+    fill,
     fingerprint,
     layouts,
     rel_l2,
 )
 from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name
-from tensordiff.align.fusions import Fusions, Parts, fill
 from tensordiff.align.index import Index
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment

@@ -163,10 +163,10 @@ class DumpWriter:
         try:
             self._write_lines(records)
         finally:
-            told = self._lines - before
-            self._records += records[:told]
-            self._keys += [pending.key for pending in whole[:told]]
-            self._bytes += sum(pending.end - pending.begin for pending in whole[:told])
+            logged = self._lines - before
+            self._records += records[:logged]
+            self._keys += [pending.key for pending in whole[:logged]]
+            self._bytes += sum(pending.end - pending.begin for pending in whole[:logged])
 
     def _abandon_rest(self, shard: Shard) -> None:
         """Keep what is complete and cut off the rest. Cut before writing the journal: on a full disk it makes room."""
@@ -297,12 +297,12 @@ class DumpWriter:
             raise
 
     def _reason(self, error: OSError) -> str:
-        said = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
         if error.errno not in _FULL:
-            return f"cannot be written ({said}); check the path and its permissions"
+            return f"cannot be written ({reason}); check the path and its permissions"
         count, nbytes = len(self._records), self._bytes
         return (
-            f"there is no room left ({said}) after {count:,} tensors, {nbytes:,} bytes; the dump can be "
+            f"there is no room left ({reason}) after {count:,} tensors, {nbytes:,} bytes; the dump can be "
             "opened up to there and is flagged as interrupted; free some space, or write elsewhere"
         )
 

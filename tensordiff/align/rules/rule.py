@@ -90,29 +90,6 @@ class RuleSet:
                     counts[k] += entries
         return tuple(counts)
 
-    def with_rule(self, rule: Rule, at: int = 0) -> RuleSet:
-        """These rules and one more, tried first unless ``at`` says otherwise."""
-        return RuleSet((*self.rules[:at], rule, *self.rules[at:]))
-
-    def without(self, k: int) -> RuleSet:
-        """These rules without one."""
-        self._check_index(k)
-        return RuleSet((*self.rules[:k], *self.rules[k + 1 :]))
-
-    def moved(self, k: int, to: int) -> RuleSet:
-        """These rules with one moved to another position."""
-        self._check_index(to)
-        return self.without(k).with_rule(self.rules[k], to)
-
-    def toggled(self, k: int) -> RuleSet:
-        """These rules with one switched off, or on again."""
-        self._check_index(k)
-        return RuleSet((*self.rules[:k], replace(self.rules[k], on=not self.rules[k].on), *self.rules[k + 1 :]))
-
-    def _check_index(self, k: int) -> None:
-        if not 0 <= k < len(self.rules):
-            raise IndexError(f"there is no rule {k}; there are {len(self.rules)}")
-
     @cached_property
     def _rewriters(self) -> dict[Side, Callable[[str, str | None], str]]:
         both = [tuple(rule for rule in self.rules if rule.is_for(side)) for side in get_args(Side)]
