@@ -51,7 +51,7 @@ class RulesPanel(Vertical):
         & > SuggestionList { height: 1fr; min-height: 2; }
         & > #orphan-filter { display: none; }
         & > #orphan-filter.-shown { display: block; }
-        & > #about { height: 4; border-top: solid $panel; padding: 0 1; color: $text-muted; }
+        & > #line-about { height: 4; border-top: solid $panel; padding: 0 1; color: $text-muted; }
     }
     """
 
@@ -98,7 +98,7 @@ class RulesPanel(Vertical):
         yield OrphanList(id="orphans")
         yield Static("", id="suggestions-heading", classes="heading", markup=False)
         yield SuggestionList(id="suggestions")
-        yield Static("", id="about", markup=False)
+        yield Static("", id="line-about", markup=False)
 
     def on_mount(self) -> None:
         """Show what there is; what each rule does is counted in a thread."""
@@ -170,7 +170,7 @@ class RulesPanel(Vertical):
 
     def show_about(self, text: str) -> None:
         """Say something on what is under the cursor, in a few lines."""
-        self.query_one("#about", Static).update(Text(text), layout=False)
+        self.query_one("#line-about", Static).update(Text(text), layout=False)
 
     def on_descendant_focus(self) -> None:
         """Speak of what is under the cursor of the list that has the keys now."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, RadioButton, RadioSet
+from textual.widgets import Input, RadioButton, RadioSet, Static
 
 from tensordiff.align.rules.file import read_rules_file
 from tensordiff.align.rules.rule import Rule
@@ -144,6 +144,15 @@ async def test_the_rules_panel_realigns_and_the_cursor_stays() -> None:
         assert len(run.table.listing) == before == run.table.listing.measured
         await run.press("escape")
         assert run.table.has_focus
+
+
+async def test_the_panel_and_the_table_each_say_what_is_under_their_cursor() -> None:
+    async with running(samples(), (160, 48)) as run:
+        run.screen.action_culprit(1)
+        await run.press("m")
+        panel = run.screen.query_one(RulesPanel).query_one("#line-about", Static)
+        assert panel.size.height == 3 and "preset hf" in str(panel.render())
+        assert "diverges" in str(run.screen.pane.query_one("#about", Static).render())
 
 
 RULE = Rule("candidate", r"\bup_proj$", "renamed")

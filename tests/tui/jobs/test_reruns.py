@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,14 +146,23 @@ async def test_the_second_run_finds_the_source_loaded(dumps: Request) -> None:
     assert children() == []
 
 
-async def test_operations_open_as_a_comparison_of_their_own(dumps: Request) -> None:
-    async with running(dumps, (140, 40)) as run:
+async def test_operations_open_as_a_comparison_of_their_own(dumps: Request, tmp_path: Path) -> None:
+    tolerances, rule = tmp_path / "tolerances.toml", Rule("candidate", "nothing like it", "x")
+    tolerances.write_text('[[tolerance]]\nmatch = "nowhere"\nrel_l2 = 0.1\n')
+    async with running(replace(dumps, tolerances=tolerances), (140, 40)) as run:
         first = run.screen
+        first.owner.edit_rules(first.owner.book.added(rule))
+        first.judge_by(1e-4)
+        await run.settle()
         run.table.reveal(run.table.listing.labels.index("scale"))
         await run.press("o")
         await run.until(lambda: run.screen is not first and run.owner.outcome is not None)
         await run.settle()
         assert any("mul" in name for name in run.names)
+        session = run.owner.session
+        assert session is not None and session.rules.rules == (rule,)
+        limits = session.engine.limits
+        assert limits.threshold == 1e-4 and [table.match for table in limits.rules] == ["nowhere"]
         await run.press("q")
         assert run.screen is first
 

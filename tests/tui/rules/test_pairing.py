@@ -139,7 +139,7 @@ async def test_suggestions_come_when_somebody_comes_and_are_accepted_one_by_one(
         app.panel.suggestions.focus()
         await settled(app, pilot)
         assert said(app, "#suggestions-heading") == "suggestions: 4 by value"
-        assert "values agree to" in said(app, "#about") and "nothing else fits" in said(app, "#about")
+        assert "values agree to" in said(app, "#line-about") and "nothing else fits" in said(app, "#line-about")
         await pilot.press("a")
         await settled(app, pilot)
         assert app.panel.book.rules.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
@@ -205,7 +205,7 @@ async def test_orphans_are_filtered_and_say_why(session: Session) -> None:
         assert [one.side for one in app.panel.orphans.items] == ["candidate"] * 4
         await pilot.press("enter")
         assert app.panel.orphans.has_focus and f"4 of {whole}" in said(app, "#orphans-heading")
-        assert "on the other side" in said(app, "#about")
+        assert "on the other side" in said(app, "#line-about")
         await pilot.press("slash", "home", "exclamation_mark")
         assert len(app.panel.orphans.items) == whole - 4
         await pilot.press("escape")
