@@ -64,7 +64,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(call: Call, tmp_path: Pat
         (("capture", "py:x.py:f", "-o", "x", "--config", "a"), "is not KEY=VALUE"),
         (("capture", "py:x.py:f", "-o", "x", "--max-bytes", "lots"), "is not a size"),
         (("capture", "py:x.py:f", "-o", "x", "--num-hidden-layers", "0"), "neither a number of layers nor all"),
-        (("capture", "py:x.py:f", "-o", "x", "--inject-at", "leaves"), "are about --inject PATH"),
+        (("capture", "py:x.py:f", "-o", "x", "--inject-at", "leaves"), "are about --inject DUMP"),
         (("capture", "onnx:m.onnx", "-o", "x"), "onnxruntime"),
         (("replay", str(SAMPLES / "reference"), "x"), "does not say which source made it"),
         (("bisect", str(SAMPLES / "reference"), str(SAMPLES / "candidate"), "--rerun"), "does not say which source"),
