@@ -1,8 +1,7 @@
-"""Small questions in the middle of the screen. Each returns its answer, or None when it is left.
+"""Questions in the middle of the screen. Each returns its answer, or None when it is left.
 
-What the larger forms have in common: fields, what is wrong with them, what they would do, buttons.
-
-What was typed is tried once typing pauses. Small questions are in ``dialogs``.
+A ``Dialog`` is a small question: a line of text, a choice, a layer. A ``Form`` is larger: it has several fields, and
+once typing pauses it tries what was typed and says what is wrong with it or what it would do.
 """
 
 from __future__ import annotations

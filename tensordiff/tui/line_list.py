@@ -1,9 +1,7 @@
-"""What every list that is drawn line by line has in common: the wheel, and the style of a plain line.
+"""Lists drawn line by line: of ten items or a hundred thousand, only those on the screen are formatted.
 
-A list drawn line by line: ten orphans or a hundred thousand, it formats only what is on the screen.
-
-What an item looks like is the subclass's (``spans``); what is to be done with one is the panel's. Text is
-drawn as it is and reaches no parser of markup.
+``LineView`` is any such widget; ``LineList`` has items, one a line, and a cursor. A subclass says what an item looks
+like (``spans``), and its parent does what is asked for with one (``Asked``). Text is never read as markup.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Pairs of dumps that were opened lately, kept in the user's state folder.
+"""The start screen: pairs that were compared lately, dumps to pick, the samples, a capture.
 
-A convenience: where the file cannot be read or written there are no recent pairs, and nothing else fails.
-
-The start screen: pairs that were compared lately, dumps to pick, the samples, a capture.
+Recent pairs are kept in the user's state folder. That is a convenience: where the file cannot be read or written there
+are no recent pairs, and nothing else fails.
 """
 
 from __future__ import annotations

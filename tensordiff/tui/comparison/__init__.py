@@ -1,1 +1,1 @@
-"""comparison."""
+"""The main screen: two dumps side by side, and the session behind it."""

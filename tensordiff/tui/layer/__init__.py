@@ -1,1 +1,1 @@
-"""layer."""
+"""The screen of one layer, and its views."""

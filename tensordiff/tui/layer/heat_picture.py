@@ -1,11 +1,8 @@
-"""Which part of a plane a heatmap shows, how finely, and where its cursor stands: state without a screen.
+"""A heatmap as lines of characters, and which part of the plane it shows. No widget in here.
 
-At zoom 0 the whole plane is in view, each axis in as many elements a cell as it takes; every step in halves them.
-Every change gives a new view, in which the cursor is in sight.
-
-A heatmap as lines of characters: cells in colour, two in a character, or in shades, one in a character.
-
-State is not kept here: what is drawn is a ``Picture``, and where the cursor stands is told.
+A ``View`` says how finely each axis is shown and where the cursor stands. At zoom 0 the whole plane is in view; every
+step in halves the elements of a cell. Every change gives a new view, in which the cursor is in sight. Cells are drawn
+in colour, two in a character, or in shades, one in a character.
 """
 
 from __future__ import annotations

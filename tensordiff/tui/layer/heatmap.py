@@ -19,6 +19,7 @@ from tensordiff.tui.layer.heat_picture import GUTTER, Picture, View, coloured, l
 from tensordiff.tui.layer.pane import Line, Pane
 from tensordiff.tui.layer.scale import Ramp, Scale, scale_of
 from tensordiff.tui.layer.subject import Subject
+from tensordiff.tui.threads import in_thread
 
 _AROUND = 5
 
@@ -180,10 +181,7 @@ class HeatmapPane(Pane[Heat]):
         if self.answer is not None and self.subject is not None:
             answer, subject = self.answer, self.subject
             block = self._block(answer)
-            self.run_worker(
-                lambda: self._find(answer.chosen.form, subject, block), thread=True, exclusive=True,
-                group="worst-of-cell", exit_on_error=False,
-            )  # fmt: skip
+            in_thread(self, "worst-of-cell", lambda: self._find(answer.chosen.form, subject, block))
 
     def _find(self, form: NamedShape, subject: Subject, block: Block) -> None:
         ref, cand = (side.reshape(form.shape) for side in subject.sides)

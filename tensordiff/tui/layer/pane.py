@@ -1,10 +1,8 @@
 """A view of one layer: it asks a question about its subject in a thread, and draws the answer line by line.
 
-Every tab of the layer screen is a ``Pane``. A question is all that an answer depends on; when either the subject or
-the question has changed meanwhile, the answer is dropped. Where there is nothing to show, a sentence is shown.
-Lines are plain pieces of text with a style by name, so no name from outside is ever read as markup.
-
-A view that is a list of lines with a cursor: under a heading that stays, and scrolled to what is pointed at.
+Every tab of the layer screen is a ``Pane``; one that is a list of lines with a cursor is a ``ListPane``. A question is
+all that an answer depends on; where the subject or the question has changed meanwhile, the answer is dropped. Where
+there is nothing to show, a sentence is shown. Lines are pieces of text with a style by name, never markup.
 """
 
 from __future__ import annotations
@@ -24,10 +22,11 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.worker import Worker, WorkerState, get_current_worker
+from textual.worker import get_current_worker
 
 from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.layer.subject import Subject
+from tensordiff.tui.threads import ThreadFailed, in_thread
 
 A = TypeVar("A")
 Piece = tuple[str, str | Style]
@@ -133,8 +132,7 @@ class Pane(Widget, Generic[A], can_focus=True):
             return
         self.asked = self.subject, self.question()
         self.is_whole = False
-        work = partial(self._work, *self.asked)
-        self.run_worker(work, thread=True, exclusive=True, group=f"pane-{self.id}", exit_on_error=False)
+        in_thread(self, f"pane-{self.id}", partial(self._work, *self.asked))
 
     def _work(self, subject: Subject, question: Hashable) -> None:
         worker, shown, answer = get_current_worker(), monotonic(), None
@@ -160,12 +158,12 @@ class Pane(Widget, Generic[A], can_focus=True):
     def take(self) -> None:
         """An answer has come."""
 
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+    def on_thread_failed(self, event: ThreadFailed) -> None:
         """A bug of ours is said too, and does not end the program."""
-        if event.state is WorkerState.ERROR:
-            self.answer, self.sentence = None, f"this view failed: {event.worker.error!r}; the others still work"
-            self.notify(printable(self.sentence), severity="error", markup=False)
-            self.repaint()
+        event.stop()
+        self.answer, self.sentence = None, f"this view failed: {event.error!r}; the others still work"
+        self.notify(printable(self.sentence), severity="error", markup=False)
+        self.repaint()
 
     # --- drawing ---------------------------------------------------------------------------------
 

@@ -1,7 +1,4 @@
-"""A scale for errors: from decades, or from nothing, to a share of the height, and the labels beside it.
-
-From nothing to the worst in colours of the theme in use: the one place where the heatmap gets colours from.
-"""
+"""Scales for errors: heights with labels beside them, on a log or a linear scale, and colours of the theme in use."""
 
 from __future__ import annotations
 

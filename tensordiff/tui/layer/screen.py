@@ -1,7 +1,7 @@
 """One layer from all sides: facts at the top, seven views below, and the way to the layers around it.
 
-The screen says which row is looked at and which view is shown, and hands keys to that view. What a view computes,
-it computes itself, in a thread. Rerunning, operations and reports are the shell's: they are asked for (``Asked``).
+The screen knows which row is looked at and which view is shown, and hands keys to that view, which computes in a
+thread. Reruns, operations and reports are asked of the comparison (``Asked``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tensordiff.tui.layer.typing import LayerTyping
 from tensordiff.tui.layer.values import ValuesPane
 from tensordiff.tui.layer.worst import WorstPane
 from tensordiff.tui.prompt import Prompt
+from tensordiff.tui.threads import in_thread
 
 RowAction = Literal["inject", "ops", "export"]
 VIEWS: dict[str, type[Pane[Any]]] = {
@@ -94,7 +95,7 @@ class LayerScreen(LayerTyping):
     def on_mount(self) -> None:
         """Show the row, and find the culprits beside where nobody did."""
         if not self._knows_faults:
-            self.run_worker(self._find_faults, thread=True, group="faults", exit_on_error=False)
+            in_thread(self, "faults", self._find_faults)
         self.query_one(ValuesPane).takes_key = self.takes_key
         self._look()
         self.pane.focus()
@@ -207,7 +208,7 @@ class LayerScreen(LayerTyping):
 
     def action_parent(self) -> None:
         """The module around this one; known once the views have looked around."""
-        self.run_worker(self._find_parent, thread=True, exclusive=True, group="parent", exit_on_error=False)
+        in_thread(self, "parent", self._find_parent)
 
     def _find_parent(self) -> None:
         found = Subject(self.session, self.rows, self.at).around.parent

@@ -1,1 +1,1 @@
-"""rules."""
+"""The rules panel, and the dialogs that edit rules and maps."""

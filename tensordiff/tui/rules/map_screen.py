@@ -1,9 +1,7 @@
-"""Completing the word under the cursor of an expression: names of a side's entries, then functions.
+"""Pairing by pointing: two expressions, what they come to, and how far apart they are, before the map is accepted.
 
-Pairing by pointing: two expressions, what they come to, and how far apart they are, before it is accepted.
-
-The screen is given a session and what was picked, and returns a map or None. Headers and values are read in
-a thread, the named layer first; typing anew ends what is under way.
+The screen is given a session and what was picked, and returns a map or None. Names and functions are completed while
+typing. Headers and values are read in a thread, the named layer first; typing anew ends what is under way.
 """
 
 from __future__ import annotations
@@ -11,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from itertools import islice
 from typing import ClassVar, Literal
 
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -33,6 +32,7 @@ from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Form
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.rules.map_trial import SideError, Trial, names_of, shown, trials
+from tensordiff.tui.threads import in_thread
 
 _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*|[\w.\[\]/:+{}-]+)$""")
 
@@ -138,10 +138,9 @@ class MapScreen(Form[MapRule]):
         """Begin where something is missing."""
         empty = next((side for side, text in zip(_SIDES, self.texts, strict=True) if not text), "reference")
         self.query_one(f"#{empty}", Input).focus()
-        self._list_names()
+        in_thread(self, "names", self._list_names)
         self.attempt()
 
-    @work(thread=True, group="names", exit_on_error=False)
     def _list_names(self) -> None:
         ours, theirs = (tuple(names_of(self.session, side)) for side in _SIDES)
         self.post_message(self.Named((ours, theirs)))
@@ -178,11 +177,10 @@ class MapScreen(Form[MapRule]):
         self.query(".wrong").remove_class("-shown")
         if all(texts):
             self.query_one("#found", Static).update("…")
-            self._run(*texts)
+            in_thread(self, "trial", partial(self._run, *texts))
         else:
             self.query_one("#found", Static).update("Name what is the same on both sides; → completes a name.")
 
-    @work(thread=True, exclusive=True, group="trial", exit_on_error=False)
     def _run(self, reference: str, candidate: str) -> None:
         worker, last = get_current_worker(), None
         try:

@@ -1,8 +1,7 @@
-"""A map tried before it is accepted: which entries it takes, what shape they come to, how far apart they are.
+"""Trying a map before it is accepted: which entries it takes, what shape they come to, how far apart they are.
 
-No widget is touched here: a screen runs ``trials`` in a thread and shows each that comes.
-
-What a trial of a map looks like: shapes before and after, how far apart, what it takes from others.
+``trials`` measures, in a thread of the map screen; ``shown`` says a trial in lines: shapes, errors, and which pairs it
+would take entries from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What another alignment of the same dumps changes: pairs gained, pairs lost, by name.
-
-What an edit would do, before it is made: names that would change, pairs gained and lost.
+"""What an edit of the rules would do, before it is made: names that would change, pairs gained and lost.
 
 No widget is touched here: the rule editor runs ``preview`` in a thread.
 """

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, cast
 
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -27,6 +28,7 @@ from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.dialogs import Form
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.rules.preview import Preview, shown
+from tensordiff.tui.threads import in_thread
 
 RuleOrView = Rule | ViewRule
 _SIDES = (("both sides", "both"), ("reference", "reference"), ("candidate", "candidate"))
@@ -128,7 +130,7 @@ class RuleEditor(Form[RuleOrView]):
             return
         self.query_one("#wrong", Static).remove_class("-shown")
         self.query_one("#changes", Static).update("…")
-        self._look(made)
+        in_thread(self, "preview", partial(self._look, made))
 
     def _say_wrong(self, sentence: Text) -> None:
         wrong = self.query_one("#wrong", Static)
@@ -136,7 +138,6 @@ class RuleEditor(Form[RuleOrView]):
         wrong.add_class("-shown")
         self.query_one("#changes", Static).update("")
 
-    @work(thread=True, exclusive=True, group="preview", description="preview", exit_on_error=False)
     def _look(self, made: RuleOrView) -> None:
         worker = get_current_worker()
         try:

@@ -1,1 +1,1 @@
-"""table."""
+"""The table of layers, its summary, filter and plot."""

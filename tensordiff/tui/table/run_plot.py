@@ -1,10 +1,8 @@
-"""The run as a picture: error over execution order, on a log scale. No widget in here.
+"""The plot of a run, at the foot of the table: error over execution order, on a log scale.
 
-The one place that imports plotext, which raises on NaN and infinities and keeps its state in a module: ``draw``
-takes finite numbers only, and one thread at a time. A component is told by its marker as well as by its colour,
-since there may be no colour.
-
-The run as a picture, at the foot of the table: shown here, drawn by ``picture`` in a thread.
+``picture`` says what is to be drawn, ``painted`` draws it as text in a thread, and ``Plot`` shows that. This is the
+one module that imports plotext, which raises on NaN and infinities and keeps its state in a module: it is given finite
+numbers only, by one thread at a time. A component has a marker as well as a colour, since there may be no colour.
 """
 
 from __future__ import annotations
