@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -182,7 +184,13 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Reu
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
     packages.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    assert_the_same(source + "lively", tmp_path, standby, [Settings(python=str(other / "bin" / "python"))] * 2)
+    assert_the_same(
+        source + "lively",
+        tmp_path,
+        standby,
+        [Settings(python=str(other / "bin" / "python"))] * 2,
+        is_new_elsewhere=False,
+    )
 
 
 # --- where that is not certain
@@ -198,23 +206,21 @@ def test_what_a_function_keeps_of_its_own_makes_a_new_process(
     assert gone(first.pid)
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [("staying_under_test.py", "scale * ", "2.5 * scale * "), ("helper_under_test.py", "1.0", "2.50")],
-)
-def test_a_file_that_was_edited_is_loaded_anew(
-    name: str, old: str, new: str, source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    first = heard(source + "lively", tmp_path / "first", standby)
-    file = tmp_path / name
-    told = file.stat()
-    file.write_text(file.read_text().replace(old, new))
-    os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))  # as an unpacked archive would have it
-    second = heard(source + "lively", tmp_path / "second", standby)
-    assert f"{file}: was written since it was loaded; a new process is started" in second.notes
-    given = [open_dump(one.path).entries[0].read() for one in (first, second)]
-    assert (2.5 * given[0] == given[1]).all()
-    assert gone(first.pid)
+def test_a_file_that_was_edited_is_loaded_anew(source: str, tmp_path: Path, standby: ReusableChild) -> None:
+    """The file itself, then one that it imports."""
+    runs = [heard(source + "lively", tmp_path / "0", standby)]
+    for name, old, new in (
+        ("staying_under_test.py", "scale * ", "2.5 * scale * "), ("helper_under_test.py", "1.0", "2.50"),
+    ):  # fmt: skip
+        file = tmp_path / name
+        told = file.stat()
+        file.write_text(file.read_text().replace(old, new))
+        os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))  # as an unpacked archive would have it
+        runs.append(heard(source + "lively", tmp_path / str(len(runs)), standby))
+        assert f"{file}: was written since it was loaded; a new process is started" in runs[-1].notes
+        before, after = (open_dump(one.path).entries[0].read() for one in runs[-2:])
+        assert (2.5 * before == after).all()
+        assert gone(runs[-2].pid)
 
 
 def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
@@ -227,22 +233,53 @@ def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
     assert all(gone(pid) for pid in pids[:3])
 
 
-def test_options_that_a_function_cannot_honour_are_refused_later_too(
-    source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    assert isinstance(heard(source + "lively", tmp_path / "first", standby).last, Done)
-    last = heard(source + "lively", tmp_path / "second", standby, Settings(prompt="why")).last
-    assert isinstance(last, Failed)
-    assert "--prompt is not for py: sources" in last.sentence
+# --- how it ends: a process that one test leaves is there for the next
 
 
-# --- how it ends
+class Fragile(NamedTuple):
+    """A function that can be told to fail, and a process that stays for it."""
+
+    source: str
+    folder: Path
+    standby: ReusableChild
+
+    def heard(self, name: Path) -> Heard:
+        return heard(self.source, name, self.standby)
+
+    def started(self, output: Path) -> Run:
+        """A run that nobody listens to yet."""
+        parsed = parse_source(self.source)
+        assert parsed is not None
+        return Run(Job(parsed, Settings(), str(output)), self.standby)
+
+    @contextmanager
+    def told_to(self, what: str) -> Iterator[None]:
+        (self.folder / what).touch()
+        try:
+            yield
+        finally:
+            (self.folder / what).unlink()
 
 
-def test_the_log_of_a_run_is_its_own(source: str, tmp_path: Path, standby: ReusableChild) -> None:
-    runs = [heard(source + "fragile", tmp_path / str(k), standby).run for k in range(2)]
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
+    folder = tmp_path_factory.mktemp("fragile")
+    script(folder, "FACTOR = 1.0\n", "helper_under_test.py")
+    with ReusableChild() as standby:
+        yield Fragile(f"py:{script(folder, FILE, 'staying_under_test.py')}:fragile", folder, standby)
+
+
+def test_the_log_of_a_run_is_its_own(fragile: Fragile, tmp_path: Path) -> None:
+    runs = [fragile.heard(tmp_path / str(k)).run for k in range(2)]
     assert [run.log().count("called") for run in runs] == [1, 1]
     assert runs[0].pid == runs[1].pid
+
+
+def test_options_that_a_function_cannot_honour_are_refused_later_too(fragile: Fragile, tmp_path: Path) -> None:
+    assert isinstance(fragile.heard(tmp_path / "first").last, Done)
+    last = heard(fragile.source, tmp_path / "second", fragile.standby, Settings(prompt="why")).last
+    assert isinstance(last, Failed)
+    assert "--prompt is not for py: sources" in last.sentence
 
 
 def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Path) -> None:
@@ -255,36 +292,31 @@ def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Pa
     assert gone(second.pid)
 
 
-def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(
-    source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    first = heard(source + "fragile", tmp_path / "first", standby)
+def test_a_run_that_is_over_can_be_cancelled_and_the_child_stays(fragile: Fragile, tmp_path: Path) -> None:
+    first = fragile.heard(tmp_path / "first")
     with first.run:
         first.run.cancel()
     assert not first.run.is_cancelled
-    assert heard(source + "fragile", tmp_path / "second", standby).pid == first.pid
+    assert fragile.heard(tmp_path / "second").pid == first.pid
 
 
-def test_a_model_that_raises_ends_the_child_and_the_next_is_new(
-    source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    first = heard(source + "fragile", tmp_path / "first", standby)
-    (tmp_path / "raise").touch()
-    second = heard(source + "fragile", tmp_path / "second", standby)
+def test_a_model_that_raises_ends_the_child_and_the_next_is_new(fragile: Fragile, tmp_path: Path) -> None:
+    first = fragile.heard(tmp_path / "first")
+    with fragile.told_to("raise"):
+        second = fragile.heard(tmp_path / "second")
     assert isinstance(second.last, Failed)
     assert "the model raised ValueError within model.1: as asked" in second.last.sentence
     assert second.pid == first.pid
     assert gone(first.pid)
-    (tmp_path / "raise").unlink()
-    third = heard(source + "fragile", tmp_path / "third", standby)
+    third = fragile.heard(tmp_path / "third")
     assert third.bytes == first.bytes
     assert third.pid != first.pid
 
 
-def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, standby: ReusableChild) -> None:
-    heard(source + "fragile", tmp_path / "first", standby)
-    (tmp_path / "die").touch()
-    second = heard(source + "fragile", tmp_path / "second", standby)
+def test_a_child_that_dies_at_work_is_one_sentence(fragile: Fragile, tmp_path: Path) -> None:
+    fragile.heard(tmp_path / "first")
+    with fragile.told_to("die"):
+        second = fragile.heard(tmp_path / "second")
     assert isinstance(second.last, Failed)
     assert (
         "the process was ended by SIGKILL while running; the system may have run out of memory" in second.last.sentence
@@ -292,23 +324,19 @@ def test_a_child_that_dies_at_work_is_one_sentence(source: str, tmp_path: Path, 
     assert open_dump(tmp_path / "second").interrupted
 
 
-def test_a_child_that_dies_while_it_waits_is_not_missed(source: str, tmp_path: Path, standby: ReusableChild) -> None:
-    first = heard(source + "fragile", tmp_path / "first", standby)
+def test_a_child_that_dies_while_it_waits_is_not_missed(fragile: Fragile, tmp_path: Path) -> None:
+    first = fragile.heard(tmp_path / "first")
     os.killpg(first.pid, signal.SIGKILL)
     assert gone(first.pid)
-    second = heard(source + "fragile", tmp_path / "second", standby)
+    second = fragile.heard(tmp_path / "second")
     assert second.bytes == first.bytes
     assert second.pid != first.pid
 
 
-def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(
-    source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    first = heard(source + "fragile", tmp_path / "first", standby)
+def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(fragile: Fragile, tmp_path: Path) -> None:
+    first = fragile.heard(tmp_path / "first")
     os.killpg(first.pid, signal.SIGSTOP)
-    parsed = parse_source(source + "fragile")
-    assert parsed is not None
-    run = Run(Job(parsed, Settings(), str(tmp_path / "second")), standby)
+    run = fragile.started(tmp_path / "second")
     assert run.pid == first.pid
     os.killpg(first.pid, signal.SIGKILL)
     events = list(run)
@@ -317,20 +345,16 @@ def test_a_child_that_dies_as_it_is_given_a_job_is_not_missed(
     assert files(tmp_path / "second") == first.bytes
 
 
-def test_cancelling_a_later_run_ends_the_child_and_what_it_started(
-    source: str, tmp_path: Path, standby: ReusableChild
-) -> None:
-    heard(source + "fragile", tmp_path / "first", standby)
-    (tmp_path / "sleep").touch()
-    parsed = parse_source(source + "fragile")
-    assert parsed is not None
-    run = Run(Job(parsed, Settings(), str(tmp_path / "second")), standby)
-    events = iter(run)
-    while not isinstance(event := next(events), Phase) or event.name != "running":
-        pass
-    until(lambda: "sleep" in members(run.pid))
-    run.cancel()
-    last = list(events)[-1]
+def test_cancelling_a_later_run_ends_the_child_and_what_it_started(fragile: Fragile, tmp_path: Path) -> None:
+    fragile.heard(tmp_path / "first")
+    with fragile.told_to("sleep"):
+        run = fragile.started(tmp_path / "second")
+        events = iter(run)
+        while not isinstance(event := next(events), Phase) or event.name != "running":
+            pass
+        until(lambda: "sleep" in members(run.pid))
+        run.cancel()
+        last = list(events)[-1]
     assert isinstance(last, Failed)
     assert "cancelled while running" in last.sentence
     assert gone(run.pid)
