@@ -151,12 +151,20 @@ def run() -> NoReturn:
     streams.prepare()
     signal.signal(signal.SIGTERM, _terminate)
     args = sys.argv[1:]
-    sys.exit(_guarded([arg for arg in args if arg != _DEBUG], _DEBUG in args))
+    sys.exit(_exit_status([arg for arg in args if arg != _DEBUG], _DEBUG in args))
 
 
-def _guarded(args: list[str], debug: bool) -> int:
+def _exit_status(args: list[str], debug: bool) -> int:
+    """Run the command that the arguments name."""
     try:
-        return _call(args)
+        if _COMPLETE in os.environ:
+            tensordiff.main(args, prog_name="tensordiff")
+        # Not by main: click's would leave with status 1 when a pipe breaks.
+        with tensordiff.make_context("tensordiff", args) as context:
+            status = tensordiff.invoke(context)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
     except BrokenPipeError:
         streams.abandon_stdout()  # the reader (head, less) has what it wanted
         return 2
@@ -170,18 +178,6 @@ def _guarded(args: list[str], debug: bool) -> int:
             streams.abandon_stdout()
         streams.say(f"tensordiff: {printable(_sentence(error))}")
         return 2
-
-
-def _call(args: list[str]) -> int:
-    if _COMPLETE in os.environ:
-        tensordiff.main(args, prog_name="tensordiff")
-    try:
-        # Not by main: click's would leave with status 1 when a pipe breaks.
-        with tensordiff.make_context("tensordiff", args) as context:
-            status = tensordiff.invoke(context)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    return status if isinstance(status, int) else 0
 
 
 def _show_traceback() -> None:

@@ -66,16 +66,11 @@ class Engine:
         judge, compiled = Judge(), len(pairs) >= _MANY_PAIRS or None
         for batch in in_batches(map(read_pair, pairs), _size):
             with gc_paused():
-                measured = self._measure(batch, compiled)
-                rows = [item if isinstance(item, Row) else judge.row(item) for item in measured]
+                tasks = [values if isinstance(values, Row) else self._task(values) for values in batch]
+                inputs = (one for task in tasks if isinstance(task, _Task) for one in task.inputs)
+                diffs = iter(measure_many(inputs, compiled=compiled))
+                rows = [task if isinstance(task, Row) else judge.row(_measurement(task, diffs)) for task in tasks]
             yield from rows
-
-    def _measure(self, batch: Sequence[PairValues | Row], compiled: bool | None) -> list[Measurement | Row]:
-        """Everything about a batch of pairs that does not depend on other pairs."""
-        tasks = [values if isinstance(values, Row) else self._task(values) for values in batch]
-        inputs = (one for task in tasks if isinstance(task, _Task) for one in task.inputs)
-        diffs = iter(measure_many(inputs, compiled=compiled))
-        return [_measurement(task, diffs) if isinstance(task, _Task) else task for task in tasks]
 
     def _task(self, values: PairValues) -> _Task | Row:
         """What is to be measured for a pair; a row with verdict ``unknown`` where that is impossible."""

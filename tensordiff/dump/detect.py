@@ -20,20 +20,17 @@ _KNOWN = ", ".join(SUFFIXES)
 
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
-    """Open the dump at a path, whatever its format. Reads headers at most."""
+    """Open whatever dump lies at a path. Reads headers at most."""
+    at = DumpPath(Path(path))
     try:
-        return _open(DumpPath(Path(path)), path)
+        if not at.path.exists():
+            raise NotADump(f"{printable(path)}: no such file or folder; check the path")
+        if (dump := _ask_readers(at)) is None and (dump := _open_steps(at)) is None:
+            raise NotADump(f"{printable(path)}: {_why_not(at)}")
+        return dump
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
-
-
-def _open(at: DumpPath, path: str | os.PathLike[str]) -> Dump:
-    if not at.path.exists():
-        raise NotADump(f"{printable(path)}: no such file or folder; check the path")
-    if (dump := _ask_readers(at)) is None and (dump := _open_steps(at)) is None:
-        raise NotADump(f"{printable(path)}: {_why_not(at)}")
-    return dump
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:

@@ -15,13 +15,13 @@ import ml_dtypes
 import numpy as np
 
 from tensordiff.compare.limits import Limits
-from tensordiff.dump import Dump
+from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import MemoryTensor, entry
 from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.sources import open_side
+from tensordiff.session.sources import refuse_source
 from tensordiff.session.third_dumps import ThirdDumps
 
 PathLike = str | os.PathLike[str]
@@ -71,7 +71,10 @@ def _path(given: PathLike | Arrays | None) -> Path | None:
 
 
 def _dump(name: str, given: PathLike | Arrays) -> Dump:
-    return dump_of_arrays(name, given) if isinstance(given, Mapping) else open_side(Path(given))
+    if isinstance(given, Mapping):
+        return dump_of_arrays(name, given)
+    refuse_source(Path(given))
+    return open_dump(given)
 
 
 def _array(name: str, value: Any) -> Array:

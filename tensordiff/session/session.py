@@ -29,7 +29,7 @@ from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
-from tensordiff.session.sources import open_side
+from tensordiff.session.sources import refuse_source
 from tensordiff.session.state import SessionState, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.garbage_collector import gc_paused
@@ -53,7 +53,9 @@ class Session:
     def open(cls, request: Request, state: SessionState | None = None) -> Session:
         """Open and align what a request names, with the rules of a session's ``state``. Reads headers at most."""
         with gc_paused():
-            reference, candidate = open_side(request.reference), open_side(request.candidate)
+            for path in (request.reference, request.candidate):
+                refuse_source(path)
+            reference, candidate = open_dump(request.reference), open_dump(request.candidate)
             return cls.of_dumps(request, reference, candidate, ThirdDumps.open(request), state)
 
     @classmethod

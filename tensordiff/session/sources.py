@@ -22,7 +22,7 @@ from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
 from tensordiff.capture.settings import Settings
-from tensordiff.dump import Dump, open_dump
+from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
 
@@ -34,11 +34,10 @@ def source_in(path: Path) -> Source | None:
     return None if os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
 
 
-def open_side(path: Path) -> Dump:
-    """Open one side of a comparison; refuses a source, which has to be run first."""
+def refuse_source(path: Path) -> None:
+    """Refuse a source where a dump is needed: it has to be run first."""
     if source_in(path) is not None:
         raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
-    return open_dump(path)
 
 
 def temporary_folder(name: str) -> Path:

@@ -184,7 +184,13 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Reu
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
     packages.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    assert_the_same(source + "lively", tmp_path, standby, [Settings(python=str(other / "bin" / "python"))] * 2)
+    assert_the_same(
+        source + "lively",
+        tmp_path,
+        standby,
+        [Settings(python=str(other / "bin" / "python"))] * 2,
+        is_new_elsewhere=False,
+    )
 
 
 # --- where that is not certain
