@@ -1,4 +1,4 @@
-"""Large pairs: the engine against today's arithmetic and against reading the bytes once, per pair."""
+"""Large pairs: the comparer against today's arithmetic and against reading the bytes once, per pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.baseline import compare_with_torch
 from benchmarks.timing import best_of, load_compiled_pass
 from tensordiff.align import Pair
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.model import MemoryTensor, entry
 
@@ -63,12 +63,12 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
     count = 8 if megabytes < 16 else 2 if megabytes < 256 else 1  # so few that they stay in the cache
     pairs = [pair(types, megabytes, seed) for seed in range(count)]
     tensors = [(as_torch(ref), as_torch(cand)) for ref, cand in pairs]
-    engine, aligned = Engine(), [_aligned(k, *sides) for k, sides in enumerate(pairs)]
+    comparer, aligned = Comparer(), [_aligned(k, *sides) for k, sides in enumerate(pairs)]
     load_compiled_pass(pairs[0][0].dtype, pairs[0][1].dtype)
     best = best_of(
         {
             "today": lambda: [compare_with_torch(ref, cand, 1e-3, 1e-5) for ref, cand in tensors],
-            "ours": lambda: list(engine.rows(aligned)),
+            "ours": lambda: list(comparer.rows(aligned)),
             "limit": lambda: [read_once(ref, cand) for ref, cand in pairs],
         },
         seconds=1.0 if megabytes < 256 else 3.0,

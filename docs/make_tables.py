@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensordiff.align import align
 from tensordiff.align.index import parts_of
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.dump import open_dump
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +22,7 @@ def row(case: str) -> str:
     paired = {id(part) for pair in found.pairs for part in parts_of(pair.candidate)}
     by = Counter(pair.by for pair in found.pairs if not pair.reference.is_input)
     left = [entry.name.removesuffix("-output") for entry in outputs if id(entry) not in paired]
-    worst = max(r.diff.rel_l2 for r in Engine().rows(found.pairs) if r.diff is not None)
+    worst = max(r.diff.rel_l2 for r in Comparer().rows(found.pairs) if r.diff is not None)
     exact = len({e.name for e in reference.entries} & {e.name for e in candidate.entries})
     ways = ", ".join(f"{count} {name}" for name, count in sorted(by.items(), key=lambda item: -item[1]))
     cells = (case, exact, f"{len(outputs) - len(left)} of {len(outputs)}", ways, len(found.pairs), f"{worst:.1e}")

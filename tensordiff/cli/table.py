@@ -44,9 +44,9 @@ COLUMNS = (
     Column(
         "injected",
         lambda row: None if row.injected is None else row.injected.rel_l2,
-        is_known=lambda session: session.engine.injected is not None,
+        is_known=lambda session: session.comparer.injected is not None,
     ),
-    Column("golden×", attrgetter("golden_ratio"), is_known=lambda session: session.engine.golden is not None),
+    Column("golden×", attrgetter("golden_ratio"), is_known=lambda session: session.comparer.golden is not None),
 )
 _NUMBER, _INDEX = 8, 5
 _PIPE_WIDTH = 160  # what is laid out for where there is no terminal

@@ -1,4 +1,4 @@
-"""A row: all that is known of one measured pair. ``engine`` makes rows; everything after it reads them.
+"""A row: all that is known of one measured pair. ``comparer`` makes rows; everything after it reads them.
 
 ``read_pair`` and ``values_of`` give the two tensors of a pair in one shape, to whoever looks at the values.
 """

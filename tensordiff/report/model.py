@@ -175,8 +175,8 @@ def build_report(
         logits=session.logits(outcome.rows),
         settings=comparison_settings(session.request),
         facts=run_facts(reference.facts, candidate.facts),
-        has_injected=session.engine.injected is not None,
-        has_golden=session.engine.golden is not None,
+        has_injected=session.comparer.injected is not None,
+        has_golden=session.comparer.golden is not None,
     )
 
 

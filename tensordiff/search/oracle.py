@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.search.bisect import Bisect, Mark, ProbePoint
@@ -38,16 +38,16 @@ def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
 class VerdictOracle:
     """Marks a pair by its own verdict: by the user's limits if there are any, else by the floor."""
 
-    engine: Engine
+    comparer: Comparer
     pairs: tuple[Pair, ...]
     rows: dict[int, Row] = field(default_factory=dict)
     """Rows measured so far, by position."""
 
     @classmethod
-    def over(cls, engine: Engine, pairs: Sequence[Pair]) -> VerdictOracle:
+    def over(cls, comparer: Comparer, pairs: Sequence[Pair]) -> VerdictOracle:
         """Over the outputs, since an input is another layer's output; over all pairs where there are none."""
         outputs = tuple(pair for pair in pairs if not pair.reference.is_input)
-        return cls(engine, outputs or tuple(pairs))
+        return cls(comparer, outputs or tuple(pairs))
 
     def start(self) -> Bisect:
         """A search without any mark."""
@@ -56,7 +56,7 @@ class VerdictOracle:
     def row(self, position: int) -> Row:
         """The row of one pair, measured once."""
         if position not in self.rows:
-            self.rows[position] = next(self.engine.rows([self.pairs[position]]))
+            self.rows[position] = next(self.comparer.rows([self.pairs[position]]))
         return self.rows[position]
 
     def mark(self, position: int) -> Mark:

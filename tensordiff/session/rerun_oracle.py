@@ -55,13 +55,13 @@ class RerunOracle:
             raise CaptureError(f"{error}; or judge with --auto") from error
         layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
         model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
-        if not _is_wrong(session.engine.rows(_outputs(session.pairs, model))):
+        if not _is_wrong(session.comparer.rows(_outputs(session.pairs, model))):
             raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
         return cls(session, provenance, model, follow)
 
     def verdicts(self) -> VerdictOracle:
         """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
-        return VerdictOracle.over(self.session.engine, [pair for pair in self.session.pairs if not _is_cache(pair)])
+        return VerdictOracle.over(self.session.comparer, [pair for pair in self.session.pairs if not _is_cache(pair)])
 
     def ask(self, bisect: Bisect) -> Mark | None:
         """Judge the probe."""
@@ -85,11 +85,11 @@ class RerunOracle:
         try:
             self.follow(Run(self._job(layer, folder / "dump"), self.child))
             rerun = self.session.with_candidate(folder / "dump")
-            if not _is_wrong(rerun.engine.rows(_outputs(rerun.pairs, self.model))):
+            if not _is_wrong(rerun.comparer.rows(_outputs(rerun.pairs, self.model))):
                 self.repaired.add(pair.index)
                 return "bad"
             own = [p for p in _outputs(rerun.pairs, layer) if p.reference.port == pair.reference.port]
-            return ("bad" if _is_wrong(rerun.engine.rows(own)) else "good") if own else "skip"
+            return ("bad" if _is_wrong(rerun.comparer.rows(own)) else "good") if own else "skip"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

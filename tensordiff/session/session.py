@@ -16,7 +16,7 @@ from tensordiff.align import Alignment, AlignmentPlan, Pair
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
 from tensordiff.compare.look.elements import Element, worst_elements
@@ -44,7 +44,7 @@ class Session:
 
     request: Request
     dumps: PairedDumps
-    engine: Engine
+    comparer: Comparer
     third_dumps: ThirdDumps = field(default_factory=ThirdDumps)
     saved_rules: RulesFile = field(default_factory=RulesFile)
     """The rules as their file has them; ``rules`` are those in force, edited or not."""
@@ -75,7 +75,7 @@ class Session:
         with gc_paused():
             return cls(
                 request=request,
-                engine=third_dumps.engine(reference, rules, request.limits_with(rules)),
+                comparer=third_dumps.comparer(reference, rules, request.limits_with(rules)),
                 dumps=PairedDumps.align(reference, candidate, rules),
                 third_dumps=third_dumps,
                 saved_rules=saved_rules or RulesFile(),
@@ -127,8 +127,8 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        engine = self.third_dumps.engine(self.reference, rules, self.request.limits_with(rules))
-        return replace(self, dumps=dumps, engine=engine)
+        comparer = self.third_dumps.comparer(self.reference, rules, self.request.limits_with(rules))
+        return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
         """This comparison with maps that the values prove, for what is left over."""
@@ -140,21 +140,21 @@ class Session:
             self,
             request=self.request.with_candidate(path),
             dumps=self.dumps.with_candidate(open_dump(path)),
-            engine=replace(self.engine, injected=None),
+            comparer=replace(self.comparer, injected=None),
             third_dumps=replace(self.third_dumps, injected=None),
         )
 
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        engine = third_dumps.engine(self.reference, self.rules, self.engine.limits)
-        return replace(self, request=replace(self.request, injected=path), engine=engine, third_dumps=third_dumps)
+        comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits)
+        return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
     def with_threshold(self, threshold: float | None) -> Session:
         """The same pairs, judged by another threshold of ``rel_l2``; None judges by precision."""
         request = replace(self.request, limits=replace(self.request.limits, threshold=threshold))
-        engine = replace(self.engine, limits=replace(self.engine.limits, threshold=threshold))
-        return replace(self, request=request, engine=engine)
+        comparer = replace(self.comparer, limits=replace(self.comparer.limits, threshold=threshold))
+        return replace(self, request=request, comparer=comparer)
 
     def with_rules_file(self, path: Path, saved_rules: RulesFile) -> Session:
         """The same pairs; rules have been written to a file. They take its name where they are those in force."""
@@ -176,7 +176,7 @@ class Session:
 
     def rows(self) -> Iterator[Row]:
         """Measure the pairs, in order."""
-        return self.engine.rows(self.pairs)
+        return self.comparer.rows(self.pairs)
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""
@@ -214,4 +214,4 @@ class Session:
 
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""
-        return None if gap.after is None else next(self.engine.rows([gap.after]))
+        return None if gap.after is None else next(self.comparer.rows([gap.after]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensordiff.align.rules.file import RulesFile
-from tensordiff.compare.engine import Engine, ThirdDump
+from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import AlignError, printable
@@ -36,9 +36,9 @@ class ThirdDumps:
             golden=None if request.golden is None else open_dump(request.golden),
         )
 
-    def engine(self, reference: Dump, rules: RulesFile, limits: Limits) -> Engine:
-        """An engine that measures these beside each pair."""
-        return Engine(limits, _third(reference, self.injected, rules), _third(reference, self.golden, rules))
+    def comparer(self, reference: Dump, rules: RulesFile, limits: Limits) -> Comparer:
+        """A comparer that measures these beside each pair."""
+        return Comparer(limits, _third(reference, self.injected, rules), _third(reference, self.golden, rules))
 
 
 def _third(reference: Dump, other: Dump | None, rules: RulesFile) -> ThirdDump | None:

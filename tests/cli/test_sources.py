@@ -45,7 +45,7 @@ def test_dumps_that_changed_are_told_on_stderr(call: Call, tmp_path: Path) -> No
 def test_bisect_goes_on_where_the_search_stood(call: Call, tmp_path: Path) -> None:
     ours, theirs, session = kept(tmp_path)
     opened = Session.open(Request(ours, theirs, session=session))
-    start = VerdictOracle.over(opened.engine, opened.alignment.pairs).start()
+    start = VerdictOracle.over(opened.comparer, opened.alignment.pairs).start()
     _, _, session = kept(tmp_path, bisect=start.mark("good", 2).log())
     said = json.loads(call("bisect", ours, theirs, "--auto", "--session", session, "--json").out)
     assert said["probes"][0]["mark"] == "good" and said["probes"][0]["index"] == 2

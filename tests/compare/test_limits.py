@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.align.rules.tables import ToleranceRule
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
@@ -23,7 +23,7 @@ TWO = Limits(threshold=0.5, rules=(FIRST, SECOND))
 
 
 def row(rule: ToleranceRule, ref: Array, cand: Array, name: str = "layers.3.mlp") -> Row:
-    [found] = Engine(Limits(rules=(rule,))).rows(pairs({name: ref}, {name: cand}))
+    [found] = Comparer(Limits(rules=(rule,))).rows(pairs({name: ref}, {name: cand}))
     return found
 
 
@@ -86,7 +86,7 @@ def test_rtol_alone_does_not_always_pass() -> None:
 def test_elements_are_counted_by_the_pair_s_own_atol_and_rtol() -> None:
     tensors = {name: np.zeros(4) for name in ("a", "b", "c")}, {name: np.arange(4.0) for name in ("a", "b", "c")}
     rules = ToleranceRule("a", atol=3.0), ToleranceRule("b", atol=1.5)
-    rows = Engine(Limits(Tolerance(atol=0.5), rules=rules)).rows(pairs(*tensors))
+    rows = Comparer(Limits(Tolerance(atol=0.5), rules=rules)).rows(pairs(*tensors))
     counted = [(found.verdict.name, found.diff.outside) for found in rows if found.diff]
     assert counted == [("agrees", 0), ("diverges", 2), ("diverges", 3)]
 
@@ -127,7 +127,7 @@ def test_nan_passes_no_tolerance(metric: str, odd: float) -> None:
 
 def test_a_limit_of_kl_div_alone_speaks_of_outputs_alone() -> None:
     tensors = {"head-input_0": REF, "head": REF}
-    rows = list(Engine(Limits(rules=(ToleranceRule("head", kl_div=1.0),))).rows(pairs(tensors, tensors)))
+    rows = list(Comparer(Limits(rules=(ToleranceRule("head", kl_div=1.0),))).rows(pairs(tensors, tensors)))
     assert [found.verdict.why for found in rows] == ["equal", "within the tolerance 'head'"]
 
 

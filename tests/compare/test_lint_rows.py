@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.measure.dispatch import measure_many
 from tensordiff.compare.row import Row
@@ -25,7 +25,7 @@ ZERO = np.zeros((9, 4), np.float32)
 
 
 def rows(reference: Dump, candidate: Dump) -> list[Row]:
-    return list(Engine().rows(align(reference, candidate).pairs))
+    return list(Comparer().rows(align(reference, candidate).pairs))
 
 
 def of(reference: Tensors, candidate: Tensors) -> list[Finding]:
@@ -69,7 +69,7 @@ def test_an_overflow_is_told_from_what_masks_are_made_of() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_zeros(dtype: str, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tensordiff.compare.engine.measure_many", lambda sides, **_: measure_many(sides, compiled=compiled)
+        "tensordiff.compare.comparer.measure_many", lambda sides, **_: measure_many(sides, compiled=compiled)
     )
     kind = getattr(ml_dtypes, dtype, None) or np.dtype(dtype)
     full, zero = (3 * A).astype(kind), ZERO.astype(kind)

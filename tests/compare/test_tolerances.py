@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.measure.dtype_plan import Tolerance
@@ -37,7 +37,7 @@ MARGINS = st.sampled_from([0.0, 0.1, 0.25, 1.0])
 
 
 def row(ref: Array, cand: Array, name: str = "layers.3.mlp") -> Row:
-    [found] = Engine().rows(pairs({name: ref}, {name: cand}))
+    [found] = Comparer().rows(pairs({name: ref}, {name: cand}))
     return found
 
 
@@ -137,13 +137,13 @@ def test_what_is_learnt_passes_and_a_tenth_of_it_does_not(seed: int, margin: flo
     pair = pairs({name: ref}, {name: cand})
     learnt = tolerance_for("lm_head", need(ref, cand, margin, name), margin)
     assert learnt.kl_div is not None
-    [found] = Engine(Limits(rules=(learnt,))).rows(pair)
+    [found] = Comparer(Limits(rules=(learnt,))).rows(pair)
     assert found.verdict.name == "agrees"
     limits = {key: getattr(learnt, key) for key in ("rel_l2", "max_abs", "cos_dist", "kl_div")}
     for key, limit in limits.items():
         tight = type(learnt)("lm_head", **{key: limit / 10})
         if limit:
-            assert [r.verdict.name for r in Engine(Limits(rules=(tight,))).rows(pair)] == ["diverges"]
+            assert [r.verdict.name for r in Comparer(Limits(rules=(tight,))).rows(pair)] == ["diverges"]
 
 
 def test_logits_alone_have_a_divergence() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.report.json import dumps, mse_summary, statistics_of, strict
 from tensordiff.search.outcome import Outcome
 from tests.making import numbers, pairs
@@ -63,7 +63,7 @@ def test_the_summary_is_of_outputs_by_component() -> None:
     names = ["layers.0.mlp-input_0", "layers.0.mlp-output", "layers.1.mlp-output", "norm-output", "broken-output"]
     reference = dict.fromkeys(names, a)
     candidate = reference | {"layers.0.mlp-input_0": a + 9, "layers.1.mlp-output": a + 2, "broken-output": None}
-    found = mse_summary(Outcome(tuple(Engine().rows(pairs(reference, candidate)))).rows)
+    found = mse_summary(Outcome(tuple(Comparer().rows(pairs(reference, candidate)))).rows)
     assert {part: about["pairs"] for part, about in found["components"].items()} == {"mlp": 2, "norm": 1}
     assert found["mse"]["max"] == pytest.approx(4.0, rel=1e-6)
     assert found["mse"]["mean"] == pytest.approx(4 / 3, rel=1e-6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
@@ -21,7 +21,7 @@ def oracle(profile: str) -> VerdictOracle:
     """``.`` agrees, ``~`` drifts, ``x`` diverges, ``?`` cannot be read."""
     reference: dict[str, Array | None] = {f"layers.{k}": A for k in range(len(profile))}
     candidate = {f"layers.{k}": CANDIDATES[letter] for k, letter in enumerate(profile)}
-    return VerdictOracle.over(Engine(), pairs(reference, candidate))
+    return VerdictOracle.over(Comparer(), pairs(reference, candidate))
 
 
 def searched(made: VerdictOracle, start: Bisect | None = None) -> tuple[Bisect, NeighbourCheck]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.row import Row
 from tensordiff.search.neighbours import neighbours_of
 from tests.making import nudged, numbers, pairs
@@ -26,7 +26,7 @@ REF = {
 
 def rows(error: float = 1e-6) -> list[Row]:
     cand = {name: nudged(value, error) for name, value in REF.items()}
-    return list(Engine().rows(pairs(REF, cand)))
+    return list(Comparer().rows(pairs(REF, cand)))
 
 
 def place(found: list[Row], name: str, port: str = "output") -> int:

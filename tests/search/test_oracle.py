@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
@@ -26,7 +26,7 @@ def oracle(*errors: float | None, limits: Limits | None = None) -> VerdictOracle
     """Over places with these errors; None cannot be read."""
     reference: dict[str, Array | None] = {f"layers.{k}": A for k in range(len(errors))}
     candidate = {f"layers.{k}": None if e is None else nudged(A, e) for k, e in enumerate(errors)}
-    return VerdictOracle.over(Engine(limits or Limits()), pairs(reference, candidate))
+    return VerdictOracle.over(Comparer(limits or Limits()), pairs(reference, candidate))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_cannot_be_read_is_skipped() -> None:
 
 
 def test_nan_is_bad() -> None:
-    made = VerdictOracle.over(Engine(), pairs({"a": A}, {"a": A * float("nan")}))
+    made = VerdictOracle.over(Comparer(), pairs({"a": A}, {"a": A * float("nan")}))
     assert made.mark(0) == "bad"
 
 
@@ -63,13 +63,13 @@ def test_a_place_is_judged_by_itself() -> None:
 
 def test_outputs_are_searched() -> None:
     tensors = {"a-input_0": A, "a-output": A, "b-input_0": A, "b-output_0": A, "b-output_1": A}
-    made = VerdictOracle.over(Engine(), pairs(tensors, tensors))
+    made = VerdictOracle.over(Comparer(), pairs(tensors, tensors))
     assert [(place.number, place.name) for place in made.start().points] == [(1, "a"), (3, "b"), (4, "b output_1")]
 
 
 def test_inputs_are_searched_where_there_are_no_outputs() -> None:
     tensors = {"a-input_0": A, "b-input_0": A}
-    made = VerdictOracle.over(Engine(), pairs(tensors, tensors))
+    made = VerdictOracle.over(Comparer(), pairs(tensors, tensors))
     assert [place.name for place in made.start().points] == ["a input_0", "b input_0"]
 
 

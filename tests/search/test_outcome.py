@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tensordiff.align import Pair
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.judge.verdict import Verdict, VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
@@ -80,7 +80,7 @@ def test_names_of_many_parts_take_no_more_room_than_they_have() -> None:
 
 
 def rows(reference: Tensors, candidate: Tensors) -> list[Row]:
-    return list(Engine().rows(pairs(reference, candidate)))
+    return list(Comparer().rows(pairs(reference, candidate)))
 
 
 BLOCK: Tensors = {

@@ -25,7 +25,7 @@ def test_third_dumps_in_memory_follow_other_rules_too() -> None:
     session = open_session({"a": A}, {"a": A, "port.a": A}, injected={"a": A, **third}, golden={"a": A, **third})
     rules = RulesFile(rules=(Rule("reference", "^a$", "port.a"),))
     session = session.realigned(rules)
-    for dump in (session.engine.injected, session.engine.golden):
+    for dump in (session.comparer.injected, session.comparer.golden):
         assert dump is not None and [entry.name for entry in dump.entries.values()] == ["port.a"]
 
 

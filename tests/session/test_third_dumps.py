@@ -38,8 +38,8 @@ def test_an_injected_run_given_later_is_as_if_given_at_once() -> None:
 
 def test_another_candidate_has_no_injected_run() -> None:
     session = Session.open(Request(REFERENCE, CANDIDATE, injected=INJECTED)).with_candidate(SAMPLES / "max")
-    assert (session.request.injected, session.engine.injected, session.third_dumps.injected) == (None, None, None)
-    assert session.realigned(session.rules).engine.injected is None
+    assert (session.request.injected, session.comparer.injected, session.third_dumps.injected) == (None, None, None)
+    assert session.realigned(session.rules).comparer.injected is None
 
 
 def test_an_injected_run_of_another_model_is_refused(tmp_path: Path) -> None:

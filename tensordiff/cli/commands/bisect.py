@@ -94,7 +94,7 @@ def bisect(request: Request, options: BisectOptions) -> int:
     if not session.pairs:
         raise inconclusive_error(session, nothing)
     rerun = RerunOracle.over(session, follow_quietly) if options.rerun else None
-    oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.engine, session.pairs)
+    oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.comparer, session.pairs)
     state = _begin(oracle, options, request.session)
     _introduce(session, state, options)
     if rerun is not None:

@@ -252,7 +252,7 @@ class BisectBar(Static, can_focus=True):
 
 def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
     """A search over the session's outputs, with what was measured of them already."""
-    oracle, unread = VerdictOracle.over(session.engine, session.pairs), session.outcome(()).unread
+    oracle, unread = VerdictOracle.over(session.comparer, session.pairs), session.outcome(()).unread
     known = {id(row.pair): row for row in rows if row is not None}
     oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
     try:

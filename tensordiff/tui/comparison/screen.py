@@ -207,8 +207,8 @@ class DiffScreen(Screen[None]):
     def show_columns(self) -> None:
         """Show the columns for which there are numbers."""
         if (session := self.owner.session) is not None:
-            engine = session.engine
-            shown = {"injected": engine.injected and self.reruns.shows_injected, "golden": engine.golden}
+            comparer = session.comparer
+            shown = {"injected": comparer.injected and self.reruns.shows_injected, "golden": comparer.golden}
             self.pane.show_columns(name for name, there in shown.items() if not there)
 
     # --- whether something can be done, and why not ----------------------------------------------

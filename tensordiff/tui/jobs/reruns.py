@@ -102,7 +102,7 @@ class Reruns:
     def mode(self) -> str:
         """Where the injected errors come from, in a few words; nothing where there are none."""
         session = self._owner.session
-        if session is None or session.engine.injected is None:
+        if session is None or session.comparer.injected is None:
             return ""
         path = session.request.injected
         name = "rerun" if path is None or is_rerun(path) else printable(path.name)
@@ -113,7 +113,7 @@ class Reruns:
         screen, request = self._screen, self._owner.request
         if self._owner.session is None:
             tell(screen, "the dumps are still being opened", "warning")
-        elif self._owner.session.engine.injected is not None:
+        elif self._owner.session.comparer.injected is not None:
             self.shows_injected = not self.shows_injected
             screen.show_columns()
             screen.summarize()

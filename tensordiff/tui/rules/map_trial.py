@@ -82,7 +82,7 @@ def trials(session: Session, reference: str, candidate: str) -> Iterator[Trial]:
     choice = map_choice(session, reference, candidate)
     pairs = _pairs(session, choice)
     yield (trial := Trial(choice, pairs))
-    for row in session.engine.rows(tuple(islice(pairs, _MEASURED))):
+    for row in session.comparer.rows(tuple(islice(pairs, _MEASURED))):
         yield (trial := trial._replace(rows=(*trial.rows, row)))
 
 

@@ -49,7 +49,7 @@ def _who(session: Session) -> Text:
     line.append(f" · {len(session.pairs)} pairs")
     orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
     line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
-    line.append(f" · {_limits(session.engine.limits)}")
+    line.append(f" · {_limits(session.comparer.limits)}")
     return line
 
 

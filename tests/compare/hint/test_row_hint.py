@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.align.expression.activations import gelu, gelu_tanh, silu
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext
@@ -100,7 +100,7 @@ def test_integers_are_another_choice_of_experts_only_of_a_router(name: str, kind
     ids = np.array([[5, 7, 9, 2]])
     sides = {name: ids}, {name: np.array([[5, 7, 9, 3]])}
     found = list(pairs(*sides))
-    (row,) = Engine().rows(found)
+    (row,) = Comparer().rows(found)
     looks_like = hint_for_row(row, found, held(sides[0]))
     assert (looks_like and looks_like.kind) == kind
 

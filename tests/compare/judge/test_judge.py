@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tests.making import nudged, numbers, pairs
@@ -18,7 +18,7 @@ A, B = numbers(16, 16), numbers(16, 16, seed=1)
 
 
 def rows(reference: Tensors, candidate: Tensors) -> dict[str, Row]:
-    return {row.pair.reference.name: row for row in Engine().rows(pairs(reference, candidate))}
+    return {row.pair.reference.name: row for row in Comparer().rows(pairs(reference, candidate))}
 
 
 def low(array: Array) -> Array:

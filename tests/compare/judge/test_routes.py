@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
@@ -36,7 +36,7 @@ def mixture(logits: Array, routes: Array, out: Array) -> Tensors:
 
 
 def rows(reference: Tensors, candidate: Tensors) -> dict[str, Row]:
-    return {row.pair.reference.name: row for row in Engine().rows(pairs(reference, candidate))}
+    return {row.pair.reference.name: row for row in Comparer().rows(pairs(reference, candidate))}
 
 
 def with_token_4(out: Array) -> Array:
@@ -127,7 +127,7 @@ def test_a_router_is_known_by_its_class() -> None:
     (pair,) = pairs({"layers.0.mlp.w": ROW}, {"layers.0.mlp.w": ROW[:, ::-1].copy()})
     for module_class, verdict in (("MixtralTopKRouter", "agrees"), ("MixtralDecoderLayer", "diverges")):
         entry = pair.reference._replace(origin=Origin(module_class))
-        (found,) = Engine().rows([replace(pair, reference=entry)])
+        (found,) = Comparer().rows([replace(pair, reference=entry)])
         assert found.verdict.name == verdict
 
 

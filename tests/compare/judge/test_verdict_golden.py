@@ -9,7 +9,7 @@ import pytest
 from tensordiff.compare.judge.verdict import GoldenErrors, exact_below, judge_by_golden
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tests.compare.test_engine import with_third
+from tests.compare.test_comparer import with_third
 from tests.making import SAMPLES, nudged, numbers
 
 F32, BF16 = ("float32", "float32"), ("bfloat16", "bfloat16")

@@ -180,7 +180,7 @@ async def test_a_tolerance_outlives_an_edit_of_the_rules(is_panel_open: bool) ->
         await run.settle()
         session = run.owner.session
         assert session is not None and session.rules.rules == (RULE,)
-        assert (session.engine.limits.threshold, session.request.limits.threshold) == (1e3, 1e3)
+        assert (session.comparer.limits.threshold, session.request.limits.threshold) == (1e3, 1e3)
         assert run.verdict == "agrees"
 
 
@@ -191,7 +191,7 @@ async def test_a_tolerance_given_while_rules_are_being_aligned_counts() -> None:
         await run.settle()
         session = run.owner.session
         assert session is not None and session.rules.rules == (RULE,)
-        assert run.screen.query_one(RulesPanel).session.engine.limits.threshold == 1e3
+        assert run.screen.query_one(RulesPanel).session.comparer.limits.threshold == 1e3
         assert run.verdict == "agrees"
 
 
@@ -201,7 +201,7 @@ async def test_a_search_goes_on_by_the_tolerance_that_is_given() -> None:
         run.screen.judge_by(1e3)
         await run.settle()
         oracle = run.screen.query_one(BisectBar).oracle
-        assert oracle is not None and oracle.engine.limits.threshold == 1e3
+        assert oracle is not None and oracle.comparer.limits.threshold == 1e3
         assert {row.verdict.name for row in oracle.rows.values()} <= {"agrees"}
 
 

@@ -78,7 +78,7 @@ def test_an_edit_and_an_opening_at_once_both_count(bench: Bench, last_first: boo
     for step in reversed(steps) if edit_first else steps:
         step()
     bench.work(last_first=last_first)
-    assert bench.session.request.injected == INJECTED and bench.session.engine.injected is not None
+    assert bench.session.request.injected == INJECTED and bench.session.comparer.injected is not None
     assert bench.session.rules.rules == (RULE,) == bench.owner.rules.rules
     assert bench.owner.request == bench.session.request and not bench.owner.is_aligning
 
@@ -130,7 +130,7 @@ def test_a_tolerance_given_during_an_opening_counts(bench: Bench) -> None:
     bench.owner.open(replace(bench.owner.request, injected=INJECTED))
     bench.owner.judge_by(1e3)
     bench.work()
-    assert bench.session.engine.limits.threshold == 1e3 == bench.owner.threshold
+    assert bench.session.comparer.limits.threshold == 1e3 == bench.owner.threshold
     assert bench.session.request.injected == INJECTED
     bench.owner.measure()
     bench.work()
@@ -163,7 +163,7 @@ def test_a_tolerance_that_is_none_is_refused_and_the_old_one_stays(bench: Bench,
     bench.owner.judge_by(1e-3)
     with pytest.raises(AlignError, match="0 or more and finite"):
         bench.owner.judge_by(threshold)
-    assert bench.owner.threshold == 1e-3 == bench.session.engine.limits.threshold
+    assert bench.owner.threshold == 1e-3 == bench.session.comparer.limits.threshold
 
 
 def test_edits_can_be_undone_after_the_dumps_were_read_again(bench: Bench) -> None:

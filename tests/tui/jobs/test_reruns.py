@@ -121,7 +121,7 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request,
         assert read_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
         await ended(run)
         session = run.owner.session
-        assert session is not None and session.engine.injected is not None and session.rules.rules == (rule,)
+        assert session is not None and session.comparer.injected is not None and session.rules.rules == (rule,)
 
 
 def children() -> list[str]:
@@ -161,7 +161,7 @@ async def test_operations_open_as_a_comparison_of_their_own(dumps: Request, tmp_
         assert any("mul" in name for name in run.names)
         session = run.owner.session
         assert session is not None and session.rules.rules == (rule,)
-        limits = session.engine.limits
+        limits = session.comparer.limits
         assert limits.threshold == 1e-4 and [table.match for table in limits.rules] == ["nowhere"]
         await run.press("q")
         assert run.screen is first

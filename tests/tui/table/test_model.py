@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensordiff.compare.engine import Engine
+from tensordiff.compare.comparer import Comparer
 from tensordiff.report.json import row_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
@@ -45,7 +45,7 @@ def listing() -> Listing:
     candidate = {"a-input_0": a, "a": a, "c": nudged(a, 0.5), "b": nan, "d": None}
     found = pairs(reference, candidate)
     made = Listing.of(found)
-    made.put(Batch.of(0, list(Engine().rows(found))))
+    made.put(Batch.of(0, list(Comparer().rows(found))))
     return made
 
 

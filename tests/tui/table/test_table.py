@@ -223,7 +223,7 @@ async def test_the_tolerance_can_be_moved() -> None:
         await run.press("enter")
         assert run.verdict == "diverges"
         await run.press("right_parenthesis")
-        assert run.owner.session and run.owner.session.engine.limits.threshold == pytest.approx(1e-4)
+        assert run.owner.session and run.owner.session.comparer.limits.threshold == pytest.approx(1e-4)
 
 
 # --- odd names -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tensordiff.capture.engines.onnx.layers import Call, find_calls, with_neighb
 from tensordiff.capture.engines.onnx.model import Model, load, seed
 from tensordiff.capture.engines.onnx.ports import Port, Ports, ops_of
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
-from tensordiff.capture.engines.onnx.session import Engine, placement
+from tensordiff.capture.engines.onnx.session import GraphRunner, placement
 from tensordiff.capture.engines.onnx.writing import PortWriter, ValueReader, optimized, remaining_ports, size_of
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
@@ -57,7 +57,7 @@ class Subject:
 
     model: Model
     asked: GraphInputs
-    engine: Engine
+    runner: GraphRunner
     scopes: list[Scope]
     root: Call
 
@@ -71,11 +71,11 @@ class Subject:
             tell(Note(note))
         placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
         known = infer(model, {name: feed.array.shape for name, feed in asked.feeds.items()})
-        engine = Engine(model, Graph.of(model, known), asked.feeds, placed, settings.deterministic)
+        runner = GraphRunner(model, Graph.of(model, known), asked.feeds, placed, settings.deterministic)
         tell(Phase("looking", f"{len(model.nodes)} nodes"))
-        engine.graph = Graph.of(model, known | _measured(engine))
-        found = with_neighbours(engine.graph, scopes(model.nodes, model.weight_names))
-        return cls(model, asked, engine, found, find_calls(engine.graph, found))
+        runner.graph = Graph.of(model, known | _measured(runner))
+        found = with_neighbours(runner.graph, scopes(model.nodes, model.weight_names))
+        return cls(model, asked, runner, found, find_calls(runner.graph, found))
 
     @property
     def layers(self) -> list[str]:
@@ -85,29 +85,29 @@ class Subject:
     @property
     def ports(self) -> list[Port]:
         """All tensors of all layers, in execution order."""
-        return Ports(self.engine.graph, self.scopes).of(self.root)
+        return Ports(self.runner.graph, self.scopes).of(self.root)
 
     def facts(self, settings: Settings) -> dict[str, Any]:
         """What is known when it ran."""
         return {
             "versions": run_facts.versions(),
-            "device": self.engine.placed.device,
+            "device": self.runner.placed.device,
             "dtype": run_facts.dtype_of(self.model),
             "prompt": self.asked.prompt,
             "token_ids": self.asked.token_ids,
             "config_overrides": {},
-            "flags": run_facts.flags(self.engine, is_optimized=settings.optimized),
+            "flags": run_facts.flags(self.runner, is_optimized=settings.optimized),
             "model": run_facts.about_model(self.model, self.root),
         }
 
 
-def _measured(engine: Engine) -> dict[str, Known]:
+def _measured(runner: GraphRunner) -> dict[str, Known]:
     """What shape inference could not tell, from a run that keeps nothing."""
-    graph = engine.graph
+    graph = runner.graph
     values = (name for node in graph.nodes for name in node.output if name and graph.kind(name) is not Kind.CONSTANT)
     unknown = [name for name in values if graph.about(name).nbytes is None]
     try:
-        return engine.shapes(unknown) if unknown else {}
+        return runner.shapes(unknown) if unknown else {}
     except NodeFailure:
         return {}  # the run proper will stop there too, and say so
 
@@ -115,10 +115,10 @@ def _measured(engine: Engine) -> dict[str, Known]:
 def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
     """Run a graph once, and write what its layers were given and gave."""
     ports = _wanted(job, subject, tell)
-    _tell_size(job, subject, size_of(ports, ValueReader(subject.engine)), tell)
+    _tell_size(job, subject, size_of(ports, ValueReader(subject.runner)), tell)
     with open_output(job, FRAMEWORK) as output, _reading(job, subject) as reading:
-        tell(Phase("running", f"{len(subject.engine.graph.nodes)} nodes"))
-        there = remaining_ports(ports, subject.engine.graph, reading)
+        tell(Phase("running", f"{len(subject.runner.graph.nodes)} nodes"))
+        there = remaining_ports(ports, subject.runner.graph, reading)
         fused = [f"{len(ports) - len(there)} tensors are not there in the optimized graph"] if there != ports else []
         try:
             with _stopping(job):
@@ -133,7 +133,7 @@ def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
 
 def _reading(job: Job, subject: Subject) -> AbstractContextManager[ValueReader]:
     """The graph as it was exported, unless it is wanted as onnxruntime optimizes it."""
-    return optimized(subject.engine) if job.settings.optimized else nullcontext(ValueReader(subject.engine))
+    return optimized(subject.runner) if job.settings.optimized else nullcontext(ValueReader(subject.runner))
 
 
 def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Tell) -> Done:
@@ -143,8 +143,8 @@ def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Te
     if layer is not None:
         injection, selection = replace(injection, at=layer), Selection.only(layer)
     ports = subject.ports
-    injected = InjectedGraph(injection, subject.engine, subject.root, ports)
-    _tell_size(job, subject, size_of(_selected(ports, selection), ValueReader(subject.engine)), tell)
+    injected = InjectedGraph(injection, subject.runner, subject.root, ports)
+    _tell_size(job, subject, size_of(_selected(ports, selection), ValueReader(subject.runner)), tell)
     with open_output(job, FRAMEWORK) as output:
         try:
             for reading, written in injected.readings(tell):
@@ -167,7 +167,7 @@ def _selected(ports: Sequence[Port], selection: Selection) -> list[Port]:
 
 def _wanted(job: Job, subject: Subject, tell: Tell) -> list[Port]:
     if job.settings.ops is not None:
-        layer, found = ops_of(subject.engine.graph, subject.root, subject.scopes, job.settings.ops)
+        layer, found = ops_of(subject.runner.graph, subject.root, subject.scopes, job.settings.ops)
         tell(Note(f"{len({port.call for port in found})} operations in {printable(layer)}"))
         return found
     return _selected(subject.ports, Selection.from_settings(job.settings))

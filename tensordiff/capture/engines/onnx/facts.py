@@ -16,7 +16,7 @@ from onnx.numpy_helper import to_array
 
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import Model, external, is_outside
-from tensordiff.capture.engines.onnx.session import Engine
+from tensordiff.capture.engines.onnx.session import GraphRunner
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
@@ -26,13 +26,13 @@ def versions() -> dict[str, str]:
     return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__, "python": platform.python_version()}
 
 
-def flags(engine: Engine, *, is_optimized: bool) -> dict[str, Any]:
+def flags(runner: GraphRunner, *, is_optimized: bool) -> dict[str, Any]:
     """What else decides on numbers."""
     return {
-        "providers": [name for name, _ in engine.placed.providers],
-        "provider_options": {name: dict(said) for name, said in engine.placed.providers if said},
+        "providers": [name for name, _ in runner.placed.providers],
+        "provider_options": {name: dict(said) for name, said in runner.placed.providers if said},
         "graph_optimizations": "extended" if is_optimized else "off",
-        "deterministic_compute": engine.deterministic,
+        "deterministic_compute": runner.deterministic,
     }
 
 

@@ -17,7 +17,7 @@ from tensordiff.capture.engines.onnx.graph import Graph, Wires
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import subgraphs
 from tensordiff.capture.engines.onnx.ports import Port
-from tensordiff.capture.engines.onnx.session import Engine, Feed
+from tensordiff.capture.engines.onnx.session import Feed, GraphRunner
 from tensordiff.capture.engines.onnx.writing import ValueReader
 from tensordiff.capture.events import Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
@@ -116,10 +116,10 @@ class InjectedGraph:
     Nothing is run to plan them: a graph says which layers there are, and the shapes are known.
     """
 
-    def __init__(self, injection: Injection, engine: Engine, root: Call, ports: Sequence[Port]) -> None:
-        self._engine, self._nesting = engine, Nesting.of(root)
-        self._ports = [port for port in ports if _spec(engine.graph, port) is not None]
-        entries = [entry for port in self._ports if (entry := _entry(engine.graph, port)) is not None]
+    def __init__(self, injection: Injection, runner: GraphRunner, root: Call, ports: Sequence[Port]) -> None:
+        self._runner, self._nesting = runner, Nesting.of(root)
+        self._ports = [port for port in ports if _spec(runner.graph, port) is not None]
+        entries = [entry for port in self._ports if (entry := _entry(runner.graph, port)) is not None]
         self._injector = Injector(plan_injection(injection, entries, _aliases(self._ports)))
         self.report = self._injector.report
 
@@ -133,8 +133,8 @@ class InjectedGraph:
         feeds: dict[str, Feed] = {}
         inputs = self._replace(partial(self._injector.inputs, one), self._by_call(is_input=True), feeds)
         outputs = self._replace(partial(self._injector.outputs, one), self._by_call(is_input=False), feeds)
-        rewired = Rewired(self._engine.graph, self._nesting, inputs, outputs)
-        return ValueReader(self._engine, rewired.wires(), feeds, rewired.name_of)
+        rewired = Rewired(self._runner.graph, self._nesting, inputs, outputs)
+        return ValueReader(self._runner, rewired.wires(), feeds, rewired.name_of)
 
     def _by_call(self, *, is_input: bool) -> dict[Call, list[Port]]:
         calls: dict[Call, list[Port]] = {}
@@ -149,7 +149,7 @@ class InjectedGraph:
         """What is read instead at the ports of these calls; the values are added to the feeds."""
         replaced: dict[tuple[Call, str], str] = {}
         for call, ports in calls.items():
-            found = values(call.key, {port.port: InjectionPort(_spec(self._engine.graph, port)) for port in ports})
+            found = values(call.key, {port.port: InjectionPort(_spec(self._runner.graph, port)) for port in ports})
             for port in ports:
                 if (value := found.get(port.port)) is not None:
                     replaced[call, port.value] = name = f"tensordiff put {len(feeds)}"

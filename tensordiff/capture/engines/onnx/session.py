@@ -86,7 +86,7 @@ class Feed(NamedTuple):
 
 
 @dataclass
-class Engine:
+class GraphRunner:
     """A model with its inputs, ready to be asked for values."""
 
     model: Model

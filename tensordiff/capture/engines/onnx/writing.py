@@ -18,7 +18,7 @@ from tensordiff.capture.engines.onnx.failures import NodeFailure
 from tensordiff.capture.engines.onnx.graph import Graph, Wires
 from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.engines.onnx.ports import Port
-from tensordiff.capture.engines.onnx.session import Engine, Feed
+from tensordiff.capture.engines.onnx.session import Feed, GraphRunner
 from tensordiff.capture.events import Tell, ThrottledProgress
 from tensordiff.capture.process.output import Output
 from tensordiff.dump.dtypes import Array
@@ -32,18 +32,18 @@ PART = 256 << 20
 class ValueReader:
     """Where the tensors of ports are to be had: in the graph as it is, or in one that reads other values."""
 
-    engine: Engine
+    runner: GraphRunner
     wires: Wires | None = None
     more: Mapping[str, Feed] = field(default_factory=dict)
     name_of: Callable[[Port], str] = lambda port: port.value
 
     def arrays(self, ports: Sequence[Port]) -> dict[str, Array | str]:
         """The values of some ports, by the name they have here."""
-        return self.engine.values(map(self.name_of, ports), self.wires, self.more)
+        return self.runner.values(map(self.name_of, ports), self.wires, self.more)
 
     def nbytes(self, port: Port) -> int | None:
         """How large a tensor will be, where that is known."""
-        return self.engine.graph.about(port.value).nbytes
+        return self.runner.graph.about(port.value).nbytes
 
 
 @dataclass
@@ -91,7 +91,7 @@ class PortWriter:
         """What was made before the node that could not be computed."""
         if stopped.node is None:
             return
-        maker = self.reading.engine.graph.maker
+        maker = self.reading.runner.graph.maker
         reached = [port for port in part if maker.get(port.value, -1) < stopped.node]
         self._add(reached, self.reading.arrays(reached))
 
@@ -121,21 +121,21 @@ def size_of(ports: Iterable[Port], reading: ValueReader) -> int:
 
 
 @contextmanager
-def optimized(engine: Engine) -> Iterator[ValueReader]:
+def optimized(runner: GraphRunner) -> Iterator[ValueReader]:
     """Where the tensors are to be had that are left. The optimized graph lies in a file for as long as it is run."""
     with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
-        path = Path(folder) / engine.model.path.with_suffix(".onnx").name
-        engine.optimize(path)
+        path = Path(folder) / runner.model.path.with_suffix(".onnx").name
+        runner.optimize(path)
         model = load(str(path))
         wires = Wires.of(model.nodes)
-        there = {*wires.maker, *engine.feeds}
-        names = {value: name for name, value in engine.graph.same.items() if name in there}
+        there = {*wires.maker, *runner.feeds}
+        names = {value: name for name, value in runner.graph.same.items() if name in there}
         names |= {value: value for value in there}
-        yield ValueReader(replace(engine, model=model), wires, {}, lambda port: names[port.value])
+        yield ValueReader(replace(runner, model=model), wires, {}, lambda port: names[port.value])
 
 
 def remaining_ports(ports: Sequence[Port], graph: Graph, reading: ValueReader) -> list[Port]:
     """The ports whose value is still there, under any of its names."""
-    there = {*(reading.wires or graph.wires).maker, *reading.engine.feeds}
+    there = {*(reading.wires or graph.wires).maker, *reading.runner.feeds}
     there |= {graph.value(name) for name in there}
     return [port for port in ports if port.value in there]

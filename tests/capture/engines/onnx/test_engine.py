@@ -298,14 +298,14 @@ def test_much_is_computed_in_parts_and_written_as_if_at_once(
     written(net, tmp_path)
     once = [(entry.name, entry.read().tobytes()) for entry in open_dump(tmp_path / "d").entries]
     wanted: list[int] = []
-    plain = session.Engine.values
+    plain = session.GraphRunner.values
 
     def counted(self: Any, names: Any, *more: Any) -> Any:
         wanted.append(len(set(listed := list(names))))
         return plain(self, listed, *more)
 
     monkeypatch.setattr(writing, "PART", 400)
-    monkeypatch.setattr(session.Engine, "values", counted)
+    monkeypatch.setattr(session.GraphRunner, "values", counted)
     ran = written(net, tmp_path, force=True)
     assert [(entry.name, entry.read().tobytes()) for entry in open_dump(tmp_path / "d").entries] == once
     assert len(wanted) > 5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensordiff.align import align
-from tensordiff.compare.engine import Engine, ThirdDump
+from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure import dispatch as module
 from tensordiff.compare.measure.dispatch import measure
@@ -24,7 +24,7 @@ A = numbers(16, 16, dtype="float64").astype(np.float32)
 
 
 def rows(reference: Tensors, candidate: Tensors, limits: Limits | None = None) -> list[Row]:
-    return list(Engine(limits or Limits()).rows(pairs(reference, candidate)))
+    return list(Comparer(limits or Limits()).rows(pairs(reference, candidate)))
 
 
 def verdicts(reference: Tensors, candidate: Tensors) -> list[str]:
@@ -33,8 +33,8 @@ def verdicts(reference: Tensors, candidate: Tensors) -> list[str]:
 
 def with_third(reference: Tensors, candidate: Tensors, **thirds: Tensors) -> list[Row]:
     ref = held(reference)
-    engine = Engine(**{name: ThirdDump.of(align(ref, held(third))) for name, third in thirds.items()})  # type: ignore[arg-type]
-    return list(engine.rows(align(ref, held(candidate)).pairs))
+    comparer = Comparer(**{name: ThirdDump.of(align(ref, held(third))) for name, third in thirds.items()})  # type: ignore[arg-type]
+    return list(comparer.rows(align(ref, held(candidate)).pairs))
 
 
 def test_a_row_has_all_there_is_to_know() -> None:
@@ -46,7 +46,7 @@ def test_a_row_has_all_there_is_to_know() -> None:
 
 
 def test_rows_come_one_by_one() -> None:
-    made = Engine().rows(pairs({"a": A, "b": None}, {"a": A, "b": A}))
+    made = Comparer().rows(pairs({"a": A, "b": None}, {"a": A, "b": A}))
     assert next(made).verdict.name == "agrees"
     assert next(made).verdict.name == "unknown"
     with pytest.raises(StopIteration):
@@ -207,7 +207,7 @@ def test_golden_ratio_is_unknown_where_the_reference_is_exact_or_shapes_differ(g
 def test_the_engine_measures_whatever_pairs_it_is_given() -> None:
     dump: Dump = held({"a": A, "b": A})
     chosen = [pair for pair in align(dump, dump).pairs if pair.name == "b"]
-    assert [row.pair.index for row in Engine().rows(chosen)] == [1]
+    assert [row.pair.index for row in Comparer().rows(chosen)] == [1]
 
 
 def test_measuring_again_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

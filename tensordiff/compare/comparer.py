@@ -1,8 +1,8 @@
 """Measuring an alignment: one row per pair, in order, as soon as it is known.
 
-``Engine.rows`` is a plain iterator: progress and stopping early are up to the caller. ``measure`` computes the numbers
-and ``judge`` says what they mean in the light of the pairs before. A pair that cannot be read, or whose shapes cannot
-be reconciled, is a row, too, with verdict ``unknown`` and the reason.
+``Comparer.rows`` is a plain iterator: progress and stopping early are up to the caller. ``measure`` computes the
+numbers and ``judge`` says what they mean in the light of the pairs before. A pair that cannot be read, or whose shapes
+cannot be reconciled, is a row, too, with verdict ``unknown`` and the reason.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _view_key(entry: Entry) -> _ViewKey:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Comparer:
     """Measures and judges pairs, by these limits and third runs."""
 
     limits: Limits = field(default_factory=Limits)
