@@ -22,7 +22,7 @@ from tensordiff.report import write_report
 from tensordiff.report.labels import label
 from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.memory import Arrays, PathLike, open_session
+from tensordiff.session.from_arrays import Arrays, PathLike, session_of
 from tensordiff.session.session import Session
 
 __all__ = ["Disagreement", "assert_agrees"]
@@ -51,7 +51,7 @@ def assert_agrees(
     line. On failure ``report`` is written, in the format of its suffix (``.html .md .txt .json .csv .png``).
     """
     __tracebackhide__ = True
-    session = open_session(
+    session = session_of(
         reference,
         candidate,
         golden=golden,

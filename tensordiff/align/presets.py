@@ -62,7 +62,7 @@ class Preset:
 def preset(name: str) -> Preset:
     """Load a preset."""
     parsed = parse_rules((_FOLDER / f"{name}.toml").read_text("utf-8"), f"{name}.toml")
-    parsed.known("about", "detect", "rule", "map")
+    parsed.refuse_other_keys("about", "detect", "rule", "map")
     maps = parsed.tables("map", map_rule)
     return Preset(
         name,

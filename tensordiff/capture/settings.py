@@ -76,7 +76,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.layers is not None:
-            check_expression("--layers", self.layers)
+            check_layer_regex("--layers", self.layers)
         if self.max_bytes is not None and self.max_bytes < 0:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
@@ -100,12 +100,12 @@ class Settings:
         return cls(**values)
 
 
-def check_expression(what: str, expression: str) -> None:
-    """Refuse an invalid regular expression before anything is loaded."""
+def check_layer_regex(what: str, regex: str) -> None:
+    """Refuse an invalid regular expression for layers before anything is loaded; ``what`` names the option."""
     from tensordiff.align.rules.rule import check_regex  # aligning is much to import for a child that starts
 
     try:
-        check_regex(what, expression)
+        check_regex(what, regex)
     except AlignError as error:
         raise CaptureError(str(error)) from error
 

@@ -217,16 +217,16 @@ _MAX_RATIO = 1032  # deflate unpacks one byte to at most this many
 
 
 class DeflatedMember(NamedTuple):
-    """A compressed member. ``whose`` begins an error sentence: ``its member x``."""
+    """A compressed member. ``subject`` begins an error sentence: ``its member x``."""
 
     path: Path
-    whose: str
+    subject: str
     buffer: Buffer
     span: Span
     size: int
     crc: int
 
-    def front(self, at_most: int) -> bytes:
+    def first_bytes(self, at_most: int) -> bytes:
         """The first bytes, at most as many as one chunk unpacks to."""
         return next(self._pieces(at_most), b"")
 
@@ -248,7 +248,9 @@ class DeflatedMember(NamedTuple):
         try:
             return np.empty(self.size, np.uint8)
         except MemoryError as error:
-            raise BadFile(self.path, f"{self.whose} unpacks to {self.size} bytes, more than there is memory") from error
+            raise BadFile(
+                self.path, f"{self.subject} unpacks to {self.size} bytes, more than there is memory"
+            ) from error
 
     def _pieces(self, at_most: int) -> Iterator[bytes]:
         """What each chunk unpacks to, cut to ``at_most`` bytes."""
@@ -261,4 +263,4 @@ class DeflatedMember(NamedTuple):
                 raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> BadFile:
-        return BadFile(self.path, f"{self.whose} is damaged ({why}); dump it again")
+        return BadFile(self.path, f"{self.subject} is damaged ({why}); dump it again")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tensordiff.dump.files import parse_json
 from tensordiff.errors import BadFile, printable
-from tensordiff.report.json import COMPARE_SCHEMA
+from tensordiff.report.comparison_json import COMPARE_SCHEMA
 from tensordiff.report.labels import counted, glyph_of, number
 from tensordiff.report.markdown import code, prose, table
 

@@ -19,7 +19,7 @@ from typing import Any
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.json import strict
+from tensordiff.report.comparison_json import strict
 from tensordiff.report.labels import GLYPHS, component, counted, format_shape, label, number, sparkline
 from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences
 from tensordiff.report.row_detail import Heat, RowDetail
@@ -177,7 +177,7 @@ def _folds(model: ReportModel) -> Iterator[str]:
     yield '<section class="card"><h2>More</h2>'
     yield _fold("MSE of outputs by component", [_components(model)], is_open=True)
     yield _fold("Execution order verification", [f"<p>{escape(line)}</p>" for line in order_sentences(model.order)])
-    if model.culprits:
+    if model.culprit_rows:
         yield _fold("Culprits and victims", _blame(model))
     doubts = [
         f"<p><strong>{f.level}</strong> {_text(f'{f.where} {f.what}')}; {_text(f.why)}; {_text(f.do)}</p>"
@@ -205,7 +205,7 @@ def _components(model: ReportModel) -> str:
 
 
 def _blame(model: ReportModel) -> Iterator[str]:
-    parts = (("Culprits: wrong by themselves", model.culprits), ("Modules that a culprit lies in", model.enclosing),
+    parts = (("Culprits: wrong by themselves", model.culprit_rows), ("Modules that a culprit lies in", model.enclosing),
              ("Victims: wrong because of what came before", model.victims))  # fmt: skip
     for title, rows in parts:
         if rows:

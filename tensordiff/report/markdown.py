@@ -106,7 +106,7 @@ def _side(name: str, side: DumpSummary) -> tuple[str, ...]:
 
 def _faults(model: ReportModel) -> Lines:
     parts = (
-        ("Culprits, wrong by themselves", model.culprits), ("Modules that a culprit lies in", model.enclosing),
+        ("Culprits, wrong by themselves", model.culprit_rows), ("Modules that a culprit lies in", model.enclosing),
         ("Victims of what came before", model.victims),
     )  # fmt: skip
     for title, rows in parts:

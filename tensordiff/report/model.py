@@ -23,7 +23,7 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import printable
-from tensordiff.report.json import mse_summary
+from tensordiff.report.comparison_json import mse_summary
 from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short
 from tensordiff.report.row_detail import RowDetail, row_detail
 from tensordiff.search.outcome import Outcome, culprits
@@ -121,23 +121,23 @@ class ReportModel:
         return {name: sum(row.verdict.name == name for row in self.rows) for name in GLYPHS}
 
     @cached_property
-    def culprits(self) -> tuple[Row, ...]:
-        """Every layer that is wrong by itself."""
+    def culprit_rows(self) -> tuple[Row, ...]:
+        """Every row that is wrong by itself; ``Outcome.culprits`` has one a call."""
         return tuple(culprits(self.outcome.rows))
 
     @cached_property
     def enclosing(self) -> tuple[Row, ...]:
         """Outputs that diverge because a culprit lies inside them."""
-        named = {id(row) for row in self.culprits}
+        named = {id(row) for row in self.culprit_rows}
         wrong = (row for row in self.outcome.rows if row.verdict.name == "diverges" and not row.is_input)
         return tuple(row for row in wrong if id(row) not in named)
 
     @cached_property
     def victims(self) -> tuple[Row, ...]:
         """Outputs that are wrong because of what came before."""
-        if not self.culprits:
+        if not self.culprit_rows:
             return ()
-        first = self.culprits[0].pair.index
+        first = self.culprit_rows[0].pair.index
         later = (row for row in self.outcome.rows if row.pair.index > first and not row.is_input)
         return tuple(row for row in later if row.verdict.name == "drifts")
 
@@ -232,9 +232,9 @@ def order_sentences(order: ExecutionOrder) -> Iterator[str]:
 def summary_sentence(outcome: Outcome) -> str:
     """The result of a comparison in one sentence: the culprit and the evidence, or that there is none."""
     if outcome.culprit is not None:
-        return _of_culprit(outcome.culprit)
+        return _culprit_sentence(outcome.culprit)
     if outcome.verdict == "unknown":
-        return _of_unknown(outcome)
+        return _unknown_sentence(outcome)
     worst = _worst(outcome.rows)
     largest = f"the largest rel_l2 is {number(worst.diff.rel_l2)}, at {short(label(worst.pair))}" if worst.diff else ""
     if outcome.verdict == "agrees":
@@ -258,7 +258,7 @@ def scope_sentence(shown: int, total: int) -> str:
     return f"Shown here: {shown} of {counted(total, 'pair')}, as selected."
 
 
-def _of_culprit(row: Row) -> str:
+def _culprit_sentence(row: Row) -> str:
     what = "tensor that differs" if row.is_input else "place that is wrong by itself"
     return f"{short(label(row.pair))} is the first {what}: {printable(row.verdict.why)}{_evidence(row)}."
 
@@ -275,7 +275,7 @@ def _evidence(row: Row) -> str:
     return f"; largest |Δ| {row.diff.max_abs:.3g} at {at} of {format_shape(row.shape)}{golden}"
 
 
-def _of_unknown(outcome: Outcome) -> str:
+def _unknown_sentence(outcome: Outcome) -> str:
     begin = "It could not be told whether the two runs agree"
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
@@ -294,9 +294,9 @@ def _rank(value: float) -> tuple[bool, float]:
 
 def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
     """Everything that either dump records about its run, in the reference's order."""
-    ours, theirs = dict(_flat(reference)), dict(_flat(candidate))
-    names = dict.fromkeys((*ours, *theirs))
-    return tuple(Fact(printable(name), ours.get(name, ""), theirs.get(name, "")) for name in names)
+    of_reference, of_candidate = dict(_flat(reference)), dict(_flat(candidate))
+    names = dict.fromkeys((*of_reference, *of_candidate))
+    return tuple(Fact(printable(name), of_reference.get(name, ""), of_candidate.get(name, "")) for name in names)
 
 
 def _flat(facts: Mapping[str, object], before: str = "") -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tensordiff.report.json import compare_json, dumps, strict
+from tensordiff.report.comparison_json import compare_json, dumps, strict
 from tensordiff.report.model import ReportModel
 from tensordiff.report.row_detail import RowDetail
 

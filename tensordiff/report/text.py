@@ -121,10 +121,10 @@ def _verdict(row: Row) -> str:
 
 def _blame(model: ReportModel) -> Lines:
     parts = (
-        ("culprits: wrong by themselves", model.culprits), ("modules that a culprit lies in", model.enclosing),
+        ("culprits: wrong by themselves", model.culprit_rows), ("modules that a culprit lies in", model.enclosing),
         ("victims: wrong because of what came before", model.victims),
     )  # fmt: skip
-    if model.culprits:
+    if model.culprit_rows:
         yield from _section("Culprits and victims")
     for title, rows in parts:
         if rows:

@@ -80,7 +80,7 @@ def _scenarios(found: Verification) -> Lines:
         ("verdict", lambda model: f"{GLYPHS[model.verdict]} {model.verdict}"),
         ("pairs", lambda model: str(len(model.rows))),
         ("agree, drift, diverge, unknown", lambda model: ", ".join(str(count) for count in model.counts.values())),
-        ("first culprit", lambda model: code(label(model.culprits[0].pair)) if model.culprits else "none"),
+        ("first culprit", lambda model: code(label(model.culprit_rows[0].pair)) if model.culprit_rows else "none"),
         ("largest MSE", lambda model: number(model.statistics["mse"]["max"])),
         ("median MSE", lambda model: number(model.statistics["mse"]["median"])),
         ("not paired", lambda model: str(len(model.orphans))),
@@ -100,7 +100,7 @@ def _scenarios(found: Verification) -> Lines:
 
 def _blame(found: Verification) -> Lines:
     whole = found.whole
-    yield from _listed("Culprits: wrong by themselves", whole.culprits, whole)
+    yield from _listed("Culprits: wrong by themselves", whole.culprit_rows, whole)
     yield from _listed("Modules that a culprit lies in", whole.enclosing, whole)
     yield from _listed("Victims: wrong because of what came before", whole.victims, whole)
 
@@ -133,14 +133,14 @@ def _meaning(found: Verification) -> Lines:
     whole = found.whole
     if whole.verdict == "unknown":
         yield "Nobody can tell whether the two agree: look at what could not be compared before any number is believed."
-    elif not whole.culprits:
+    elif not whole.culprit_rows:
         yield "No layer is wrong by itself; what differs is rounding, or what rounding became on its way through."
     elif found.injected is None:
         yield "A layer is called a culprit here because what came in agrees, or agrees far better than what came out."
         yield "Only a run with the reference's inputs injected tells culprits from victims for certain."
     else:
         yield from _weighed(whole)
-    if found.injected is not None and found.without.culprits and not found.injected.culprits:
+    if found.injected is not None and found.without.culprit_rows and not found.injected.culprit_rows:
         yield "With right inputs every layer is right: the error is carried along, or arises between these layers."
     detail = next(iter(whole.details), None)
     if detail is not None and detail.hint is not None:
@@ -148,7 +148,7 @@ def _meaning(found: Verification) -> Lines:
 
 
 def _weighed(whole: ReportModel) -> Lines:
-    yield f"Wrong even with the reference's inputs: {counted(len(whole.culprits), 'layer')}. The fault lies there."
+    yield f"Wrong even with the reference's inputs: {counted(len(whole.culprit_rows), 'layer')}. The fault lies there."
     if whole.victims:
         yield f"Right again with right inputs: {counted(len(whole.victims), 'layer')}. Mend what runs before."
     yield "Weights, caches, masks and positions that were not injected count as part of a layer here."
@@ -159,10 +159,10 @@ def _next_steps(found: Verification) -> Lines:
     both = " ".join(shlex.quote(side.path) for side in (whole.reference, whole.candidate))
     if not found.has_layers:
         yield f"The layers were not kept: verify again with {code('--save-layers')} for what follows."
-    if whole.culprits:
+    if whole.culprit_rows:
         yield f"Look at the culprit's elements: {code(f'tensordiff report {both} --select {_named(whole)}')}"
         yield from _about(next(iter(whole.details), None))
-    if whole.culprits and found.injected is None:
+    if whole.culprit_rows and found.injected is None:
         yield f"Capture the candidate with {code('--inject REF')}, and give that dump with {code('--injected')}."
     if whole.orphans:
         yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {code(f'tensordiff align {both}')}"
@@ -175,7 +175,7 @@ def _next_steps(found: Verification) -> Lines:
 
 
 def _named(whole: ReportModel) -> str:
-    return shlex.quote(f"^{re.escape(label(whole.culprits[0].pair))}$")
+    return shlex.quote(f"^{re.escape(label(whole.culprit_rows[0].pair))}$")
 
 
 def _about(detail: RowDetail | None) -> Lines:

@@ -210,7 +210,7 @@ class Session:
                 before = largest.setdefault(entry.step, row)
                 largest[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
         values = (values_of(row.pair) for row in largest.values())
-        return combined(compare_logits(*sides, most=_LOGITS_READ) for sides in values if sides is not None)
+        return combined(compare_logits(*sides, max_elements=_LOGITS_READ) for sides in values if sides is not None)
 
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tensordiff.align.match import Pair
-from tensordiff.align.rules.file import RulesFile, read_text, rules_text
+from tensordiff.align.rules.file import RulesFile, parse_rules_text, rules_text
 from tensordiff.align.rules.rule_book import rebased
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
 from tensordiff.util.atomic_write import write_file
@@ -181,7 +181,7 @@ class _Content(NamedTuple):
 
     def _rules(self, text: str) -> RulesFile:
         try:
-            rules = read_text(text, "rules")
+            rules = parse_rules_text(text, "rules")
         except TensordiffError as error:
             raise BadFile(self.path, f"its rules cannot be read: {error}") from error
         return replace(rules, rules=tuple(replace(rule, source="") for rule in rules.rules))

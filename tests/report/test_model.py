@@ -22,7 +22,7 @@ def test_the_sentence_names_the_culprit_and_the_evidence() -> None:
 
 def test_culprits_holders_and_victims() -> None:
     model = build_report(*samples())
-    names = [[label(row.pair) for row in rows] for rows in (model.culprits, model.enclosing, model.victims)]
+    names = [[label(row.pair) for row in rows] for rows in (model.culprit_rows, model.enclosing, model.victims)]
     assert names[0] == ["layers.1.mlp.act_fn"]
     assert names[1][:2] == ["layers.1.mlp", "layers.1"]
     assert names[2] == ["layers.1.mlp.down_proj", "norm", "lm_head"]
@@ -32,7 +32,7 @@ def test_runs_that_agree() -> None:
     model = build_report(*compared({"a": A, "b": A}, {"a": A, "b": nudged(A, 1e-7)}))
     assert model.sentence.startswith("The two runs agree in all of 2 pairs: the largest rel_l2 is 1.")
     assert model.sentence.endswith(", at b.")
-    assert (model.culprits, model.victims, model.details) == ((), (), ())
+    assert (model.culprit_rows, model.victims, model.details) == ((), (), ())
 
 
 def test_drift_alone() -> None:

@@ -34,7 +34,7 @@ def _apply(call: Call, tensors: tuple[Array, ...]) -> Array:
         with np.errstate(all="ignore"):  # inf and NaN are results here
             return EVALUATORS[call.function](call, after, *tensors)
     except MemoryError as error:
-        raise call.wrong(f"there is no memory for {after.nbytes} bytes more") from error
+        raise call.error(f"there is no memory for {after.nbytes} bytes more") from error
 
 
 def _cat(call: Call, _: Spec, *tensors: Array) -> Array:
@@ -121,7 +121,7 @@ def _must_fit(call: Call, after: Spec, x: Array) -> None:
     low, high = (0, 1) if after.dtype.kind == "b" else (np.iinfo(after.dtype).min, np.iinfo(after.dtype).max)
     for value in (int(x.min()), int(x.max())):
         if not low <= value <= high:
-            raise call.wrong(f"{value} does not fit {after.dtype.name}", option=0)
+            raise call.error(f"{value} does not fit {after.dtype.name}", option=0)
 
 
 EVALUATORS: dict[str, _Evaluator] = {

@@ -30,7 +30,8 @@ _KINDS: dict[ParameterKind, str] = {
     "number": "a finite number",
     "dtype": "an element type",
 }
-Values = tuple[tuple[Option, ...], tuple[SourceSpan | None, ...]]
+BoundOptions = tuple[tuple[Option, ...], tuple[SourceSpan | None, ...]]
+"""The value of every option of a call, and where each was written; None for a default."""
 
 
 class OptionTokens(NamedTuple):
@@ -40,63 +41,67 @@ class OptionTokens(NamedTuple):
     named: list[tuple[Token, Token]]
 
 
-def options(head: Token, given: OptionTokens) -> Values:
+def bind_options(function_name: Token, given: OptionTokens) -> BoundOptions:
     """A value for every option of a function, and where each was written."""
-    function = FUNCTIONS[head.text]
+    function = FUNCTIONS[function_name.text]
     if function.rest is not None:
-        return _rest(head, function.rest, given)
-    tokens = _by_parameter(head, function.parameters, given)
-    values = tuple(_value_or_default(head, p, tokens.get(p.name)) for p in function.parameters)
+        return _rest(function_name, function.rest, given)
+    tokens = _by_parameter(function_name, function.parameters, given)
+    values = tuple(_value_or_default(function_name, p, tokens.get(p.name)) for p in function.parameters)
     return values, tuple(tokens[p.name].span if p.name in tokens else None for p in function.parameters)
 
 
-def _rest(head: Token, what: str, given: OptionTokens) -> Values:
+def _rest(function_name: Token, what: str, given: OptionTokens) -> BoundOptions:
     if given.named:
         name = given.named[0][0]
-        raise ExpressionError(f"{head.text} has no option {name}", name.span)
+        raise ExpressionError(f"{function_name.text} has no option {name}", name.span)
     if not given.positional:
-        raise ExpressionError(f"{head.text} takes at least one {what}", head.span)
+        raise ExpressionError(f"{function_name.text} takes at least one {what}", function_name.span)
     parameter = Parameter(what)
-    return tuple(_value(head, parameter, t) for t in given.positional), tuple(t.span for t in given.positional)
+    return tuple(_value(function_name, parameter, t) for t in given.positional), tuple(t.span for t in given.positional)
 
 
-def _by_parameter(head: Token, parameters: tuple[Parameter, ...], given: OptionTokens) -> dict[str, Token]:
+def _by_parameter(function_name: Token, parameters: tuple[Parameter, ...], given: OptionTokens) -> dict[str, Token]:
     if len(given.positional) > len(parameters):
         extra = given.positional[len(parameters)]
         hint = "; the steps of a view are joined by '|'" if extra.text in FUNCTIONS else ""
-        sentence = f"{head.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
+        sentence = f"{function_name.text} takes {_listed(parameters)}, and {extra} is one too many{hint}"
         raise ExpressionError(sentence, extra.span)
     tokens = {p.name: token for p, token in zip(parameters, given.positional, strict=False)}
     known = [p.name for p in parameters]
     for name, value in given.named:
         if name.text not in known:
-            raise ExpressionError(f"{head.text} takes {_listed(parameters)}, and has no option {name}", name.span)
+            raise ExpressionError(
+                f"{function_name.text} takes {_listed(parameters)}, and has no option {name}", name.span
+            )
         if name.text in tokens:
-            raise ExpressionError(f"{head.text}: {name.text} is given twice", name.span)
+            raise ExpressionError(f"{function_name.text}: {name.text} is given twice", name.span)
         tokens[name.text] = value
     return tokens
 
 
 def _listed(parameters: tuple[Parameter, ...]) -> str:
     names = [p.name for p in parameters]
-    return f"the option{'s' * (len(names) > 1)} {', '.join(names)}" if names else "no options"
+    return f"the {'options' if len(names) > 1 else 'option'} {', '.join(names)}" if names else "no options"
 
 
-def _value_or_default(head: Token, parameter: Parameter, token: Token | None) -> Option:
+def _value_or_default(function_name: Token, parameter: Parameter, token: Token | None) -> Option:
     if token is not None:
-        return _value(head, parameter, token)
+        return _value(function_name, parameter, token)
     if parameter.required:
-        raise ExpressionError(f"{head.text} needs {parameter.name}: {_KINDS[parameter.kind]}", head.span)
+        raise ExpressionError(
+            f"{function_name.text} needs {parameter.name}: {_KINDS[parameter.kind]}", function_name.span
+        )
     return parameter.default
 
 
-def _value(head: Token, parameter: Parameter, token: Token) -> Option:
+def _value(function_name: Token, parameter: Parameter, token: Token) -> Option:
     try:
         return _read(parameter.kind, token)
     except ValueError:
         close = difflib.get_close_matches(token.text[:64], DTYPES, 1) if parameter.kind == "dtype" else []
         hint = f"; did you mean {close[0]}?" if close else ""
-        sentence = f"{head.text}: {parameter.name} is {_KINDS[parameter.kind]}, and {token} is not{hint}"
+        sentence = f"{function_name.text}: {parameter.name} is {_KINDS[parameter.kind]}, and {token} is not{hint}"
         raise ExpressionError(sentence, token.span) from None
 
 
@@ -120,7 +125,7 @@ def parse(text: str) -> Expression:
     reader = _TokenReader(tokens(text))
     expression = _expression(reader, 1)
     if reader.at("|"):
-        raise reader.wrong("'|' joins the steps of a view; in an expression functions are nested, as in f(g(x))")
+        raise reader.error("'|' joins the steps of a view; in an expression functions are nested, as in f(g(x))")
     reader.take("end", "the text should end here")
     return expression
 
@@ -134,7 +139,7 @@ def parse_view(text: str) -> Expression:
         if reader.at("end"):
             return view
         reader.take("|", "another step comes after '|'")
-    raise reader.wrong(f"a view has at most {MAX_DEPTH} steps")
+    raise reader.error(f"a view has at most {MAX_DEPTH} steps")
 
 
 class _TokenReader:
@@ -153,36 +158,38 @@ class _TokenReader:
 
     def take(self, kind: TokenKind, expected: str) -> Token:
         if not self.at(kind):
-            raise self.wrong(f"{expected}, not {self.next}")
+            raise self.error(f"{expected}, not {self.next}")
         token = self.next
         self._position += kind != "end"
         return token
 
-    def wrong(self, sentence: str) -> ExpressionError:
+    def error(self, sentence: str) -> ExpressionError:
+        """An error at the next token."""
         return ExpressionError(sentence, self.next.span)
 
 
 def _expression(reader: _TokenReader, depth: int) -> Expression:
     if depth > MAX_DEPTH:
-        raise reader.wrong(f"functions are nested more than {MAX_DEPTH} deep")
+        raise reader.error(f"functions are nested more than {MAX_DEPTH} deep")
     if reader.at("word") and reader.at("(", ahead=1):
         return _call(reader, depth)
     if reader.next.is_number:
-        raise reader.wrong(f'a tensor is expected, not a number; if an entry is called so, write "{reader.next.text}"')
+        raise reader.error(f'a tensor is expected, not a number; if an entry is called so, write "{reader.next.text}"')
     kind: TokenKind = "quoted" if reader.at("quoted") else "word"
     token = reader.take(kind, "a tensor is expected: an entry's name or a function")
     return Name(token.text, token.span)
 
 
 def _call(reader: _TokenReader, depth: int) -> Call:
-    head = reader.take("word", "a function is expected")
-    function = _function(head)
+    function_name = reader.take("word", "a function is expected")
+    function = _function(function_name)
     tensors, given = _arguments(reader, function, depth)
     if len(tensors) < function.tensors:
-        wanted = f"{'at least ' * function.more_tensors}{function.tensors} tensor{'s' * (function.tensors > 1)}"
-        raise ExpressionError(f"{head.text} takes {wanted}, and got {len(tensors)}", head.span)
-    values, spans = options(head, given)
-    return Call(head.text, tuple(tensors), values, head.span, spans)
+        least = "at least " if function.more_tensors else ""
+        wanted = f"{least}{function.tensors} {'tensors' if function.tensors > 1 else 'tensor'}"
+        raise ExpressionError(f"{function_name.text} takes {wanted}, and got {len(tensors)}", function_name.span)
+    values, spans = bind_options(function_name, given)
+    return Call(function_name.text, tuple(tensors), values, function_name.span, spans)
 
 
 def _arguments(reader: _TokenReader, function: Function, depth: int) -> tuple[list[Expression], OptionTokens]:
@@ -205,7 +212,7 @@ def _arguments(reader: _TokenReader, function: Function, depth: int) -> tuple[li
 def _no_bare_option(reader: _TokenReader, function: Function) -> None:
     if function.more_tensors and function.parameters and reader.next.is_number:
         option = f"{function.parameters[0].name}={reader.next.text}"
-        raise reader.wrong(f"a tensor is expected, not a number; an option is given by name here: {option}")
+        raise reader.error(f"a tensor is expected, not a number; an option is given by name here: {option}")
 
 
 def _option(reader: _TokenReader, given: OptionTokens) -> None:
@@ -220,22 +227,22 @@ def _option(reader: _TokenReader, given: OptionTokens) -> None:
 
 def _step(reader: _TokenReader, view: Expression) -> Call:
     """A function and its options up to the next ``|``, applied to the steps before it."""
-    head = reader.take("word", "a step of a view is a function")
-    if not _function(head).is_view:
-        sentence = f"{head.text} takes more than one tensor, and a view has only the entry at hand"
-        raise ExpressionError(sentence, head.span)
+    function_name = reader.take("word", "a step of a view is a function")
+    if not _function(function_name).is_view:
+        sentence = f"{function_name.text} takes more than one tensor, and a view has only the entry at hand"
+        raise ExpressionError(sentence, function_name.span)
     if reader.at("("):
-        raise reader.wrong("in a view options follow by spaces, as in 'squeeze 0', not in parentheses")
+        raise reader.error("in a view options follow by spaces, as in 'squeeze 0', not in parentheses")
     given = OptionTokens([], [])
     while not reader.at("|", "end"):
         _option(reader, given)
-    values, spans = options(head, given)
-    return Call(head.text, (view,), values, head.span, spans)
+    values, spans = bind_options(function_name, given)
+    return Call(function_name.text, (view,), values, function_name.span, spans)
 
 
-def _function(head: Token) -> Function:
-    if head.text in FUNCTIONS:
-        return FUNCTIONS[head.text]
-    close = difflib.get_close_matches(head.text[:64], FUNCTIONS, 1)
+def _function(function_name: Token) -> Function:
+    if function_name.text in FUNCTIONS:
+        return FUNCTIONS[function_name.text]
+    close = difflib.get_close_matches(function_name.text[:64], FUNCTIONS, 1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FUNCTIONS)}"
-    raise ExpressionError(f"{head} is not a function; {hint}", head.span)
+    raise ExpressionError(f"{function_name} is not a function; {hint}", function_name.span)

@@ -34,7 +34,7 @@ def whole(call: Call, option: int) -> int:
     """An option that is a whole number, as parsing has checked."""
     value = call.options[option]
     if not isinstance(value, int):
-        raise call.wrong(f"{value!r} is not a whole number", option=option)
+        raise call.error(f"{value!r} is not a whole number", option=option)
     return value
 
 
@@ -47,14 +47,14 @@ def axis_of(call: Call, option: int, shape: Shape) -> int:
     """An option that is an axis of a shape, counted from the left."""
     axis = whole(call, option)
     if not -len(shape) <= axis < len(shape):
-        raise call.wrong(f"axis {axis} is not one of the {len(shape)} dimensions of {shown(shape)}", option=option)
+        raise call.error(f"axis {axis} is not one of the {len(shape)} dimensions of {shown(shape)}", option=option)
     return axis % len(shape)
 
 
 def at_least(call: Call, dimensions: int, shape: Shape) -> None:
     """Raise for a tensor that has too few dimensions."""
     if len(shape) < dimensions:
-        raise call.wrong(f"at least {dimensions} dimensions are needed, and {shown(shape)} has {len(shape)}", tensor=0)
+        raise call.error(f"at least {dimensions} dimensions are needed, and {shown(shape)} has {len(shape)}", tensor=0)
 
 
 def computed_in(dtype: DType) -> DType:
@@ -71,7 +71,7 @@ def _elementwise(call: Call, *specs: Spec) -> Spec:
 def _activation(call: Call, x: Spec) -> Spec:
     _must_be_float(call, (x,), 0)
     if x.dtype.kind == "c":
-        raise call.wrong(f"a tensor of {x.dtype.name} has no {call.function}", tensor=0)
+        raise call.error(f"a tensor of {x.dtype.name} has no {call.function}", tensor=0)
     return Spec(x.shape, computed_in(x.dtype))
 
 
@@ -80,22 +80,22 @@ def _scale(call: Call, x: Spec) -> Spec:
     number = call.options[0]
     smallest, largest = float(np.finfo(after.dtype).tiny), float(np.finfo(after.dtype).max)
     if not isinstance(number, float) or (number and not smallest <= abs(number) <= largest):
-        raise call.wrong(f"{number} does not fit {after.dtype.name}, in which it would be computed", option=0)
+        raise call.error(f"{number} does not fit {after.dtype.name}, in which it would be computed", option=0)
     return after
 
 
 def _cast(call: Call, x: Spec) -> Spec:
     dtype = DTYPES[str(call.options[0])]
     if x.dtype.kind == "c" and dtype.kind != "c":
-        raise call.wrong(f"{x.dtype.name} has an imaginary part that {dtype.name} cannot hold", option=0)
+        raise call.error(f"{x.dtype.name} has an imaginary part that {dtype.name} cannot hold", option=0)
     if is_float(x.dtype) and not is_float(dtype):
-        raise call.wrong(f"{x.dtype.name} to {dtype.name} would drop fractions", option=0)
+        raise call.error(f"{x.dtype.name} to {dtype.name} would drop fractions", option=0)
     return Spec(x.shape, dtype)
 
 
 def _must_be_float(call: Call, specs: Sequence[Spec], k: int) -> None:
     if not is_float(specs[k].dtype):
-        raise call.wrong(f"it computes with floats, and this is {specs[k].dtype.name}; cast it to one first", tensor=k)
+        raise call.error(f"it computes with floats, and this is {specs[k].dtype.name}; cast it to one first", tensor=k)
 
 
 def _common_shape(call: Call, specs: Sequence[Spec]) -> Shape:
@@ -104,7 +104,7 @@ def _common_shape(call: Call, specs: Sequence[Spec]) -> Shape:
     for shape in shapes:
         if all(_broadcasts_to(other, shape) for other in shapes):
             return shape
-    raise call.wrong(f"{', '.join(map(shown, shapes))} are not of one shape, and cannot be repeated to the largest")
+    raise call.error(f"{', '.join(map(shown, shapes))} are not of one shape, and cannot be repeated to the largest")
 
 
 def _broadcasts_to(shape: Shape, target: Shape) -> bool:
@@ -133,17 +133,17 @@ def _cat(call: Call, *specs: Spec) -> Spec:
     for k, spec in enumerate(specs):
         if _without(spec.shape, axis) != _without(first.shape, axis) or len(spec.shape) != len(first.shape):
             facts = f"{shown(spec.shape)} and {shown(first.shape)} differ elsewhere than along axis {axis}"
-            raise call.wrong(facts, tensor=k)
+            raise call.error(facts, tensor=k)
         if spec.dtype.name != first.dtype.name:
             facts = f"{spec.dtype.name} and {first.dtype.name} cannot be joined; cast one of them first"
-            raise call.wrong(facts, tensor=k)
+            raise call.error(facts, tensor=k)
     return Spec(_with(first.shape, axis, sum(spec.shape[axis] for spec in specs)), first.dtype)
 
 
 def _squeeze(call: Call, x: Spec) -> Spec:
     axis = axis_of(call, 0, x.shape)
     if x.shape[axis] != 1:
-        raise call.wrong(f"axis {axis} of {shown(x.shape)} has size {x.shape[axis]}, not 1", option=0)
+        raise call.error(f"axis {axis} of {shown(x.shape)} has size {x.shape[axis]}, not 1", option=0)
     return Spec(_without(x.shape, axis), x.dtype)
 
 
@@ -156,19 +156,19 @@ def _reshape(call: Call, x: Spec) -> Spec:
     sizes = list(wholes(call))
     for k, size in enumerate(sizes):
         if size < -1 or (size == -1 and -1 in sizes[:k]):
-            raise call.wrong("a size is a whole number, or -1 once for what is left", option=k)
+            raise call.error("a size is a whole number, or -1 once for what is left", option=k)
     known = math.prod(size for size in sizes if size != -1)
     if -1 in sizes and known:
         sizes[sizes.index(-1)] = x.size // known
     if -1 in sizes or math.prod(sizes) != x.size:
-        raise call.wrong(f"the {x.size} elements of {shown(x.shape)} do not fill {shown(wholes(call))}")
+        raise call.error(f"the {x.size} elements of {shown(x.shape)} do not fill {shown(wholes(call))}")
     return Spec(tuple(sizes), x.dtype)
 
 
 def _flatten(call: Call, x: Spec) -> Spec:
     first, last = axis_of(call, 0, x.shape), axis_of(call, 1, x.shape)
     if first > last:
-        raise call.wrong(f"axis {first} of {shown(x.shape)} stands after axis {last}", option=0)
+        raise call.error(f"axis {first} of {shown(x.shape)} stands after axis {last}", option=0)
     return Spec((*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]), x.dtype)
 
 
@@ -180,7 +180,7 @@ def _transpose(call: Call, x: Spec) -> Spec:
 def _permute(call: Call, x: Spec) -> Spec:
     axes = [axis_of(call, k, x.shape) for k in range(len(call.options))]
     if sorted(axes) != list(range(len(x.shape))):
-        raise call.wrong(
+        raise call.error(
             f"{shown(wholes(call))} does not name each of the {len(x.shape)} axes of {shown(x.shape)} once"
         )
     return Spec(tuple(x.shape[axis] for axis in axes), x.dtype)
@@ -191,7 +191,7 @@ def _slice(call: Call, x: Spec) -> Spec:
     size = x.shape[axis]
     start, stop = _bound(call, 1, size, 0), _bound(call, 2, size, size)
     if start >= stop and size:
-        raise call.wrong(f"nothing lies from {start} up to {stop} along axis {axis} of {shown(x.shape)}")
+        raise call.error(f"nothing lies from {start} up to {stop} along axis {axis} of {shown(x.shape)}")
     return Spec(_with(x.shape, axis, stop - start), x.dtype)
 
 
@@ -200,23 +200,23 @@ def _bound(call: Call, option: int, size: int, default: int) -> int:
         return default
     bound = whole(call, option)
     if not -size <= bound <= size:
-        raise call.wrong(f"{bound} is beyond an axis of size {size}", option=option)
+        raise call.error(f"{bound} is beyond an axis of size {size}", option=option)
     return bound + size if bound < 0 else bound
 
 
 def _split(call: Call, x: Spec) -> Spec:
     part, parts, axis = whole(call, 0), whole(call, 1), axis_of(call, 2, x.shape)
     if parts < 1 or x.shape[axis] % parts:
-        raise call.wrong(f"axis {axis} of {shown(x.shape)} cannot be cut into {parts} equal parts", option=1)
+        raise call.error(f"axis {axis} of {shown(x.shape)} cannot be cut into {parts} equal parts", option=1)
     if not 0 <= part < parts:
-        raise call.wrong(f"{parts} parts are counted from 0 to {parts - 1}; there is no part {part}", option=0)
+        raise call.error(f"{parts} parts are counted from 0 to {parts - 1}; there is no part {part}", option=0)
     return Spec(_with(x.shape, axis, x.shape[axis] // parts), x.dtype)
 
 
 def _last_token(call: Call, x: Spec) -> Spec:
     at_least(call, 2, x.shape)
     if not x.shape[-2]:
-        raise call.wrong(f"{shown(x.shape)} has no tokens", tensor=0)
+        raise call.error(f"{shown(x.shape)} has no tokens", tensor=0)
     return Spec(_one_token(x.shape), x.dtype)
 
 
@@ -224,7 +224,7 @@ def _token(call: Call, x: Spec) -> Spec:
     at_least(call, 2, x.shape)
     count, position = x.shape[-2], whole(call, 0)
     if not -count <= position < count:
-        raise call.wrong(f"{shown(x.shape)} has {count} tokens; there is no token {position}", option=0)
+        raise call.error(f"{shown(x.shape)} has {count} tokens; there is no token {position}", option=0)
     return Spec(_one_token(x.shape), x.dtype)
 
 
@@ -237,7 +237,7 @@ def _heads(call: Call, x: Spec) -> Spec:
     at_least(call, 1, x.shape)
     count, width = whole(call, 0), x.shape[-1]
     if count < 1 or width % count:
-        raise call.wrong(f"the last axis of {shown(x.shape)} cannot be cut into {count} equal heads", option=0)
+        raise call.error(f"the last axis of {shown(x.shape)} cannot be cut into {count} equal heads", option=0)
     return Spec((*x.shape[:-1], count, width // count), x.dtype)
 
 
@@ -249,7 +249,7 @@ def _swap_heads(call: Call, x: Spec) -> Spec:
 def _interleave(call: Call, x: Spec) -> Spec:
     at_least(call, 1, x.shape)
     if x.shape[-1] % 2:
-        raise call.wrong(f"the last axis of {shown(x.shape)} has no two equal halves", tensor=0)
+        raise call.error(f"the last axis of {shown(x.shape)} has no two equal halves", tensor=0)
     return x
 
 
@@ -323,11 +323,11 @@ def plan_call(call: Call, specs: tuple[Spec, ...]) -> Spec:
     """The spec of one function's result."""
     after = SHAPE_RULES[call.function](call, *specs)
     if len(after.shape) > MAX_DIMENSIONS:
-        raise call.wrong(f"{len(after.shape)} dimensions are more than {MAX_DIMENSIONS}")
+        raise call.error(f"{len(after.shape)} dimensions are more than {MAX_DIMENSIONS}")
     if math.prod(size or 1 for size in after.shape) * after.dtype.itemsize > _MAX_ADDRESSED:
-        raise call.wrong(f"{shown(after.shape)} is larger than any tensor can be")
+        raise call.error(f"{shown(after.shape)} is larger than any tensor can be")
     if after.nbytes > MAX_BYTES and after.nbytes > max(spec.nbytes for spec in specs):
-        raise call.wrong(f"{shown(after.shape)} of {after.dtype.name} would take {after.nbytes >> 30} GiB")
+        raise call.error(f"{shown(after.shape)} of {after.dtype.name} would take {after.nbytes >> 30} GiB")
     return after
 
 

@@ -64,7 +64,7 @@ class Call:
             pairs.pop()
         return [f"{p.name}={written_option(v)}" if p.by_name else written_option(v) for p, v in pairs]
 
-    def wrong(self, sentence: str, *, option: int | None = None, tensor: int | None = None) -> ExpressionError:
+    def error(self, sentence: str, *, option: int | None = None, tensor: int | None = None) -> ExpressionError:
         """An error that names the function and points at it, or at one of its arguments."""
         span = self.span
         if tensor is not None:

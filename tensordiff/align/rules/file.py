@@ -39,7 +39,7 @@ __all__ = [
     "append_maps",
     "check_expression",
     "read_rules_file",
-    "read_text",
+    "parse_rules_text",
     "rules_text",
     "write_rules_file",
 ]
@@ -82,7 +82,7 @@ class RulesDocument(NamedTuple):
             raise refusal(self.path, self.text.top(name), f"{name} {number} is not a table: write [[{name}]]")
         return Table(self.path, self.text, name, number, values)
 
-    def known(self, *words: str) -> None:
+    def refuse_other_keys(self, *words: str) -> None:
         """Raise for any other key at the top of the file."""
         for key in self.content:
             if key not in words:
@@ -133,7 +133,7 @@ def _with_position(sentence: str, text: str) -> str:
 
 def rules_of(parsed: RulesDocument) -> RulesFile:
     """The rules of a document."""
-    parsed.known(*_TABLES, "presets")
+    parsed.refuse_other_keys(*_TABLES, "presets")
     return RulesFile(
         parsed.tables("rule", rule),
         parsed.tables("map", map_rule),
@@ -154,16 +154,16 @@ def _presets(parsed: RulesDocument) -> tuple[str, ...] | None:
     return names
 
 
-def write_rules_file(path: Path, wanted: RulesFile, begin: str | None = None) -> None:
+def write_rules_file(path: Path, wanted: RulesFile, header: str | None = None) -> None:
     """Make a file hold these rules and no others; what it holds already stays as it is written.
 
-    ``begin`` are the comment lines that a new file begins with.
+    ``header`` is the comment that a new file begins with.
     """
     from tensordiff.align.rules.writing import new_file, save_text, updated_text  # tomlkit is needed only here
 
-    old = _read(path) if path.exists() else begin or new_file()
-    text = updated_text(old, read_text(old, str(path)), wanted, str(path))
-    if read_text(text, str(path)) != wanted:
+    old = _read(path) if path.exists() else header or new_file()
+    text = updated_text(old, parse_rules_text(old, str(path)), wanted, str(path))
+    if parse_rules_text(text, str(path)) != wanted:
         raise AlignError(f"{printable(path)}: these rules cannot be written so that they read back the same")
     save_text(path, text)
 
@@ -173,13 +173,13 @@ def rules_text(wanted: RulesFile) -> str:
     from tensordiff.align.rules.writing import updated_text
 
     text = updated_text("", RulesFile(), wanted, "rules")
-    if read_text(text, "rules") != wanted:
+    if parse_rules_text(text, "rules") != wanted:
         raise AlignError("these rules cannot be written so that they read back the same")
     return text
 
 
-def read_text(text: str, path: str) -> RulesFile:
-    """The rules of a text, as if it were in a file."""
+def parse_rules_text(text: str, path: str) -> RulesFile:
+    """The rules of a text, as if it stood in a file at ``path``."""
     return rules_of(parse_rules(text, path))
 
 

@@ -91,7 +91,7 @@ class Table(NamedTuple):
     number: int
     values: Mapping[str, object]
 
-    def wrong(self, sentence: str, key: str | None = None) -> AlignError:
+    def error(self, sentence: str, key: str | None = None) -> AlignError:
         """An error that points at a key, or at the table where it has no such key."""
         seen = key is not None and key in self.values
         place = (
@@ -99,17 +99,17 @@ class Table(NamedTuple):
         )
         return refusal(self.path, place, f"{self.name} {self.number}{sentence}")
 
-    def known(self, *keys: str) -> None:
+    def refuse_other_keys(self, *keys: str) -> None:
         """Raise for any other key."""
         for key in self.values:
             if key not in keys:
-                raise self.wrong(f": {key!r} is not known; a {self.name} has {nearest(key, keys)}", key)
+                raise self.error(f": {key!r} is not known; a {self.name} has {nearest(key, keys)}", key)
 
     def text_of(self, key: str) -> str | None:
         """A text, or None where the key is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(f": {key} is {value!r}; it is text in quotes", key)
+            raise self.error(f": {key} is {value!r}; it is text in quotes", key)
         return value
 
     def texts(self, *keys: str) -> list[str]:
@@ -120,14 +120,14 @@ class Table(NamedTuple):
                 wanted = " and ".join(map(repr, keys)) + (
                     ", both text in quotes" if len(keys) > 1 else ", text in quotes"
                 )
-                raise self.wrong(f" needs {wanted}", key)
+                raise self.error(f" needs {wanted}", key)
         return cast(list[str], values)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
-            raise self.wrong(f": {key} is {value!r}; it is true or false", key)
+            raise self.error(f": {key} is {value!r}; it is true or false", key)
         return value
 
     def amount(self, key: str) -> float | None:
@@ -136,7 +136,7 @@ class Table(NamedTuple):
         try:
             check_amount(key, value)
         except AlignError as error:
-            raise self.wrong(f": {error}", key) from error
+            raise self.error(f": {error}", key) from error
         return None if value is None else float(cast(float, value))
 
     def check(self, key: str, check: Callable[[str], None]) -> None:
@@ -177,11 +177,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def rule(table: Table) -> Rule:
     """Read a ``[[rule]]``."""
-    table.known("side", "match", "replace", "on", "module_class")
+    table.refuse_other_keys("side", "match", "replace", "on", "module_class")
     match, replacement = table.texts("match", "replace")
     side = table.values.get("side", "both")
     if side not in get_args(RuleSide):
-        raise table.wrong(f": side is {side!r}; it is one of {', '.join(get_args(RuleSide))}", "side")
+        raise table.error(f": side is {side!r}; it is one of {', '.join(get_args(RuleSide))}", "side")
     table.check("match", lambda text: check_regex("match", text))
     table.check("module_class", lambda text: check_regex("module_class", text))
     table.check("replace", lambda text: check_replace(match, text))
@@ -191,7 +191,7 @@ def rule(table: Table) -> Rule:
 
 def map_rule(table: Table) -> MapRule:
     """Read a ``[[map]]``."""
-    table.known("reference", "candidate", "every", "on")
+    table.refuse_other_keys("reference", "candidate", "every", "on")
     reference, candidate = table.texts("reference", "candidate")
     table.check("reference", check_expression)
     table.check("candidate", check_expression)
@@ -200,23 +200,23 @@ def map_rule(table: Table) -> MapRule:
 
 def view_rule(table: Table) -> ViewRule:
     """Read a ``[[view]]``."""
-    table.known("match", "reference", "candidate", "on")
+    table.refuse_other_keys("match", "reference", "candidate", "on")
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))
     for side in ("reference", "candidate"):
         table.check(side, lambda text: check_expression(text, is_view=True))
     view = ViewRule(match, table.text_of("reference"), table.text_of("candidate"), table.flag("on", True))
     if view.reference is None and view.candidate is None:
-        raise table.wrong(" says nothing; give it 'reference' or 'candidate': a view such as \"last_token\"")
+        raise table.error(" says nothing; give it 'reference' or 'candidate': a view such as \"last_token\"")
     return view
 
 
 def tolerance_rule(table: Table) -> ToleranceRule:
     """Read a ``[[tolerance]]``."""
-    table.known("match", *AMOUNTS)
+    table.refuse_other_keys("match", *AMOUNTS)
     [match] = table.texts("match")
     table.check("match", lambda text: check_regex("match", text))
     tolerance = ToleranceRule(match, *map(table.amount, AMOUNTS))
     if tolerance == ToleranceRule(match):
-        raise table.wrong(f" says nothing; give it one of {', '.join(AMOUNTS)}")
+        raise table.error(f" says nothing; give it one of {', '.join(AMOUNTS)}")
     return tolerance

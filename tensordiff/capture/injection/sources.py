@@ -17,7 +17,7 @@ import numpy as np
 from tensordiff.align import AlignmentPlan, Pair, align
 from tensordiff.align.expression import evaluate
 from tensordiff.align.index import ComputedTensor, parts_of
-from tensordiff.align.rules.file import RulesFile, read_rules_file, read_text
+from tensordiff.align.rules.file import RulesFile, parse_rules_text, read_rules_file
 from tensordiff.align.views import reconcile
 from tensordiff.capture.settings import Injection
 from tensordiff.dump import Dump, Entry, open_dump
@@ -137,5 +137,5 @@ def _open(injection: Injection) -> Dump:
 
 def _rules(injection: Injection) -> RulesFile:
     if injection.rules_text is not None:
-        return read_text(injection.rules_text, injection.rules or "rules")
+        return parse_rules_text(injection.rules_text, injection.rules or "rules")
     return read_rules_file(Path(injection.rules)) if injection.rules else RulesFile()

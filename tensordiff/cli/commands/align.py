@@ -22,7 +22,7 @@ from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
 from tensordiff.dump import Entry
 from tensordiff.errors import AlignError, printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 

@@ -22,7 +22,7 @@ from tensordiff.cli.summary import inconclusive_error
 from tensordiff.cli.table import Table
 from tensordiff.compare.row import Row
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
-from tensordiff.report.json import bisect_json, dumps
+from tensordiff.report.comparison_json import bisect_json, dumps
 from tensordiff.report.labels import COLOURS, GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check

@@ -14,7 +14,7 @@ from tensordiff.cli.options import PATH, Bytes, capture_settings, input_options,
 from tensordiff.cli.sources import follow, required_source
 from tensordiff.cli.streams import echo
 from tensordiff.errors import CaptureError, WriteError, printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.util.sizes import format_bytes
 
 SCHEMA = "tensordiff.capture/1"

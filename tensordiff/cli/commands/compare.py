@@ -26,7 +26,7 @@ from tensordiff.cli.table import Table
 from tensordiff.compare.lint import lint_pair, lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
-from tensordiff.report.json import compare_json, dumps
+from tensordiff.report.comparison_json import compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request

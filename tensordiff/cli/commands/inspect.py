@@ -17,7 +17,7 @@ from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import DumpError, TensordiffError, printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import LEVELS, number
 from tensordiff.util.sizes import format_bytes
 from tensordiff.util.text_width import columns, cut_middle, pad, wrap

@@ -16,7 +16,7 @@ from tensordiff.compare.lint import lint_pair
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.errors import printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import LEVELS
 
 

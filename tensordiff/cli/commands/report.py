@@ -27,8 +27,8 @@ from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
 from tensordiff.errors import AlignError, WriteError, printable
 from tensordiff.report.change import Change, change, change_json, change_markdown, change_text, read_comparison
+from tensordiff.report.comparison_json import dumps
 from tensordiff.report.formats import render_for, write_model
-from tensordiff.report.json import dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.labels import label
 from tensordiff.report.model import build_report

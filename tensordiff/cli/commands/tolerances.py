@@ -24,7 +24,7 @@ from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for
 from tensordiff.dump.lint import Finding, read_facts
 from tensordiff.errors import TensordiffError, printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import label
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session

@@ -34,7 +34,7 @@ from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, WriteError, printable
-from tensordiff.report.json import culprit_json, dumps
+from tensordiff.report.comparison_json import culprit_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.model import ReportModel, build_report
 from tensordiff.report.verify_folder import (

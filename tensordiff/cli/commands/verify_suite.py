@@ -33,7 +33,7 @@ from tensordiff.cli.commands.verify import VerifyOptions, verify_both
 from tensordiff.cli.streams import echo, say
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import glyph_of, label, number
 from tensordiff.report.markdown import code, prose, table
 from tensordiff.session.request import Request

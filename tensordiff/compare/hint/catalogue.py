@@ -48,7 +48,7 @@ HINTS: tuple[Callable[[SampledPair], Hint | None], ...] = (
     localized.position,
     localized.all_but_one,
     localized.from_an_edge,
-    linear.about_a_residual,
+    linear.residual_roughly,
 )
 
 

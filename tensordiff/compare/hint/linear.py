@@ -49,7 +49,7 @@ def scale(pair: SampledPair) -> Hint | None:
     rest = sample.cand - factor * sample.ref
     if factor == 0 or not pair.explains(rest, sample):
         return None
-    varies = rms(rest) > pair.floor * rms(sample.cand) and rms(_scaled(sample, (2,))[0]) < 0.3 * rms(rest)
+    varies = rms(rest) > pair.floor * rms(sample.cand) and rms(_fit_scale(sample, (2,))[0]) < 0.3 * rms(rest)
     if varies and (finer := scale_per_token(pair)):
         return finer
     return _scale_hint(factor, rms(rest) / rms(sample.cand), pair.channels)
@@ -122,14 +122,14 @@ def scale_per_token(pair: SampledPair) -> Hint | None:
     tokens = pair.rows.ref.shape[1]
     if tokens < 2 or pair.channels < 2 or (pair.channels < 16 and tokens * (pair.channels - 1) < _ENOUGH):
         return None
-    rest, factors = _scaled(pair.rows, (2,))
+    rest, factors = _fit_scale(pair.rows, (2,))
     if not pair.explains(rest, pair.rows):
-        rest, factors = _scaled_around(pair.rows)
+        rest, factors = _fit_scale_around_vector(pair.rows)
         if pair.channels < 16 or tokens < 4 or not (pair.explains(rest, pair.rows) and _is_one_way(factors - 1)):
             return None
     if _is_one_factor(pair.rows, rest, factors):
         return None
-    return _scaled_hint("token", "epsilon or kind of a norm, or a gate", factors, rest, pair.rows)
+    return _scale_per_axis_hint("token", "epsilon or kind of a norm, or a gate", factors, rest, pair.rows)
 
 
 def _is_one_factor(sample: Sample, rest: Floats, factors: Floats) -> bool:
@@ -144,8 +144,11 @@ def _is_one_way(by: Floats) -> bool:
     return bool(((by > 0).all() or (by < 0).all()) and sizes.min() > 0.02 * sizes.max() > 0.02 * 1.5 * sizes.min())
 
 
-def _scaled_around(sample: Sample) -> tuple[Floats, Floats]:
-    """The same where the reference less one vector, a norm's bias, is scaled: error = by * (ref - vector)."""
+def _fit_scale_around_vector(sample: Sample) -> tuple[Floats, Floats]:
+    """Fit a factor per token to the reference less one vector, a norm's bias; gives the rest and the factors.
+
+    The model is error = by * (ref - vector), with factors 1 + by.
+    """
     vector = np.zeros(sample.ref.shape[-1])
     for _ in range(_ROUNDS):
         moved = sample.ref - vector
@@ -158,33 +161,33 @@ def scale_per_channel(pair: SampledPair) -> Hint | None:
     """Each channel is scaled by its own factor: a norm's weight."""
     if math.prod(pair.rows.ref.shape[:2]) < 8 or pair.channels < 2 or not all(map(is_float, pair.dtypes)):
         return None
-    rest, factors = _scaled(pair.rows, (0, 1))
+    rest, factors = _fit_scale(pair.rows, (0, 1))
     if not _explains_what_varies(pair, rest, pair.rows, (0, 1)):
-        rest, factors = _line(pair.rows)
+        rest, factors = _fit_scale_and_bias(pair.rows)
         if math.prod(pair.rows.ref.shape[:2]) < 12 or not _explains_what_varies(pair, rest, pair.rows, (0, 1)):
             return None
     if (factors == 0).any() or float(np.ptp(factors)) < 0.01:
         return None  # a lost channel or a constant is another kind
-    return _scaled_hint("channel", "a norm's weight, or a quantizer's scale", factors, rest, pair.rows)
+    return _scale_per_axis_hint("channel", "a norm's weight, or a quantizer's scale", factors, rest, pair.rows)
 
 
-def _line(sample: Sample) -> tuple[Floats, Floats]:
-    """The rest when each channel has its own factor and constant, as in a norm with a bias; and the factors."""
+def _fit_scale_and_bias(sample: Sample) -> tuple[Floats, Floats]:
+    """Fit a factor and a constant per channel, as in a norm with a bias; gives the rest and the factors."""
     ref, cand = (side - side.mean((0, 1)) for side in (sample.ref, sample.cand))
     spread = np.square(ref).sum((0, 1))
     factors = np.divide((ref * cand).sum((0, 1)), spread, where=spread > 0, out=np.ones_like(spread))
     return cand - factors * ref, factors
 
 
-def _scaled(sample: Sample, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """The rest when the reference is scaled by factors fitted over some axes; and the factors."""
+def _fit_scale(sample: Sample, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
+    """Fit factors of the reference, one for all of ``axes``; gives the rest and the factors."""
     of_ref = np.square(sample.ref).sum(axes, keepdims=True)
     both = (sample.ref * sample.cand).sum(axes, keepdims=True)
     factors = np.divide(both, of_ref, where=of_ref > 0, out=np.ones_like(both))
     return sample.cand - factors * sample.ref, factors
 
 
-def _scaled_hint(what: str, why: str, factors: Floats, rest: Floats, sample: Sample) -> Hint:
+def _scale_per_axis_hint(what: str, why: str, factors: Floats, rest: Floats, sample: Sample) -> Hint:
     low, high, left = float(factors.min()), float(factors.max()), rms(rest) / rms(sample.error)
     told = f"each {what} is scaled by its own factor, {low:.6g} to {high:.6g} ({why})"
     evidence: Evidence = {"lowest": low, "highest": high, "residual": left}
@@ -196,25 +199,31 @@ def residual(pair: SampledPair) -> Hint | None:
     return _residual(pair, UNEXPLAINED)
 
 
-def about_a_residual(pair: SampledPair) -> Hint | None:
-    """The same with more left unexplained; the last resort."""
+def residual_roughly(pair: SampledPair) -> Hint | None:
+    """The same as ``residual`` with more left unexplained; the last resort."""
     return _residual(pair, _UNEXPLAINED_RESIDUAL)
 
 
 def _residual(pair: SampledPair, left: float) -> Hint | None:
     others = {name: other for name, array in pair.context.near.items() if (other := pair.rows_of(array)) is not None}
     for name, other in others.items():
-        if other.any() and (hint := _off_by(pair, pair.rows, other, name, left)):
+        if other.any() and (hint := _residual_hint(pair, pair.rows, other, name, left)):
             return hint
-    found_scaled = (_scaled_term(pair, pair.rows, other, name) for name, other in others.items() if other.any())
-    return next(filter(None, found_scaled), None)
+    scaled_hints = (
+        _scaled_residual_hint(pair, pair.rows, other, name) for name, other in others.items() if other.any()
+    )
+    return next(filter(None, scaled_hints), None)
 
 
-def _scaled_term(pair: SampledPair, sample: Sample, other: Floats, name: str) -> Hint | None:
+def _scaled_residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str) -> Hint | None:
     """The error is a factor times another tensor: it was scaled before it was added."""
     factor = _factor(other, sample.error)
     rest = sample.error - factor * other
-    if not 0.05 <= abs(factor) <= 20 or not pair.explains(rest, sample) or not _is_no_scale(pair, sample.ref, other):
+    if (
+        not 0.05 <= abs(factor) <= 20
+        or not pair.explains(rest, sample)
+        or not _is_other_tensor(pair, sample.ref, other)
+    ):
         return None
     left = rms(rest) / rms(sample.error)
     told = f"the reference plus {factor:.4g} times {name}: it was added with another scale"
@@ -222,22 +231,22 @@ def _scaled_term(pair: SampledPair, sample: Sample, other: Floats, name: str) ->
     return Hint("residual_scaled", f"{told}; {left:.1e} of the difference is left then", evidence)
 
 
-def _off_by(pair: SampledPair, sample: Sample, other: Floats, name: str, most: float) -> Hint | None:
+def _residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str, unexplained: float) -> Hint | None:
     tries = (
-        ("residual_lost", sample.error + other, f"the reference less {name}: it was not added", most),
-        ("residual_twice", sample.error - other, f"the reference plus {name}: it was added once more", most),
+        ("residual_lost", sample.error + other, f"the reference less {name}: it was not added", unexplained),
+        ("residual_twice", sample.error - other, f"the reference plus {name}: it was added once more", unexplained),
         ("passed_through", sample.cand - other, f"the candidate is {name}, unchanged", UNEXPLAINED),
     )
     for kind, rest, told, left_over in tries:
-        if pair.explains(rest, sample, left_over) and _is_no_scale(pair, sample.ref, other):
+        if pair.explains(rest, sample, left_over) and _is_other_tensor(pair, sample.ref, other):
             left = rms(rest) / rms(sample.error)
             evidence: Evidence = {"tensor": name, "residual": left}
             return Hint(kind, f"{told}; {left:.1e} of the difference is left then", evidence)
     return None
 
 
-def _is_no_scale(pair: SampledPair, ref: Floats, other: Floats) -> bool:
-    """Whether the other tensor is something else than the reference itself, times a factor."""
+def _is_other_tensor(pair: SampledPair, ref: Floats, other: Floats) -> bool:
+    """Whether the other tensor is more than the reference itself, times a factor."""
     if not ref.any():
         return False
     return rms(other - _factor(ref, other) * ref) > max(0.1, pair.floor) * rms(other)

@@ -113,7 +113,7 @@ def last_bits(pair: SampledPair) -> Hint | None:
     share = float((steps <= most).mean())
     if share < 0.99 or error.max() > 2 * _steps(np.abs(ref).max(), bits):
         return None
-    told = f"{share:.4%} of the elements differ by at most {most:.0f} step{'s' * (most > 1)} of {name}"
+    told = f"{share:.4%} of the elements differ by at most {most:.0f} {'steps' if most > 1 else 'step'} of {name}"
     evidence: Evidence = {"type": name, "share": share, "steps": float(steps.max())}
     return Hint("last_bits", f"{told} (order of summing, FMA)", evidence)
 

@@ -62,11 +62,11 @@ def has_distributions(array: Array) -> bool:
     return array.ndim > 0 and array.shape[-1] > 1 and array.dtype.kind != "c"
 
 
-def compare_logits(ref: Array, cand: Array, most: int | None = None) -> LogitsDiff:
-    """Compare a pair of one shape. ``most`` limits the elements read: evenly spaced tokens, with the last."""
+def compare_logits(ref: Array, cand: Array, max_elements: int | None = None) -> LogitsDiff:
+    """Compare a pair of one shape. ``max_elements`` limits what is read to evenly spaced tokens, with the last."""
     ref, cand = _by_token(ref), _by_token(cand)
     tokens, vocabulary = ref.shape
-    chosen = _chosen(tokens, tokens if most is None else max(1, most // vocabulary))
+    chosen = _chosen(tokens, tokens if max_elements is None else max(1, max_elements // vocabulary))
     step = max(1, _PART // vocabulary)
     parts = [chosen[begin : begin + step] for begin in range(0, len(chosen), step)]
     return _joined([_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
@@ -76,10 +76,10 @@ def _by_token(array: Array) -> Array:
     return array.reshape(-1, array.shape[-1])
 
 
-def _chosen(tokens: int, most: int) -> NDArray[np.int64]:
-    if most >= tokens:
+def _chosen(tokens: int, count: int) -> NDArray[np.int64]:
+    if count >= tokens:
         return np.arange(tokens)
-    return (np.arange(1, most + 1) * tokens) // most - 1
+    return (np.arange(1, count + 1) * tokens) // count - 1
 
 
 def _joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
@@ -126,8 +126,8 @@ def kl_divergence(x: Floats, y: Floats) -> Floats:
         p = np.exp(log_p)
         far = np.maximum(np.where(p > 0, p * (log_p - log_q), 0.0).sum(-1), 0.0)
         near, is_near = _small_divergence(x, y, p)
-        nothing = ~(np.isfinite(x.max(-1)) & np.isfinite(y.max(-1)))
-        return np.where(nothing, np.nan, np.where(is_near, near, far))
+        has_no_distribution = ~(np.isfinite(x.max(-1)) & np.isfinite(y.max(-1)))
+        return np.where(has_no_distribution, np.nan, np.where(is_near, near, far))
 
 
 def _log_softmax(x: Floats) -> Floats:
@@ -170,11 +170,11 @@ def _unit(x: Floats) -> Floats:
 
 def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
     """Top-1 and top-k agreement. A row with a NaN agrees with nothing."""
-    chooses = ~(np.isnan(x).any(-1) | np.isnan(y).any(-1))
+    has_no_nan = ~(np.isnan(x).any(-1) | np.isnan(y).any(-1))
     k = min(K, x.shape[-1])
-    top_1 = (x.argmax(-1) == y.argmax(-1)) & chooses
+    top_1 = (x.argmax(-1) == y.argmax(-1)) & has_no_nan
     both = (_is_top(x, k) & _is_top(y, k)).sum(-1)
-    return float(top_1.mean()), float((np.minimum(both, k) * chooses).mean() / k)
+    return float(top_1.mean()), float((np.minimum(both, k) * has_no_nan).mean() / k)
 
 
 def _is_top(x: Floats, k: int) -> Flags:

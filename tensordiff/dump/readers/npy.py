@@ -33,7 +33,7 @@ from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
 
 MAGIC = b"\x93NUMPY"
-MAX_FRONT_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
+MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
 _NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
 _MAX_BYTES = (1 << 63) - 1
@@ -60,42 +60,42 @@ class NpyHeader(NamedTuple):
         return array
 
 
-def parse_header(front: bytes, path: str | os.PathLike[str], whose: str) -> NpyHeader:
-    """Read a header from an array's first bytes; ``whose`` begins an error sentence: ``its member x``."""
-    length_bytes = _LENGTH_BYTES.get(front[6]) if front[:6] == MAGIC and len(front) > 6 else None
+def parse_header(first_bytes: bytes, path: str | os.PathLike[str], subject: str) -> NpyHeader:
+    """Read a header from an array's first bytes; ``subject`` begins an error sentence: ``its member x``."""
+    length_bytes = _LENGTH_BYTES.get(first_bytes[6]) if first_bytes[:6] == MAGIC and len(first_bytes) > 6 else None
     if length_bytes is None:
-        raise BadFile(path, f"{whose} does not begin as a .npy array does; was it written by something else?")
+        raise BadFile(path, f"{subject} does not begin as a .npy array does; was it written by something else?")
     text_start = 8 + length_bytes
-    data_start = text_start + int.from_bytes(front[8:text_start], "little")
-    if data_start > min(len(front), MAX_FRONT_BYTES):
-        raise BadFile(path, f"{whose} has a header that is truncated or claims too many bytes; dump it again")
-    descr, is_fortran, shape = _fields(front[text_start:data_start], path, whose)
-    stored = _dtype(descr, path, whose)
-    _check_shape(shape, stored, path, whose)
+    data_start = text_start + int.from_bytes(first_bytes[8:text_start], "little")
+    if data_start > min(len(first_bytes), MAX_HEADER_BYTES):
+        raise BadFile(path, f"{subject} has a header that is truncated or claims too many bytes; dump it again")
+    descr, is_fortran, shape = _fields(first_bytes[text_start:data_start], path, subject)
+    stored = _dtype(descr, path, subject)
+    _check_shape(shape, stored, path, subject)
     return NpyHeader(Spec(shape, DTYPES[stored.newbyteorder("=").name]), stored, is_fortran, data_start)
 
 
-def _fields(text: bytes, path: str | os.PathLike[str], whose: str) -> tuple[object, bool, tuple[int, ...]]:
+def _fields(text: bytes, path: str | os.PathLike[str], subject: str) -> tuple[object, bool, tuple[int, ...]]:
     try:
         # latin-1 serves all versions: what lies outside ASCII can only be field names, and those we refuse.
         fields = ast.literal_eval(text.decode("latin-1").strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise BadFile(path, f"{whose} has a header that is not a Python literal; dump it again") from error
+        raise BadFile(path, f"{subject} has a header that is not a Python literal; dump it again") from error
     match fields:
         case {"descr": descr, "fortran_order": bool(is_fortran), "shape": tuple(shape)} if len(fields) == 3:
             return descr, is_fortran, shape
-    raise BadFile(path, f"{whose} has a header without descr, fortran_order and shape; dump it again")
+    raise BadFile(path, f"{subject} has a header without descr, fortran_order and shape; dump it again")
 
 
-def _dtype(descr: object, path: str | os.PathLike[str], whose: str) -> DType:
+def _dtype(descr: object, path: str | os.PathLike[str], subject: str) -> DType:
     if isinstance(descr, str) and _NUMBERS.fullmatch(descr):
         try:
             stored: DType = np.dtype(descr)
         except TypeError as error:
-            raise BadFile(path, f"{whose} has dtype {descr}, which is not known; dump it again") from error
+            raise BadFile(path, f"{subject} has dtype {descr}, which is not known; dump it again") from error
         if stored.newbyteorder("=").name in DTYPES:
             return stored
-    raise BadFile(path, f"{whose} {_unsupported(descr)}")
+    raise BadFile(path, f"{subject} {_unsupported(descr)}")
 
 
 def _unsupported(descr: object) -> str:
@@ -111,11 +111,11 @@ def _unsupported(descr: object) -> str:
     return f"has dtype {descr[:20]!r}, which is not one of the numbers we read; save it as float64 or int64"
 
 
-def _check_shape(shape: tuple[object, ...], stored: DType, path: str | os.PathLike[str], whose: str) -> None:
+def _check_shape(shape: tuple[object, ...], stored: DType, path: str | os.PathLike[str], subject: str) -> None:
     counts = [n for n in shape if type(n) is int and n >= 0]
     spread = math.prod(max(n, 1) for n in counts)
     if len(counts) != len(shape) or len(shape) > MAX_RANK or spread * stored.itemsize > _MAX_BYTES:
-        raise BadFile(path, f"{whose} claims an impossible shape; dump it again")
+        raise BadFile(path, f"{subject} claims an impossible shape; dump it again")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class NpyFile:
         return _view(buffer, self.path, 0, header)
 
     def _header(self, buffer: Buffer) -> NpyHeader:
-        header = parse_header(buffer[:MAX_FRONT_BYTES], self.path, "it")
+        header = parse_header(buffer[:MAX_HEADER_BYTES], self.path, "it")
         _check_length(header, len(buffer), self.path, "it")
         return header
 
@@ -164,20 +164,20 @@ class NpzMember:
     def _header(self) -> NpyHeader:
         if self._member.as_is:
             start, size = self.zipped.span(self.name)
-            front = self.zipped.buffer[start : start + min(size, MAX_FRONT_BYTES)]
+            first_bytes = self.zipped.buffer[start : start + min(size, MAX_HEADER_BYTES)]
         else:
-            front = self._deflated.front(MAX_FRONT_BYTES)
-        header = parse_header(front, self._path, self._whose)
-        _check_length(header, self._member.size, self._path, self._whose)
+            first_bytes = self._deflated.first_bytes(MAX_HEADER_BYTES)
+        header = parse_header(first_bytes, self._path, self._subject)
+        _check_length(header, self._member.size, self._path, self._subject)
         return header
 
     @property
     def _deflated(self) -> DeflatedMember:
         zipped, member = self.zipped, self._member
         if not member.deflated:
-            raise BadFile(self._path, f"{self._whose} is encrypted or packed in a way we do not read; save it again")
+            raise BadFile(self._path, f"{self._subject} is encrypted or packed in a way we do not read; save it again")
         span = zipped.packed_span(self.name)
-        return DeflatedMember(self._path, self._whose, zipped.buffer, span, member.size, member.crc)
+        return DeflatedMember(self._path, self._subject, zipped.buffer, span, member.size, member.crc)
 
     @property
     def _member(self) -> Member:
@@ -188,7 +188,7 @@ class NpzMember:
         return Path(self.zipped.path)
 
     @property
-    def _whose(self) -> str:
+    def _subject(self) -> str:
         return f"its member {_text(self.name)!r:.120}"
 
 
@@ -196,12 +196,12 @@ def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.npy`` or ``.npz`` file, or a folder that holds some."""
     if at.is_folder:
         if names := at.with_suffix(".npy"):
-            return _dump_npy(at, names)
+            return _open_npy(at, names)
         names = at.with_suffix(".npz")
         return open_parts(at, "npz", names, _open_npz) if names else None
     if at.path.name.lower().endswith(".npz"):
         return join_parts(at, "npz", [_open_npz(at.path)], [])
-    return _dump_npy(at, [at.path.name]) if _is_npy(at) else None
+    return _open_npy(at, [at.path.name]) if _is_npy(at) else None
 
 
 def _is_npy(at: DumpPath) -> bool:
@@ -210,7 +210,7 @@ def _is_npy(at: DumpPath) -> bool:
     return at.head.startswith(MAGIC)
 
 
-def _dump_npy(at: DumpPath, names: list[str]) -> Dump:
+def _open_npy(at: DumpPath, names: list[str]) -> Dump:
     entries = tuple(entry(_stem(name), NpyFile(at.folder / name)) for name in names)
     return Dump(at.path, "numpy", entries, ordered=False, problems=at.problems)
 
@@ -231,11 +231,11 @@ def _text(name: bytes) -> str:
     return name.decode(errors="backslashreplace")
 
 
-def _check_length(header: NpyHeader, length: int, path: Path, whose: str) -> None:
+def _check_length(header: NpyHeader, length: int, path: Path, subject: str) -> None:
     if header.total_bytes != length:
         raise BadFile(
             path,
-            f"{whose} is truncated or its header lies: {header.spec.dtype.name} of shape "
+            f"{subject} is truncated or its header lies: {header.spec.dtype.name} of shape "
             f"{list(header.spec.shape)!s:.120} makes {header.total_bytes} bytes and {length} are there; "
             "dump it again, one array a file",
         )

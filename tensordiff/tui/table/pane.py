@@ -24,7 +24,7 @@ from textual.worker import get_current_worker
 from tensordiff.align.match import Pair
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.json import dumps, row_json
+from tensordiff.report.comparison_json import dumps, row_json
 from tensordiff.report.labels import GLYPHS
 from tensordiff.tui.dialogs import GoTo, Tick
 from tensordiff.tui.notice import tell

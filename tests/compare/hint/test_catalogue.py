@@ -18,7 +18,7 @@ from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext
 from tensordiff.compare.hint.sample import SAMPLE_SIZE, SampledPair, evenly_spaced
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.report.json import dumps
+from tensordiff.report.comparison_json import dumps
 from tests.making import nudged, numbers
 
 

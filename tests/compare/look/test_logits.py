@@ -156,7 +156,7 @@ def test_a_part_of_the_tokens_has_the_last(tokens: int, most: int) -> None:
     ref = np.zeros((tokens, 40))
     cand = ref.copy()
     cand[-1, 0] = 1.0
-    found = compare_logits(ref, cand, most=most)
+    found = compare_logits(ref, cand, max_elements=most)
     assert found.tokens == min(tokens, max(1, most // 40))
     assert found.of == tokens
     assert found.kl_div > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.align.rules.file import read_text
+from tensordiff.align.rules.file import parse_rules_text
 from tensordiff.align.rules.rule import Rule
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
@@ -118,7 +118,7 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request,
         run.screen.reruns.inject_at("all")
         job = run.screen.query_one(JobLine).run
         assert job is not None and job.job.settings.inject is not None
-        assert read_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
+        assert parse_rules_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
         await ended(run)
         session = run.owner.session
         assert session is not None and session.comparer.injected is not None and session.rules.rules == (rule,)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.compare.comparer import Comparer
-from tensordiff.report.json import row_json
+from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, ranked

@@ -23,7 +23,7 @@ from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.writing import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.process.layers import Selection
-from tensordiff.capture.settings import check_expression
+from tensordiff.capture.settings import check_layer_regex
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
@@ -45,7 +45,7 @@ class LiveCapture:
         if model is not None and not isinstance(model, nn.Module):
             raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
         if layers is not None:
-            check_expression("layers", layers)
+            check_layer_regex("layers", layers)
         self.model, self.folder = model, Path(folder)
         self.notes: list[str] = []
         self._writer = DumpWriter(folder, {"framework": "torch"}, overwrite=overwrite, durable=False)

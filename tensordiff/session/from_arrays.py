@@ -29,7 +29,7 @@ Arrays = Mapping[str, Any]
 """Arrays by name, in the order they were computed."""
 
 
-def open_session(
+def session_of(
     reference: PathLike | Arrays,
     candidate: PathLike | Arrays,
     *,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.compare.comparer import Comparer
-from tensordiff.report.json import dumps, mse_summary, statistics_of, strict
+from tensordiff.report.comparison_json import dumps, mse_summary, statistics_of, strict
 from tensordiff.search.outcome import Outcome
 from tests.making import numbers, pairs
 

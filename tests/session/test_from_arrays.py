@@ -9,7 +9,7 @@ import pytest
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import Rule
 from tensordiff.errors import TensordiffError
-from tensordiff.session.memory import dump_of_arrays, open_session
+from tensordiff.session.from_arrays import dump_of_arrays, session_of
 from tests.making import numbers, write
 
 A = numbers(3, 4)
@@ -22,7 +22,7 @@ def test_arrays_are_a_dump_in_the_order_they_are_given() -> None:
 
 def test_third_dumps_in_memory_follow_other_rules_too() -> None:
     third = {"port.a": A}
-    session = open_session({"a": A}, {"a": A, "port.a": A}, injected={"a": A, **third}, golden={"a": A, **third})
+    session = session_of({"a": A}, {"a": A, "port.a": A}, injected={"a": A, **third}, golden={"a": A, **third})
     rules = RulesFile(rules=(Rule("reference", "^a$", "port.a"),))
     session = session.realigned(rules)
     for dump in (session.comparer.injected, session.comparer.golden):
@@ -31,4 +31,4 @@ def test_third_dumps_in_memory_follow_other_rules_too() -> None:
 
 def test_a_source_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(TensordiffError, match="hf:some/model: is a source, and was not run"):
-        open_session(write(tmp_path / "d", {"a": A}), "hf:some/model")
+        session_of(write(tmp_path / "d", {"a": A}), "hf:some/model")
