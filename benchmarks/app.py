@@ -204,7 +204,7 @@ def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
 async def stalls(request: Request) -> dict[str, float]:
     """The longest stall while each thing is done, and how long all of them took, in seconds."""
     wanted = Launch(request.reference, request.candidate, lambda: request)
-    app, found, begun = TensordiffApp(wanted, keeps=False), {}, time.perf_counter()
+    app, found, begun = TensordiffApp(wanted, saves_state=False), {}, time.perf_counter()
     async with app.run_test(size=SIZE):
         heart = Heart()
         await _measured(app)
@@ -271,7 +271,7 @@ async def capture_stall(folder: Path) -> float:
     source = parse_source(f"py:{folder / 'net.py'}:net")
     assert source is not None
     reference = Path(Run(Job(source, CaptureSettings(), str(folder / "net"))).result().path)
-    app = TensordiffApp(Request(reference, reference), keeps=False)
+    app = TensordiffApp(Request(reference, reference), saves_state=False)
     async with app.run_test(size=SIZE):
         await _measured(app)
         job = app.screen.query_one(JobLine)

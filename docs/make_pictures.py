@@ -56,7 +56,7 @@ async def picture(name: str, keys: tuple[str, ...], size: tuple[int, int] = (132
     """The app on the samples, after these keys."""
     samples = ROOT / "sample_dumps"
     request = Request(samples / "reference", samples / "candidate", injected=samples / "candidate_injected")
-    app = TensordiffApp(request, keeps=False)
+    app = TensordiffApp(request, saves_state=False)
     async with app.run_test(size=size) as pilot:
         for key in ("", *keys):
             if key:

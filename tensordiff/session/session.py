@@ -162,16 +162,6 @@ class Session:
         request = replace(self.request, rules=path)
         return replace(self, request=request, dumps=replace(self.dumps, rules=rules), saved_rules=saved_rules)
 
-    def with_settings_of(self, other: Session) -> Session:
-        """The same pairs, with the threshold and the rules file of another session of the same dumps."""
-        session, threshold = self, other.request.limits.threshold
-        if session.request.limits.threshold != threshold:
-            session = session.with_threshold(threshold)
-        if session.request.rules != other.request.rules or session.saved_rules != other.saved_rules:
-            request = replace(session.request, rules=other.request.rules)
-            session = replace(session, request=request, saved_rules=other.saved_rules)
-        return session
-
     # --- measuring -------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[Row]:

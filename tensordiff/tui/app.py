@@ -33,7 +33,7 @@ from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_id
 
 if TYPE_CHECKING:
     from tensordiff.session.request import Request
-    from tensordiff.tui.comparison.screen import DiffScreen
+    from tensordiff.tui.comparison.screen import ComparisonScreen
     from tensordiff.tui.jobs.job_line import JobLine
     from tensordiff.tui.layer.screen import LayerScreen
 
@@ -65,10 +65,10 @@ class TensordiffApp(App[int]):
     """
 
     def __init__(
-        self, launch: Launch | Request | None = None, settings: Preferences | None = None, *, keeps: bool = True
+        self, launch: Launch | Request | None = None, settings: Preferences | None = None, *, saves_state: bool = True
     ) -> None:
         super().__init__()
-        self.launch, self.settings, self.keeps = launch, settings or Preferences(), keeps
+        self.launch, self.settings, self.saves_state = launch, settings or Preferences(), saves_state
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
         self._leaving = ExitStack()
@@ -99,11 +99,11 @@ class TensordiffApp(App[int]):
             return OpeningScreen(self.launch, self.settings.columns)
         return self.comparison(self.launch)
 
-    def comparison(self, request: Request) -> DiffScreen:
+    def comparison(self, request: Request) -> ComparisonScreen:
         """A screen that compares; what that takes is loaded by now, or it is waited for."""
-        from tensordiff.tui.comparison.screen import DiffScreen
+        from tensordiff.tui.comparison.screen import ComparisonScreen
 
-        return DiffScreen(request, keeps=self.keeps, columns=self.settings.columns)
+        return ComparisonScreen(request, saves_state=self.saves_state, columns=self.settings.columns)
 
     async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
         """From the frame to the comparison in it, and what was typed meanwhile to that."""
@@ -129,10 +129,10 @@ class TensordiffApp(App[int]):
 
     def on_layer_screen_asked(self, message: LayerScreen.Asked) -> None:
         """What the layer screen hands over to the comparison it came from."""
-        from tensordiff.tui.comparison.screen import DiffScreen
+        from tensordiff.tui.comparison.screen import ComparisonScreen
 
-        below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, DiffScreen))
-        below.asked(message.what, message.row)
+        below = next(screen for screen in reversed(self.screen_stack) if isinstance(screen, ComparisonScreen))
+        below.run_for_row(message.what, message.row)
 
     # --- the end ---------------------------------------------------------------------------------
 

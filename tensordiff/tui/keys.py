@@ -64,9 +64,9 @@ KEYS: tuple[Key, ...] = (
     Key("diff.columns", "C", "columns", "columns", "Choose the columns", "diff"),
     Key("diff.tighter", "left_parenthesis", "tolerance(-1)", "tighter", "Tolerance a tenth", "diff"),
     Key("diff.looser", "right_parenthesis", "tolerance(1)", "looser", "Tolerance tenfold", "diff"),
-    Key("diff.metric", "t", "metric", "tolerance", "Choose the tolerance", "diff"),
+    Key("diff.metric", "t", "choose_tolerance", "tolerance", "Choose the tolerance", "diff"),
     Key("diff.plot.metric", "p", "plot_metric", "plot", "Plot rel L2 or MSE", "diff"),
-    Key("diff.map", "m", "map", "rules", "Show the rules and orphans, or hide them", "diff", True),
+    Key("diff.map", "m", "toggle_rules", "rules", "Show the rules and orphans, or hide them", "diff", True),
     Key(
         "diff.inject",
         "i",

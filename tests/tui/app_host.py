@@ -13,7 +13,7 @@ from textual.screen import Screen
 from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.comparison.screen import ComparisonScreen
 from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.table.table import LayerTable
 from tests.making import SAMPLES
@@ -32,9 +32,9 @@ class Running(NamedTuple):
     pilot: Pilot[int]
 
     @property
-    def screen(self) -> DiffScreen:
-        found = next(screen for screen in reversed(self.app.screen_stack) if isinstance(screen, DiffScreen))
-        assert isinstance(found, DiffScreen)
+    def screen(self) -> ComparisonScreen:
+        found = next(screen for screen in reversed(self.app.screen_stack) if isinstance(screen, ComparisonScreen))
+        assert isinstance(found, ComparisonScreen)
         return found
 
     @property
@@ -85,7 +85,7 @@ class Running(NamedTuple):
 
 def _is_measured(screen: Screen[Any]) -> bool:
     """Whether a screen shows all it is about to show; one without dumps yet waits for a source."""
-    if not isinstance(screen, DiffScreen):
+    if not isinstance(screen, ComparisonScreen):
         return True
     owner = screen.owner
     return not owner.is_aligning and (owner.session is None or owner.outcome is not None)
@@ -97,10 +97,10 @@ async def running(
     size: tuple[int, int] = (120, 40),
     settings: Preferences | None = None,
     *,
-    keeps: bool = False,
+    saves_state: bool = False,
 ) -> AsyncIterator[Running]:
     """The app on two dumps."""
-    app = TensordiffApp(request, settings, keeps=keeps)
+    app = TensordiffApp(request, settings, saves_state=saves_state)
     async with app.run_test(size=size) as pilot:
         run = Running(app, pilot)
         await run.settle()

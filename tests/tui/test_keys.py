@@ -11,7 +11,7 @@ import pytest
 from docs.make_keys import page
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.bisect_bar import BisectBar
-from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.comparison.screen import ComparisonScreen
 from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.keys import KEYS, WHERES, Where
 from tensordiff.tui.layer.screen import LayerScreen
@@ -19,7 +19,7 @@ from tensordiff.tui.start import StartScreen
 from tensordiff.tui.table.table import LayerTable
 
 OWNERS: dict[Where, type] = {
-    "app": TensordiffApp, "diff": DiffScreen, "table": LayerTable, "bisect": BisectBar, "start": StartScreen,
+    "app": TensordiffApp, "diff": ComparisonScreen, "table": LayerTable, "bisect": BisectBar, "start": StartScreen,
     "dialog": Dialog, "layer": LayerScreen,
 }  # fmt: skip
 
@@ -38,7 +38,7 @@ def test_no_key_means_two_things_in_one_part(where: Where) -> None:
 def test_every_key_has_an_action(key) -> None:  # type: ignore[no-untyped-def]
     found = re.fullmatch(r"(screen\.)?(\w+)(?:\(.*\))?", key.action)
     assert found, key.action
-    owner = DiffScreen if found[1] else OWNERS[key.where]
+    owner = ComparisonScreen if found[1] else OWNERS[key.where]
     assert hasattr(owner, f"action_{found[2]}"), key
 
 

@@ -21,7 +21,7 @@ def command() -> int:
         from tensordiff.cli.commands.open import run_app
         from tensordiff.tui.launch import Launch
 
-        return run_app(Launch(sample("reference"), sample("candidate"), _samples), keeps=False)
+        return run_app(Launch(sample("reference"), sample("candidate"), _samples), saves_state=False)
     from tensordiff.cli.commands.compare import CompareOptions, compare
 
     return 0 if compare(_samples(), CompareOptions()) == 1 else 2

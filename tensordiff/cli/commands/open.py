@@ -23,7 +23,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     return run_app(Launch(reference, candidate, lambda: make_request(reference, candidate, **options)))
 
 
-def run_app(launch: Launch | None = None, *, keeps: bool = True) -> int:
+def run_app(launch: Launch | None = None, *, saves_state: bool = True) -> int:
     """Run the app until it ends; its exit status. Raises, the terminal restored, where nothing could be opened."""
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
@@ -31,7 +31,7 @@ def run_app(launch: Launch | None = None, *, keeps: bool = True) -> int:
         from tensordiff.session.preferences import preferences_file, read_preferences
         from tensordiff.tui.app import TensordiffApp
 
-        app = TensordiffApp(launch, read_preferences(preferences_file()), keeps=keeps)
+        app = TensordiffApp(launch, read_preferences(preferences_file()), saves_state=saves_state)
     status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)

@@ -28,7 +28,7 @@ from tensordiff.util.garbage_collector import heap_frozen
 if TYPE_CHECKING:
     from tensordiff.session.request import Request
 
-NEEDS_DUMPS = frozenset({"bisect", "map", "ops", "capture", "tolerance", "metric", "export"})
+NEEDS_DUMPS = frozenset({"bisect", "toggle_rules", "ops", "capture", "tolerance", "choose_tolerance", "export"})
 """What cannot be done before the dumps are open."""
 _NEEDS_RUN = frozenset({"cancel_job", "job_log"})
 _LEAVES = ("quit", "interrupt", "back")

@@ -56,19 +56,24 @@ if TYPE_CHECKING:
 _WATCH_S = 2.0
 
 
-class DiffScreen(Screen[None]):
-    """A comparison; ``state`` is what it begins with where nothing is kept in a file."""
+class ComparisonScreen(Screen[None]):
+    """A comparison.
+
+    With ``saves_state``, its state is read from a file and written back; otherwise it starts from ``state``.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("diff")
     BINDING_GROUP_TITLE = "Comparison"
 
     def __init__(
-        self, request: Request, *, keeps: bool = True, columns: tuple[str, ...] | None = None,
+        self, request: Request, *, saves_state: bool = True, columns: tuple[str, ...] | None = None,
         state: SessionState | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.keeps, self.columns = keeps, columns
-        self.owner = SessionOwner(request, partial(in_thread, self), self.post_message, keeps=keeps, state=state)
+        self.saves_state, self.columns = saves_state, columns
+        self.owner = SessionOwner(
+            request, partial(in_thread, self), self.post_message, saves_state=saves_state, state=state
+        )
         self.reruns = Reruns(self)
         self.view_state = ViewState(self)
 
@@ -143,13 +148,13 @@ class DiffScreen(Screen[None]):
         self._measure()
         if not self.view_state.is_restored:
             self.view_state.restore()
-            in_thread(self, "begin", self._begun)
+            in_thread(self, "begin", self._after_first_open)
         if not self.owner.listing.pairs:
             tell(self, "nothing could be paired; write rules that make the names alike (m)", "warning")
 
-    def _begun(self) -> None:
-        """In a thread: what is to be done once, when the first dumps are open."""
-        if self.keeps:
+    def _after_first_open(self) -> None:
+        """In a thread, once, when the first dumps are open: note the pair as recent, load the other screens."""
+        if self.saves_state:
             note_recent(self.owner.request.reference, self.owner.request.candidate)
         _load_the_rest()
 
@@ -166,7 +171,10 @@ class DiffScreen(Screen[None]):
             self._show_in_panel()
 
     def _measure(self) -> None:
-        """Measure, once what is known is painted: two that compute are half as quick. Panel and search follow."""
+        """Start measuring after the next repaint, and update the summary, the rules panel and the search.
+
+        A repaint and a measurement that run at the same time slow each other down.
+        """
         self.call_after_refresh(self.owner.measure)
         self.summarize()
         self._show_in_panel()
@@ -241,9 +249,9 @@ class DiffScreen(Screen[None]):
 
     def action_focus_part(self, part: str) -> None:
         """To the table; show the plot or hide it; to the rules."""
-        {"rules": self.action_map, "plot": self.pane.toggle_plot}.get(part, self.table.focus)()
+        {"rules": self.action_toggle_rules, "plot": self.pane.toggle_plot}.get(part, self.table.focus)()
 
-    def action_map(self) -> None:
+    def action_toggle_rules(self) -> None:
         """Show the rules, or hide them."""
         if self.side.is_shown and (self.side.has_keys or not self.table.has_focus):
             self._hide_rules()
@@ -278,7 +286,7 @@ class DiffScreen(Screen[None]):
         """Ten times the tolerance, or a tenth."""
         self.judge_by(self.owner.scaled_threshold(way))
 
-    def action_metric(self) -> None:
+    def action_choose_tolerance(self) -> None:
         """Choose the tolerance."""
         hint = "largest rel_l2 that still agrees; empty: what precision explains, and what came in, decide"
         now = "" if self.owner.threshold is None else f"{self.owner.threshold:g}"
@@ -342,7 +350,7 @@ class DiffScreen(Screen[None]):
 
     def compare_inside(self, request: Request, state: SessionState) -> None:
         """Another comparison, on top of this one."""
-        self.app.push_screen(DiffScreen(request, keeps=False, state=state))
+        self.app.push_screen(ComparisonScreen(request, saves_state=False, state=state))
 
     @on(JobLine.Ended)
     def _end_job(self, message: JobLine.Ended) -> None:
@@ -385,8 +393,8 @@ class DiffScreen(Screen[None]):
 
         self.app.push_screen(LayerScreen(owner.session, rows, at, owner.outcome, faults), come_back)
 
-    def asked(self, what: str, row: Row) -> None:
-        """Do what the layer screen cannot do itself, for the row it shows."""
+    def run_for_row(self, what: str, row: Row) -> None:
+        """Run an action of this screen for the row that the layer screen shows."""
         self.pane.reveal(row.pair)
         {"inject": self.action_inject_here, "ops": self.action_ops, "export": self.action_export}[what]()
 

@@ -109,10 +109,10 @@ class SessionOwner:
         start: StartThread,
         post: PostMessage,
         *,
-        keeps: bool = True,
+        saves_state: bool = True,
         state: SessionState | None = None,
     ) -> None:
-        self._start, self._post, self._keeps = start, post, keeps
+        self._start, self._post = start, post
         self.request = request
         """What is asked for; ahead of ``session.request`` while dumps are being opened."""
         self.book = RuleBook(RulesFile())
@@ -124,7 +124,7 @@ class SessionOwner:
         self.culprits: frozenset[int] = frozenset()
         self.findings: tuple[Finding, ...] = ()
         self.keeper = SessionKeeper(state=state or SessionState())
-        self._is_restored = not keeps
+        self._is_restored = not saves_state
         self._must_open = False
         self._alignment: AlignmentTask | None = None
         self._measurement: Measurement | None = None

@@ -19,7 +19,7 @@ from tensordiff.tui.table.model import Order
 from tensordiff.tui.threads import in_thread
 
 if TYPE_CHECKING:
-    from tensordiff.tui.comparison.screen import DiffScreen
+    from tensordiff.tui.comparison.screen import ComparisonScreen
     from tensordiff.tui.comparison.session_keeper import SessionKeeper
 
 _WRITE_S = 0.6
@@ -28,7 +28,7 @@ _WRITE_S = 0.6
 class ViewState:
     """The session file of one screen. What happens before it is restored is not kept."""
 
-    def __init__(self, screen: DiffScreen) -> None:
+    def __init__(self, screen: ComparisonScreen) -> None:
         self._screen = screen
         self._timer: Timer | None = None
         self.is_restored = False

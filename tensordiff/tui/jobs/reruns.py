@@ -31,7 +31,7 @@ from tensordiff.tui.notice import tell
 from tensordiff.tui.threads import in_thread
 
 if TYPE_CHECKING:
-    from tensordiff.tui.comparison.screen import DiffScreen
+    from tensordiff.tui.comparison.screen import ComparisonScreen
 
 _SCOPES = (
     ("here", "here only: this layer is given the reference's inputs"),
@@ -49,7 +49,7 @@ _REASONS = {
 class Reruns:
     """What can be run again for one comparison."""
 
-    def __init__(self, screen: DiffScreen) -> None:
+    def __init__(self, screen: ComparisonScreen) -> None:
         self._screen = screen
         self._owner = screen.owner
         self.shows_injected = True

@@ -16,7 +16,7 @@ from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.opening_screen import OpeningScreen
-from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.comparison.screen import ComparisonScreen
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.filter_bar import FilterBar
@@ -60,7 +60,7 @@ class Held:
 async def opening(size: tuple[int, int] = (120, 40), **settings: object) -> AsyncIterator[tuple[Running, Held]]:
     """The app, kept from going on."""
     held = Held()
-    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, held), Preferences(**settings), keeps=False)  # type: ignore[arg-type]
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, held), Preferences(**settings), saves_state=False)  # type: ignore[arg-type]
     async with app.run_test(size=size) as pilot:
         try:
             await pilot.pause()
@@ -77,7 +77,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 async def arrived(run: Running, held: Held) -> None:
     held.may_go.set()
-    await until(lambda: isinstance(run.app.screen, DiffScreen))
+    await until(lambda: isinstance(run.app.screen, ComparisonScreen))
     await run.settle()
 
 
@@ -129,14 +129,14 @@ async def test_what_cannot_be_asked_for_is_a_sentence() -> None:
     def refused() -> Request:
         raise TensordiffError("nobody wants that; ask for something else")
 
-    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, refused), keeps=False)
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, refused), saves_state=False)
     async with app.run_test():
         await until(lambda: app._exit)
     assert (app.return_value, app.sentence) == (2, "nobody wants that; ask for something else")
 
 
 async def test_a_defect_while_loading_is_said() -> None:
-    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, lambda: 1 / 0), keeps=False)  # type: ignore[arg-type, return-value]
+    app = TensordiffApp(Launch(REFERENCE, CANDIDATE, lambda: 1 / 0), saves_state=False)  # type: ignore[arg-type, return-value]
     async with app.run_test():
         await until(lambda: app._exit)
     assert app.return_value == 2

@@ -348,7 +348,7 @@ async def test_a_dump_still_being_written_is_followed(tmp_path: Path) -> None:
 
 
 async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None:
-    async with running(copied, keeps=True) as run:
+    async with running(copied, saves_state=True) as run:
         run.screen.action_culprit(1)
         await run.press("quotation_mark", *"why", "enter", "space")
         run.screen.pane._take_columns(("layer", "rel_l2"))
@@ -356,7 +356,7 @@ async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None
         await run.press("b", "g", "escape")
     kept = [path for path in copied.candidate.parent.iterdir() if path.is_file()]
     assert len(kept) == 1
-    async with running(copied, keeps=True) as run:
+    async with running(copied, saves_state=True) as run:
         assert len(run.table.marks) == 1
         assert [placed.column.id for placed in run.table.placed] == ["layer", "rel_l2"]
         assert run.owner.keeper.state.notes == {CULPRIT: "why"}
@@ -366,17 +366,17 @@ async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None
 
 
 async def test_looking_leaves_no_file(copied: Request) -> None:
-    async with running(copied, keeps=True) as run:
+    async with running(copied, saves_state=True) as run:
         await run.press("j", "j", "n")
     assert [path for path in copied.candidate.parent.iterdir() if path.is_file()] == []
 
 
 async def test_a_damaged_session_file_is_put_aside_and_told(copied: Request) -> None:
-    async with running(copied, keeps=True) as run:
+    async with running(copied, saves_state=True) as run:
         await run.press("space")
     kept = next(path for path in copied.candidate.parent.iterdir() if path.is_file())
     kept.write_text("{")
-    async with running(copied, keeps=True) as run:
+    async with running(copied, saves_state=True) as run:
         assert "put aside" in run.said()
         assert not run.table.marks
 
@@ -392,9 +392,9 @@ async def test_what_cannot_be_opened_ends_with_its_sentence(tmp_path: Path) -> N
 
 
 async def test_the_start_screen_lists_recent_pairs_and_survives_a_bad_one(copied: Request) -> None:
-    async with running(copied, keeps=True):
+    async with running(copied, saves_state=True):
         pass
-    async with running(None, keeps=True) as run:
+    async with running(None, saves_state=True) as run:
         assert isinstance(run.app.screen, StartScreen)
         await run.press("enter")
         assert run.owner.request.candidate == copied.candidate

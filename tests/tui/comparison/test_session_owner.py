@@ -35,7 +35,7 @@ class Bench:
     def __init__(self, request: Request) -> None:
         self.works: list[Callable[[], object]] = []
         self.failures: list[Exception] = []
-        self.owner = SessionOwner(request, lambda _, work: self.works.append(work), self._take, keeps=False)
+        self.owner = SessionOwner(request, lambda _, work: self.works.append(work), self._take, saves_state=False)
         self.owner.open(request)
         self.work()
 

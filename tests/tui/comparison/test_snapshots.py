@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.comparison.screen import DiffScreen
+from tensordiff.tui.comparison.screen import ComparisonScreen
 from tests.tui.app_host import GOLDEN, INJECTED, Running, samples
 
 Before = Callable[[Pilot[Any]], Awaitable[None]]
@@ -19,7 +19,9 @@ SMALL, LARGE = (80, 24), (160, 48)
 
 
 def app(request: Request | None = None, **settings: Any) -> TensordiffApp:
-    return TensordiffApp(request or samples(injected=INJECTED, golden=GOLDEN), Preferences(**settings), keeps=False)
+    return TensordiffApp(
+        request or samples(injected=INJECTED, golden=GOLDEN), Preferences(**settings), saves_state=False
+    )
 
 
 def settled(do: Callable[[Running], Awaitable[None]] | None = None) -> Before:
@@ -34,7 +36,7 @@ def settled(do: Callable[[Running], Awaitable[None]] | None = None) -> Before:
         await run.settle()
         pilot.app.clear_notifications()
         for screen in pilot.app.screen_stack:
-            if isinstance(screen, DiffScreen):
+            if isinstance(screen, ComparisonScreen):
                 screen.pane.draw_plot()
         await run.settle()
 

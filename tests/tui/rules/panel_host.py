@@ -35,7 +35,7 @@ class Host(App[None]):
 
     def __init__(self, session: Session) -> None:
         super().__init__()
-        self.owner = SessionOwner(session.request, self._start, self.post_message, keeps=False)
+        self.owner = SessionOwner(session.request, self._start, self.post_message, saves_state=False)
         self.owner.session = session
         self.owner.book = RuleBook(session.rules, session.dumps.preset_rules, session.saved_rules)
         self.session = session

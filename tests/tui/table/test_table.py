@@ -49,7 +49,7 @@ async def test_real_dumps_open(case: str) -> None:
 async def test_the_first_paint_reads_no_tensor(opens: list[str]) -> None:
     from tensordiff.tui.app import TensordiffApp
 
-    app = TensordiffApp(samples(), keeps=False)
+    app = TensordiffApp(samples(), saves_state=False)
     async with app.run_test() as pilot:
         opens.clear()
         before = [name for name in opens if name.endswith((".pt", ".safetensors"))]
