@@ -1,6 +1,6 @@
 """Every way tensordiff fails on purpose.
 
-TensordiffError            a sentence for a person; the faces print it, nothing else catches it
+TensordiffError            a sentence for a person
   DumpError                a dump, or one file of it, cannot be read
     NotADump               nothing we know lies at that path
     BadFile                a file is truncated, lies about itself or holds what we will not run
@@ -8,8 +8,11 @@ TensordiffError            a sentence for a person; the faces print it, nothing 
   WriteError               a dump or report could not be written
   CaptureError             a source could not be run
 
-One sentence each: what was being done, to which file and tensor, what to try. The command line
-turns all of them into exit status 2; a traceback is shown only with ``--debug``.
+One sentence each: what was being done, to which file and tensor, what to try. The command line prints
+the sentence and exits with status 2, with a traceback only under ``--debug``; the app shows it in a
+notice. Code in between catches an error to go on without one tensor or file, which then is a row, a
+problem or a finding of its own; to do without something optional, such as a hint or the list of recent
+pairs; to clean up; or to raise it again with the place where it happened.
 """
 
 from __future__ import annotations

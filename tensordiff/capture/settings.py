@@ -56,7 +56,7 @@ class Settings:
     trust_remote_code: bool = False
     revision: str | None = None
     layers: str | None = None
-    """An expression that the names of the layers to be written must match."""
+    """A regular expression that the names of the layers to be written must match."""
     leaves: bool = False
     no_inputs: bool = False
     max_bytes: int | None = None

@@ -22,7 +22,7 @@ from tensordiff.dump.model import Spec
 
 Shape = tuple[int, ...]
 ShapeRule = Callable[..., Spec]
-"""Takes the call and the spec of each tensor; returns the spec of the result or raises ``call.wrong``."""
+"""Takes the call and the spec of each tensor; returns the spec of the result or raises ``call.error``."""
 
 
 def shown(shape: Shape) -> str:

@@ -75,7 +75,7 @@ def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
     session = open_session(request)
     findings = list(lint_pair(session.reference, session.candidate, session.alignment))
-    outcome = _as_json(session, findings, options) if options.as_json else _as_text(session, findings, options)
+    outcome = _print_json(session, findings, options) if options.as_json else _print_text(session, findings, options)
     write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
@@ -88,7 +88,8 @@ def measure(session: Session) -> Outcome:
         return session.outcome(progress.over(session.rows()))
 
 
-def _as_json(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
+def _print_json(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
+    """Measure all pairs, and print them as one JSON object."""
     outcome = measure(session)
     logits = session.logits(outcome.rows)
     hint = session.hint(outcome.culprit) if outcome.culprit else None
@@ -100,7 +101,8 @@ def _as_json(session: Session, findings: Sequence[Finding], options: CompareOpti
     return outcome
 
 
-def _as_text(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
+def _print_text(session: Session, findings: Sequence[Finding], options: CompareOptions) -> Outcome:
+    """Print each row as it is measured, then the summary."""
     page = Page.here()
     table = Table(session, page)
     table.introduce(findings)

@@ -35,10 +35,10 @@ Needs = dict[str, Need]
 
 
 class Size(click.FloatRange):
-    """A number within bounds. NaN is none, and lies within all of them."""
+    """A number within bounds, and not NaN, which click's own range check lets through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed, as a number."""
+        """The typed text as a number."""
         size = super().convert(value, param, ctx)
         return self.fail("nan is not a size", param, ctx) if math.isnan(size) else size
 
@@ -53,7 +53,7 @@ class TolerancesOptions(NamedTuple):
 
 
 @click.command("tolerances")
-@click.argument("dumps", type=PATH, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
+@click.argument("paths", type=PATH, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @click.option(
     "--margin", type=Size(0, 100), default=0.25, show_default=True, metavar="X", help="How much worse still passes."
@@ -62,7 +62,7 @@ class TolerancesOptions(NamedTuple):
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write them to a file.")
 @json_option
 def command(
-    dumps: tuple[Path, ...], rules: Path | None, margin: float, per_layer: bool, output: Path | None, as_json: bool
+    paths: tuple[Path, ...], rules: Path | None, margin: float, per_layer: bool, output: Path | None, as_json: bool
 ) -> int:
     """Measure runs that agree, and say which tolerances they would pass with a margin, in two digits rounded up.
 
@@ -74,28 +74,30 @@ def command(
 
     Exit status: 0 tolerances were found, 2 they were not.
     """
-    if len(dumps) % 2:
+    if len(paths) % 2:
         raise click.UsageError(
-            f"dumps come in pairs, a reference and its candidate; there are {len(dumps)}", click.get_current_context()
+            f"dumps come in pairs, a reference and its candidate; there are {len(paths)}", click.get_current_context()
         )
-    both = tuple(zip(dumps[::2], dumps[1::2], strict=True))
-    return learn_tolerances(both, rules, TolerancesOptions(margin, per_layer, output, as_json))
+    dump_pairs = tuple(zip(paths[::2], paths[1::2], strict=True))
+    return learn_tolerances(dump_pairs, rules, TolerancesOptions(margin, per_layer, output, as_json))
 
 
-def learn_tolerances(both: Sequence[tuple[Path, Path]], rules: Path | None, options: TolerancesOptions) -> int:
+def learn_tolerances(dump_pairs: Sequence[tuple[Path, Path]], rules: Path | None, options: TolerancesOptions) -> int:
     """Learn, print and write; the exit status. Raises where there is nothing to learn from."""
     needs: Needs = {}
-    for reference, candidate in both:
+    for reference, candidate in dump_pairs:
         session = Session.open(Request(reference, candidate, rules=rules))
         _refuse_bad(session)
         for match, need in _learn(session, options):
             needs[match] = needs[match] | need if match in needs else need
     if not needs:
-        raise TensordiffError(f"{_paths(*both[0])}: no floats are paired to learn from; pair more of them with --rules")
+        raise TensordiffError(
+            f"{_paths(*dump_pairs[0])}: no floats are paired to learn from; pair more of them with --rules"
+        )
     found = {match: tolerance_for(match, need, options.margin) for match, need in needs.items()}
-    kept = 0 if options.output is None else _write(options.output, tuple(found.values()), _header(both, options))
+    kept = 0 if options.output is None else _write(options.output, tuple(found.values()), _header(dump_pairs, options))
     if options.as_json:
-        echo(dumps(_as_json(both, needs, found, options)))
+        echo(dumps(_as_json(dump_pairs, needs, found, options)))
     else:
         page = Page.here()
         _print_table(needs, found)
@@ -128,7 +130,7 @@ def _errors(session: Session) -> Iterator[Finding]:
 def _learn(session: Session, options: TolerancesOptions) -> list[tuple[str, Need]]:
     outcome = measure(session)
     if outcome.culprit is not None:
-        raise _diverges(session, outcome.culprit)
+        raise _divergence_error(session, outcome.culprit)
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     with Progress("learning", len(outcome.rows)) as progress:
@@ -136,7 +138,7 @@ def _learn(session: Session, options: TolerancesOptions) -> list[tuple[str, Need
     return [(match_for(row, per_layer=options.per_layer), need) for row, need in needs if need is not None]
 
 
-def _diverges(session: Session, row: Row) -> TensordiffError:
+def _divergence_error(session: Session, row: Row) -> TensordiffError:
     paths = _paths(session.reference.path, session.candidate.path)
     return TensordiffError(
         f"{paths}: {label(row.pair)} diverges ({printable(row.verdict.why)}), and a tolerance learnt from it would let "
@@ -144,22 +146,22 @@ def _diverges(session: Session, row: Row) -> TensordiffError:
     )
 
 
-def _header(both: Sequence[tuple[Path, Path]], options: TolerancesOptions) -> str:
+def _header(dump_pairs: Sequence[tuple[Path, Path]], options: TolerancesOptions) -> str:
     """The comment at the top of a new file."""
-    made = "\n".join(f"#   {printable(cand)} against {printable(ref)}" for ref, cand in both)
+    made = "\n".join(f"#   {printable(cand)} against {printable(ref)}" for ref, cand in dump_pairs)
     return (
         f"# Tolerances that these runs pass with a margin of {options.margin:.4g}, by tensordiff tolerances:\n{made}\n"
         "# Enforce them with: tensordiff compare REF CAND --tolerances FILE. The first that matches counts.\n"
     )
 
 
-def _write(path: Path, found: tuple[ToleranceRule, ...], begin: str) -> int:
+def _write(path: Path, found: tuple[ToleranceRule, ...], header: str) -> int:
     """Put tables into a file, over those of the same match; how many others it has."""
     old = read_rules_file(path) if path.exists() else RulesFile()
     new = {tolerance.match: tolerance for tolerance in found}
     others = [tolerance for tolerance in old.tolerances if tolerance.match not in new]
     there = tuple(new.pop(tolerance.match, tolerance) for tolerance in old.tolerances)
-    write_rules_file(path, replace(old, tolerances=(*there, *new.values())), begin)
+    write_rules_file(path, replace(old, tolerances=(*there, *new.values())), header)
     return len(others)
 
 
@@ -187,11 +189,14 @@ def _number(value: float | None) -> str:
 
 
 def _as_json(
-    both: Sequence[tuple[Path, Path]], needs: Needs, found: Mapping[str, ToleranceRule], options: TolerancesOptions
+    dump_pairs: Sequence[tuple[Path, Path]],
+    needs: Needs,
+    found: Mapping[str, ToleranceRule],
+    options: TolerancesOptions,
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "dumps": [{"reference": str(reference), "candidate": str(candidate)} for reference, candidate in both],
+        "dumps": [{"reference": str(reference), "candidate": str(candidate)} for reference, candidate in dump_pairs],
         "margin": options.margin,
         "per_layer": options.per_layer,
         "output": options.output and str(options.output),
