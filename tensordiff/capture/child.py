@@ -1,14 +1,14 @@
 """A child process that runs sources of one kind, as the parent holds it; and one that is kept for the next run.
 
-The child is ``PYTHON -m tensordiff.capture.process KIND FD``, followed by ``stay`` where it answers more than one job.
-Jobs go to its standard input, a line each. That pipe stays open: when it closes, the parent is gone and the child ends
-itself. Events come on a pipe of their own, so that nothing a framework prints is taken for an event; what it prints is
-kept as the log. The child leads a process group, and whatever is left of the group at the end is killed.
+The child is ``PYTHON -m tensordiff.capture.process KIND FD``, followed by ``reusable`` where it answers more than one
+job. Jobs go to its standard input, a line each. That pipe stays open: when it closes, the parent is gone and the child
+ends itself. Events come on a pipe of their own, so that nothing a framework prints is taken for an event; what it
+prints is kept as the log. The child leads a process group, and whatever is left of the group at the end is killed.
 
 Importing a framework and loading a model is what takes time. A caller that makes several runs of one source holds a
 ``ReusableChild``, gives it to each ``Run`` and closes it at the end. It holds at most one child, so at most one model
 stays in memory. A child whose run failed, was cancelled or crashed is not used again. Whether the model it holds is
-still what a new process would load is decided in the child: see ``process.persistent``.
+still what a new process would load is decided in the child: see ``process.reusable_engine``.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tensordiff.errors import CaptureError, printable
 class Child:
     """A process that runs sources of one kind."""
 
-    def __init__(self, job: Job, *, stays: bool = False) -> None:
+    def __init__(self, job: Job, *, is_reusable: bool = False) -> None:
         """Start a process that can run a job; the job itself is sent later."""
-        self.job, self.stays = job, stays
+        self.job, self.is_reusable = job, is_reusable
         self.jobs = 0
         """How many it was sent."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
@@ -124,7 +124,7 @@ class Child:
         command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(tell)]
         try:
             return subprocess.Popen(  # noqa: S603 - the interpreter the user named
-                [*command, "stay"] if self.stays else command,
+                [*command, "reusable"] if self.is_reusable else command,
                 stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(tell,),
                 env=self._environment(), start_new_session=True,
             )  # fmt: skip
@@ -184,12 +184,12 @@ class ReusableChild:
             if child.is_alive and _load_settings(child.job) == _load_settings(job):
                 return child
             _dismiss(child)
-        return Child(job, stays=ENGINES[job.source.kind].is_reusable)
+        return Child(job, is_reusable=ENGINES[job.source.kind].is_reusable)
 
     def leave(self, child: Child) -> bool:
         """Keep a child whose job is done. False where it is not kept: then the caller must end it."""
         with self._lock:
-            if self._is_closed or self._waiting is not None or not child.stays:
+            if self._is_closed or self._waiting is not None or not child.is_reusable:
                 return False
             self._waiting = child
             return True

@@ -2,7 +2,7 @@
 
 ``Phase`` says what begins now, ``Progress`` how far it is, ``Note`` is a sentence for the user. The last event is
 ``Done`` or ``Failed``; a child that ends without either crashed, and ``runner`` says how. ``NewProcessNeeded`` is sent
-by a persistent child to the runner and goes no further.
+by a reusable child to the runner and goes no further.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Phase:
-    """What begins now: ``importing``, ``loading``, ``running``, ``writing``."""
+    """What begins now: ``importing``, ``loading``, ``listing tensors``, ``running``, ``writing``."""
 
     name: str
     detail: str = ""

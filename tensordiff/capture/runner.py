@@ -35,10 +35,10 @@ _HINTS = {
 class Run:
     """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
-    def __init__(self, job: Job, standby: ReusableChild | None = None) -> None:
+    def __init__(self, job: Job, reusable_child: ReusableChild | None = None) -> None:
         self.job = job
         self.is_cancelled = False
-        self._standby = standby
+        self._reusable_child = reusable_child
         self._is_iterated = self._is_over = self._is_left = False
         self._kept_log, self._phase = "", "starting"
         self._lock = Lock()  # a run may be cancelled from another thread than the one that iterates
@@ -123,7 +123,7 @@ class Run:
         return self._child.pid
 
     def _begin(self) -> Child:
-        child = Child(self.job) if self._standby is None else self._standby.take(self.job)
+        child = Child(self.job) if self._reusable_child is None else self._reusable_child.take(self.job)
         self._since = child.printed
         child.send(self.job)
         return child
@@ -131,9 +131,9 @@ class Run:
     def _end(self, event: Done | Failed | None) -> None:
         """Leave the child for the next run where it can be used; otherwise end it."""
         with self._lock:
-            if isinstance(event, Done) and not self.is_cancelled and self._standby is not None:
+            if isinstance(event, Done) and not self.is_cancelled and self._reusable_child is not None:
                 self._keep_log()
-                self._is_left = self._standby.leave(self._child)
+                self._is_left = self._reusable_child.leave(self._child)
             self._is_over = event is not None
             if not self._is_left:
                 self._child.end(self._grace_s(event), asks=self.is_cancelled)
@@ -142,7 +142,7 @@ class Run:
         """How long the child may take to end. A reusable one does not end by itself, and has nothing to finish."""
         if self.is_cancelled:
             return _CANCEL_S
-        return 0.0 if self._child.stays and event is not None else _GRACE_S
+        return 0.0 if self._child.is_reusable and event is not None else _GRACE_S
 
     def _keep_log(self) -> None:
         if not self._child.is_closed:

@@ -1,4 +1,4 @@
-"""Children that stay: the same bytes as a new one gives, a new one where that is not certain, and none left over."""
+"""Reusable children: the same bytes as a new one gives, a new one where that is not certain, and none left over."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def fragile():
 
 
 @pytest.fixture
-def standby() -> Iterator[ReusableChild]:
+def reusable_child() -> Iterator[ReusableChild]:
     with ReusableChild() as found:
         yield found
 
@@ -95,10 +95,10 @@ def files(folder: Path) -> dict[str, bytes]:
 class Heard:
     """One run that was listened to."""
 
-    def __init__(self, source: str, output: Path, standby: ReusableChild | None, settings: Settings) -> None:
+    def __init__(self, source: str, output: Path, reusable_child: ReusableChild | None, settings: Settings) -> None:
         parsed = parse_source(source)
         assert parsed is not None
-        self.path, self.run = output, Run(Job(parsed, settings, str(output)), standby)
+        self.path, self.run = output, Run(Job(parsed, settings, str(output)), reusable_child)
         self.events: list[Event] = list(self.run)
         self.last, self.pid = self.events[-1], self.run.pid
 
@@ -113,12 +113,14 @@ class Heard:
         return "\n".join(event.text for event in self.events if isinstance(event, Note))
 
 
-def heard(source: str, output: Path, standby: ReusableChild | None = None, settings: Settings | None = None) -> Heard:
-    return Heard(source, output, standby, settings or Settings())
+def heard(
+    source: str, output: Path, reusable_child: ReusableChild | None = None, settings: Settings | None = None
+) -> Heard:
+    return Heard(source, output, reusable_child, settings or Settings())
 
 
 def assert_the_same(
-    source: str, folder: Path, standby: ReusableChild, asked: list[Settings], *, is_new_elsewhere: bool = True
+    source: str, folder: Path, reusable_child: ReusableChild, asked: list[Settings], *, is_new_elsewhere: bool = True
 ) -> None:
     """One process answers all of it, each as another that loads the source anew, entry by entry and byte by byte.
 
@@ -126,7 +128,7 @@ def assert_the_same(
     """
     pids: set[int] = set()
     for number, settings in enumerate(asked):
-        here = heard(source, folder / f"here-{number}", standby, settings)
+        here = heard(source, folder / f"here-{number}", reusable_child, settings)
         new = folder / f"new-{asked.index(settings)}"
         if not new.exists():
             Heard(source, new, None, settings) if is_new_elsewhere else run_here(source, new, settings)
@@ -143,32 +145,32 @@ def assert_the_same(
 
 
 def test_a_function_is_called_anew_and_all_around_it_put_back(
-    source: str, tmp_path: Path, standby: ReusableChild
+    source: str, tmp_path: Path, reusable_child: ReusableChild
 ) -> None:
     injected = Settings(inject=Injection(str(tmp_path / "here-0")))
     asked = [Settings(), Settings(), injected, Settings(ops="model.1"), injected, Settings()]
-    assert_the_same(source + "lively", tmp_path, standby, asked)
+    assert_the_same(source + "lively", tmp_path, reusable_child, asked)
 
 
 def test_a_model_stays_loaded_is_asked_anew_and_loaded_anew_when_its_weights_were_written(
-    tiny: Make, tmp_path: Path, standby: ReusableChild
+    tiny: Make, tmp_path: Path, reusable_child: ReusableChild
 ) -> None:
     transformers = pytest.importorskip("transformers")
     folder, source = tmp_path / "model", f"hf:{tmp_path / 'model'}"
     shutil.copytree(tiny("llama"), folder)
     first, other = Settings(input_ids=(5, 6, 7), steps=3), Settings(input_ids=(9, 8, 7, 6))
     injected = replace(first, inject=Injection(str(tmp_path / "here-0")))
-    assert_the_same(source, tmp_path, standby, [first, other, injected, first], is_new_elsewhere=False)
+    assert_the_same(source, tmp_path, reusable_child, [first, other, injected, first], is_new_elsewhere=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     model.model.norm.weight.data += 1
     model.save_pretrained(folder)
-    second = heard(source, tmp_path / "second", standby, first)
+    second = heard(source, tmp_path / "second", reusable_child, first)
     assert "model.safetensors: was written since it was loaded; a new process is started" in second.notes
     given = [open_dump(path).entries[-1].read() for path in (tmp_path / "here-0", second.path)]
     assert abs(given[0] - given[1]).max() > 0.01
 
 
-def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: ReusableChild) -> None:
+def test_a_graph_is_read_anew(small: str, tmp_path: Path, reusable_child: ReusableChild) -> None:
     pytest.importorskip("onnxruntime")
     from tests.capture.engines.onnx.graphs import exported_function
 
@@ -176,10 +178,10 @@ def test_a_graph_is_read_anew(small: str, tmp_path: Path, standby: ReusableChild
     run_here(small + "good", tmp_path / "good")
     plain = Settings(inputs=str(tmp_path / "good"))
     injected = replace(plain, inject=Injection(str(tmp_path / "good")))
-    assert_the_same(f"onnx:{path}", tmp_path, standby, [plain, injected, plain])
+    assert_the_same(f"onnx:{path}", tmp_path, reusable_child, [plain, injected, plain])
 
 
-def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: ReusableChild) -> None:
+def test_another_interpreter_stays_too(source: str, tmp_path: Path, reusable_child: ReusableChild) -> None:
     other = tmp_path / "other"
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
@@ -187,7 +189,7 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Reu
     assert_the_same(
         source + "lively",
         tmp_path,
-        standby,
+        reusable_child,
         [Settings(python=str(other / "bin" / "python"))] * 2,
         is_new_elsewhere=False,
     )
@@ -197,18 +199,18 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, standby: Reu
 
 
 def test_what_a_function_keeps_of_its_own_makes_a_new_process(
-    source: str, tmp_path: Path, standby: ReusableChild
+    source: str, tmp_path: Path, reusable_child: ReusableChild
 ) -> None:
-    first, second = (heard(source + "keeps", tmp_path / name, standby) for name in ("first", "second"))
+    first, second = (heard(source + "keeps", tmp_path / name, reusable_child) for name in ("first", "second"))
     assert first.bytes == second.bytes
     assert "model.0.running_mean: is not what it was when the process was new; a new process is started" in second.notes
     assert first.pid != second.pid
     assert gone(first.pid)
 
 
-def test_a_file_that_was_edited_is_loaded_anew(source: str, tmp_path: Path, standby: ReusableChild) -> None:
+def test_a_file_that_was_edited_is_loaded_anew(source: str, tmp_path: Path, reusable_child: ReusableChild) -> None:
     """The file itself, then one that it imports."""
-    runs = [heard(source + "lively", tmp_path / "0", standby)]
+    runs = [heard(source + "lively", tmp_path / "0", reusable_child)]
     for name, old, new in (
         ("staying_under_test.py", "scale * ", "2.5 * scale * "), ("helper_under_test.py", "1.0", "2.50"),
     ):  # fmt: skip
@@ -216,7 +218,7 @@ def test_a_file_that_was_edited_is_loaded_anew(source: str, tmp_path: Path, stan
         told = file.stat()
         file.write_text(file.read_text().replace(old, new))
         os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))  # as an unpacked archive would have it
-        runs.append(heard(source + "lively", tmp_path / str(len(runs)), standby))
+        runs.append(heard(source + "lively", tmp_path / str(len(runs)), reusable_child))
         assert f"{file}: was written since it was loaded; a new process is started" in runs[-1].notes
         before, after = (open_dump(one.path).entries[0].read() for one in runs[-2:])
         assert (2.5 * before == after).all()
@@ -224,10 +226,10 @@ def test_a_file_that_was_edited_is_loaded_anew(source: str, tmp_path: Path, stan
 
 
 def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
-    source: str, tmp_path: Path, standby: ReusableChild
+    source: str, tmp_path: Path, reusable_child: ReusableChild
 ) -> None:
     asked = [Settings(), Settings(layers="0"), Settings(deterministic=True), Settings(seed=1)]
-    pids = [heard(source + "lively", tmp_path / str(k), standby, one).pid for k, one in enumerate(asked)]
+    pids = [heard(source + "lively", tmp_path / str(k), reusable_child, one).pid for k, one in enumerate(asked)]
     assert pids[0] == pids[1]
     assert len(set(pids)) == 3
     assert all(gone(pid) for pid in pids[:3])
@@ -237,20 +239,20 @@ def test_settings_that_decide_on_what_is_loaded_make_a_new_process(
 
 
 class Fragile(NamedTuple):
-    """A function that can be told to fail, and a process that stays for it."""
+    """A function that can be told to fail, and a reusable process for it."""
 
     source: str
     folder: Path
-    standby: ReusableChild
+    reusable_child: ReusableChild
 
     def heard(self, name: Path) -> Heard:
-        return heard(self.source, name, self.standby)
+        return heard(self.source, name, self.reusable_child)
 
     def started(self, output: Path) -> Run:
         """A run that nobody listens to yet."""
         parsed = parse_source(self.source)
         assert parsed is not None
-        return Run(Job(parsed, Settings(), str(output)), self.standby)
+        return Run(Job(parsed, Settings(), str(output)), self.reusable_child)
 
     @contextmanager
     def told_to(self, what: str) -> Iterator[None]:
@@ -265,8 +267,8 @@ class Fragile(NamedTuple):
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
     folder = tmp_path_factory.mktemp("fragile")
     script(folder, "FACTOR = 1.0\n", "helper_under_test.py")
-    with ReusableChild() as standby:
-        yield Fragile(f"py:{script(folder, FILE, 'staying_under_test.py')}:fragile", folder, standby)
+    with ReusableChild() as reusable_child:
+        yield Fragile(f"py:{script(folder, FILE, 'staying_under_test.py')}:fragile", folder, reusable_child)
 
 
 def test_the_log_of_a_run_is_its_own(fragile: Fragile, tmp_path: Path) -> None:
@@ -277,17 +279,17 @@ def test_the_log_of_a_run_is_its_own(fragile: Fragile, tmp_path: Path) -> None:
 
 def test_options_that_a_function_cannot_honour_are_refused_later_too(fragile: Fragile, tmp_path: Path) -> None:
     assert isinstance(fragile.heard(tmp_path / "first").last, Done)
-    last = heard(fragile.source, tmp_path / "second", fragile.standby, Settings(prompt="why")).last
+    last = heard(fragile.source, tmp_path / "second", fragile.reusable_child, Settings(prompt="why")).last
     assert isinstance(last, Failed)
     assert "--prompt is not for py: sources" in last.sentence
 
 
 def test_closing_ends_the_child_and_none_is_kept_after(source: str, tmp_path: Path) -> None:
-    with ReusableChild() as standby:
-        first = heard(source + "fragile", tmp_path / "first", standby)
+    with ReusableChild() as reusable_child:
+        first = heard(source + "fragile", tmp_path / "first", reusable_child)
         assert members(first.pid)
     assert gone(first.pid)
-    second = heard(source + "fragile", tmp_path / "second", standby)
+    second = heard(source + "fragile", tmp_path / "second", reusable_child)
     assert isinstance(second.last, Done)
     assert gone(second.pid)
 
@@ -366,7 +368,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
     code = (
         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
         "from tensordiff.capture.child import ReusableChild\nstandby = ReusableChild()\n"
-        "run = Run(Job.decode(sys.argv[1]), standby)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
+        "run = Run(Job.decode(sys.argv[1]), reusable_child)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
     )
     job = Job(parsed, Settings(), str(tmp_path / "dump"))
     with started([sys.executable, "-c", code, job.encode()], stdout=subprocess.PIPE, text=True) as parent:
@@ -380,7 +382,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
 def test_a_child_that_nobody_wants_ends_by_itself() -> None:
     told, tell = os.pipe()
     code = "import sys\nfrom tensordiff.capture.process.child_main import child_main\n"
-    code += f"sys.exit(child_main('py', {tell}, stays=True, idle_s=0.1))"
+    code += f"sys.exit(child_main('py', {tell}, is_reusable=True, idle_s=0.1))"
     with started([sys.executable, "-c", code], stdin=subprocess.PIPE, pass_fds=(tell,)) as child:
         os.close(tell)
         assert ended(child) == 0
@@ -392,7 +394,7 @@ def test_a_kind_that_cannot_stay_is_ended(source: str) -> None:
     parsed = parse_source(source + "fragile")
     assert parsed is not None
     child = Child(Job(parsed, Settings(), ""))
-    with ReusableChild() as standby:
-        assert not standby.leave(child)
+    with ReusableChild() as reusable_child:
+        assert not reusable_child.leave(child)
     child.end(grace_s=0)
     child.close()

@@ -4,9 +4,9 @@ An engine lists its entries, asks for the plan, runs the passes, and asks before
 
     plan = plan_injection(injection, entries, aliases)
     injector = Injector(plan)
-    for one in injector.passes():
+    for injection_pass in injector.passes():
         ...                                           # run the model, and before each call:
-        values = injector.inputs(one, call, ports)    # by port; whatever is not in it stays the run's own
+        values = injector.inputs(injection_pass, call, ports)  # by port; whatever is not in it stays the run's own
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class Injector:
                 "see what is paired with: tensordiff align"
             )
 
-    def inputs(self, one: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
+    def inputs(self, injection_pass: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
         """The values to call a layer with, by port, in the ports' own types; none where the pass is not for it."""
-        if call.layer not in one.inputs:
+        if call.layer not in injection_pass.inputs:
             return {}
         values, injected = self._values(call, ports)
         if isolates(_float_inputs(ports), injected):
             self.report.record(call).is_isolated = True
         return values
 
-    def outputs(self, one: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
+    def outputs(self, injection_pass: Pass, call: CallKey, ports: Mapping[str, InjectionPort]) -> dict[str, Array]:
         """The values that a layer is to give, by port; none where the pass is not for it."""
-        if call.layer not in one.outputs:
+        if call.layer not in injection_pass.outputs:
             return {}
         values, injected = self._values(call, ports)
         if injected:  # what it gives is the reference's own
@@ -108,8 +108,8 @@ class Injector:
         values: dict[str, Array] = {}
         injected: dict[str, str] = {}
         kept: dict[str, str] = {}
-        for port, about in ports.items():
-            found = self._value(call, port, about)
+        for port, injection_port in ports.items():
+            found = self._value(call, port, injection_port)
             if isinstance(found, str):
                 kept[port] = found
             else:
@@ -119,21 +119,21 @@ class Injector:
         record.kept |= kept
         return values, injected
 
-    def _value(self, call: CallKey, port: str, about: InjectionPort) -> tuple[str, Array] | str:
+    def _value(self, call: CallKey, port: str, injection_port: InjectionPort) -> tuple[str, Array] | str:
         """The reference's entry and its values; or why the run's own value is kept."""
-        if about.refusal is not None:
-            return about.refusal
-        if about.spec is None:
+        if injection_port.refusal is not None:
+            return injection_port.refusal
+        if injection_port.spec is None:
             return "it is no tensor that dumps hold"
-        return self.plan.sources.value(entry_key(call, port), about.spec)
+        return self.plan.sources.value(entry_key(call, port), injection_port.spec)
 
 
 def _float_inputs(ports: Mapping[str, InjectionPort]) -> dict[str, int]:
     """The sizes of the inputs that an error may come in by."""
     return {
-        port: about.spec.size
-        for port, about in ports.items()
-        if about.spec is not None and is_float(about.spec.dtype) and not about.is_constant
+        port: injection_port.spec.size
+        for port, injection_port in ports.items()
+        if injection_port.spec is not None and is_float(injection_port.spec.dtype) and not injection_port.is_constant
     }
 
 

@@ -109,11 +109,11 @@ def _range(at: str, layers: Layers) -> Pass | None:
     return Pass(frozenset([last]), frozenset(replaced), frozenset(layers.begun))
 
 
-def _by_inputs(one: Pass, layers: Layers) -> Pass:
+def _by_inputs(injection_pass: Pass, layers: Layers) -> Pass:
     """The nearest that replaced inputs alone come to a range."""
-    begun = [layers.begun[layer] for layer in one.inputs | one.outputs]
+    begun = [layers.begun[layer] for layer in injection_pass.inputs | injection_pass.outputs]
     within = frozenset(layer for layer, number in layers.begun.items() if min(begun) <= number <= max(begun))
-    return Pass(within, written=one.written)
+    return Pass(within, written=injection_pass.written)
 
 
 def _matching(at: str, everything: frozenset[str]) -> frozenset[str]:

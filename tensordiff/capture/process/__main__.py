@@ -1,4 +1,4 @@
-"""``PYTHON -m tensordiff.capture.process KIND FD [stay]``: the child's entry point.
+"""``PYTHON -m tensordiff.capture.process KIND FD [reusable]``: the child's entry point.
 
 This module and the packages above it are read by whatever interpreter the user names, so they are kept to what old
 interpreters understand, and say in a sentence what is missing. Everything else is imported after that check.
@@ -37,7 +37,7 @@ def main() -> int:
         return 1
     from tensordiff.capture.process.child_main import child_main
 
-    return child_main(kind, events, stays="stay" in sys.argv[3:])
+    return child_main(kind, events, is_reusable="reusable" in sys.argv[3:])
 
 
 if __name__ == "__main__":

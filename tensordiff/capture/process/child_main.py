@@ -26,11 +26,11 @@ IDLE_S = 900.0
 """How long a reusable child waits for another job."""
 
 
-def child_main(kind: str, events: int, *, stays: bool = False, idle_s: float = IDLE_S) -> int:
+def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: float = IDLE_S) -> int:
     """Answer one job of this kind, or several; gives the exit status."""
     tell, lines = EventPipe(events), JobLines()
     os.environ.pop("PYTHONSAFEPATH", None)
-    answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _persistent(kind) if stays else run_job
+    answer: Callable[[Job, Tell], Done | NewProcessNeeded] = _reusable_engine(kind) if is_reusable else run_job
     while (line := lines.next(idle_s)) is not None:
         job = Job.decode(line)
         try:
@@ -40,7 +40,7 @@ def child_main(kind: str, events: int, *, stays: bool = False, idle_s: float = I
             tell(failure(job, error))
             return 1
         tell(last)
-        if not stays or isinstance(last, NewProcessNeeded):
+        if not is_reusable or isinstance(last, NewProcessNeeded):
             return 0
     return 0
 
@@ -63,10 +63,10 @@ def refuse_settings(job: Job) -> None:
             raise CaptureError(f"{printable(job.source)}: {option} is not for {job.source.kind}: sources; {why}")
 
 
-def _persistent(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:
-    from tensordiff.capture.process.persistent import PersistentEngine
+def _reusable_engine(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:
+    from tensordiff.capture.process.reusable_engine import ReusableEngine
 
-    return PersistentEngine(kind)
+    return ReusableEngine(kind)
 
 
 class EventPipe:

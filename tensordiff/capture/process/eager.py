@@ -63,8 +63,8 @@ class TensorSink(Protocol):
 class Watch:
     """Sees the calls of one run, and replaces their tensors where the run is injected."""
 
-    def __init__(self, sink: TensorSink, injector: Injector | None = None, one: Pass | None = None) -> None:
-        self._sink, self._injector, self._pass = sink, injector, one
+    def __init__(self, sink: TensorSink, injector: Injector | None = None, injection_pass: Pass | None = None) -> None:
+        self._sink, self._injector, self._pass = sink, injector, injection_pass
         self._step = 0
         self._counts: Counter[tuple[int, str]] = Counter()
         self._running: list[tuple[CallKey, Origin]] = []
@@ -92,8 +92,8 @@ class Watch:
     def _see(self, call: CallKey, ports: Ports, inject: Callable[..., dict[str, Array]] | None) -> dict[str, Array]:
         tensors = dict(ports)
         if inject is not None and self._pass is not None:
-            about = {port: InjectionPort(Spec(array.shape, array.dtype)) for port, array in ports.items()}
-            tensors |= inject(self._pass, call, about)
+            injection_ports = {port: InjectionPort(Spec(array.shape, array.dtype)) for port, array in ports.items()}
+            tensors |= inject(self._pass, call, injection_ports)
         _, origin = self._running[-1]
         for port, array in tensors.items():
             injected = self._injector.report.names(call, port) if self._injector else None
@@ -103,7 +103,7 @@ class Watch:
 
 def run_eagerly(model: EagerModel, job: Job, tell: Tell) -> Done:
     """Do what a job asks for with a model: capture it, inject into it, or replay one of its layers."""
-    selection, about = Selection.from_settings(job.settings), {}
+    selection, replayed = Selection.from_settings(job.settings), {}
     injection, layer = job.settings.inject, None
     if job.task == REPLAY:
         layer = find_layer(str(job.more["layer"]), model.layers())
@@ -123,30 +123,30 @@ def run_eagerly(model: EagerModel, job: Job, tell: Tell) -> Done:
         output.facts["notes"] = notes or None
         if report is not None and injection is not None:
             output.facts["injection"] = report.as_json(injection)
-            about = {} if layer is None else {"layer": report.reference_layer(layer)}
+            replayed = {} if layer is None else {"layer": report.reference_layer(layer)}
         if not output.entries:
             raise CaptureError(
                 f"{printable(job.source)}: nothing was written; {'; '.join(notes) or 'no layer matches'}"
             )
         tell(Phase("writing"))
-    return done(job, output, output.facts | about, tell)
+    return done(job, output, output.facts | replayed, tell)
 
 
 def _run_injected(
     model: EagerModel, injection: Injection, output: Output, writer: _Writer, tell: Tell
 ) -> InjectionReport:
     listing, injector = _plan(model, injection, tell)
-    for one in injector.passes():
-        tell(Phase(one.title))
+    for injection_pass in injector.passes():
+        tell(Phase(injection_pass.title))
         output.begin_pass()
-        model.run(Watch(writer.only(one.written), injector, one))
+        model.run(Watch(writer.only(injection_pass.written), injector, injection_pass))
     output.order = [entry.key for entry in listing.entries]
     return injector.report
 
 
 def _plan(model: EagerModel, injection: Injection, tell: Tell) -> tuple[_Listing, Injector]:
     """Run once without writing anything, to see which tensors there are."""
-    tell(Phase("looking"))
+    tell(Phase("listing tensors"))
     listing = _Listing()
     model.run(Watch(listing))
     return listing, Injector(plan_injection(injection, listing.entries, listing.aliases))

@@ -20,7 +20,7 @@ from tensordiff.capture.engines.torch.program import Step, Steps, first_device, 
 from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
-from tensordiff.capture.process.persistent import RunJob
+from tensordiff.capture.process.reusable_engine import RunJob
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
 
@@ -30,8 +30,8 @@ def run(job: Job, tell: Tell) -> Done:
     return perform(HubProgram(job, tell, load(job, tell)), job, tell)
 
 
-def keep(job: Job, tell: Tell) -> RunJob:
-    """Load a model that stays; it is asked anew for each job."""
+def load_reusable(job: Job, tell: Tell) -> RunJob:
+    """Load a model for several jobs; gives what runs each of them."""
     model, same = load(job, tell), StateCheck(with_inputs=False)
     return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
 

@@ -39,11 +39,11 @@ def run_injected(
     aliases = _aliases(inputs.slots, range(len(plain)))
     injector = Injector(plan_injection(injection, entries, aliases, replaces_outputs=False))
     steps, ports = list(plain), _ports(plain, inputs)
-    for one in injector.passes():
-        tell(Phase(one.title))
-        values = _values(injector, one, ports, inputs.slots)
+    for injection_pass in injector.passes():
+        tell(Phase(injection_pass.title))
+        values = _values(injector, injection_pass, ports, inputs.slots)
         for step, tensors in enumerate(run(values)):
-            steps[step] = _merged(steps[step], tensors, one.written)
+            steps[step] = _merged(steps[step], tensors, injection_pass.written)
     return InjectedSteps(steps, injector.report)
 
 
@@ -62,13 +62,16 @@ def _ports(plain: Sequence[StepTensors], inputs: ModelInputs) -> dict[CallKey, d
 
 
 def _values(
-    injector: Injector, one: Pass, ports: Mapping[CallKey, Mapping[str, InjectionPort]], slots: Iterable[InputSlot]
+    injector: Injector,
+    injection_pass: Pass,
+    ports: Mapping[CallKey, Mapping[str, InjectionPort]],
+    slots: Iterable[InputSlot],
 ) -> dict[int, dict[GraphSite, Array]]:
     """What to give in a pass, by step."""
     sites = {(slot.site.layer, slot.site.call, slot.site.port): slot.site for slot in slots}
     values: dict[int, dict[GraphSite, Array]] = {}
     for call, there in ports.items():
-        for port, value in injector.inputs(one, call, there).items():
+        for port, value in injector.inputs(injection_pass, call, there).items():
             values.setdefault(call.step, {})[sites[call.layer, call.call, port]] = value
     return values
 

@@ -72,7 +72,7 @@ class Subject:
         placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
         known = infer(model, {name: feed.array.shape for name, feed in asked.feeds.items()})
         runner = GraphRunner(model, Graph.of(model, known), asked.feeds, placed, settings.deterministic)
-        tell(Phase("looking", f"{len(model.nodes)} nodes"))
+        tell(Phase("listing tensors", f"{len(model.nodes)} nodes"))
         runner.graph = Graph.of(model, known | _measured(runner))
         found = with_neighbours(runner.graph, scopes(model.nodes, model.weight_names))
         return cls(model, asked, runner, found, find_calls(runner.graph, found))
@@ -157,8 +157,8 @@ def _capture_injected(job: Job, injection: Injection, subject: Subject, tell: Te
         notes = [injected.report.sentence(), *output.budget.notes()]
         output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes}
         output.facts["injection"] = injected.report.as_json(injection)
-    about = {} if layer is None else {"layer": injected.report.reference_layer(layer)}
-    return done(job, output, output.facts | about, tell)
+    replayed = {} if layer is None else {"layer": injected.report.reference_layer(layer)}
+    return done(job, output, output.facts | replayed, tell)
 
 
 def _selected(ports: Sequence[Port], selection: Selection) -> list[Port]:
@@ -175,8 +175,8 @@ def _wanted(job: Job, subject: Subject, tell: Tell) -> list[Port]:
 
 def _tell_size(job: Job, subject: Subject, nbytes: int, tell: Tell) -> None:
     """Say what is about to run and how much will be written; refuses where that will not fit."""
-    about = run_facts.about_model(subject.model, subject.root)
-    tell(Note(f"{printable(about['class'] or 'a graph')}, {printable(subject.model.path)}"))
+    model_facts = run_facts.about_model(subject.model, subject.root)
+    tell(Note(f"{printable(model_facts['class'] or 'a graph')}, {printable(subject.model.path)}"))
     check_job_size(job, nbytes, tell)
 
 

@@ -125,14 +125,17 @@ class InjectedGraph:
 
     def readings(self, tell: Tell) -> Iterator[tuple[ValueReader, list[Port]]]:
         """For each pass, where its tensors are read from, and which are to be written from it."""
-        for one in self._injector.passes():
-            tell(Phase(one.title))
-            yield self._reading(one), [port for port in self._ports if port.call.layer in one.written]
+        for injection_pass in self._injector.passes():
+            tell(Phase(injection_pass.title))
+            yield (
+                self._reading(injection_pass),
+                [port for port in self._ports if port.call.layer in injection_pass.written],
+            )
 
-    def _reading(self, one: Pass) -> ValueReader:
+    def _reading(self, injection_pass: Pass) -> ValueReader:
         feeds: dict[str, Feed] = {}
-        inputs = self._replace(partial(self._injector.inputs, one), self._by_call(is_input=True), feeds)
-        outputs = self._replace(partial(self._injector.outputs, one), self._by_call(is_input=False), feeds)
+        inputs = self._replace(partial(self._injector.inputs, injection_pass), self._by_call(is_input=True), feeds)
+        outputs = self._replace(partial(self._injector.outputs, injection_pass), self._by_call(is_input=False), feeds)
         rewired = Rewired(self._runner.graph, self._nesting, inputs, outputs)
         return ValueReader(self._runner, rewired.wires(), feeds, rewired.name_of)
 

@@ -24,7 +24,7 @@ from tensordiff.capture.engines.torch.tensors import find_arguments
 from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Phase, Tell
 from tensordiff.capture.job import Job, Source
-from tensordiff.capture.process.persistent import RunJob
+from tensordiff.capture.process.reusable_engine import RunJob
 from tensordiff.errors import CaptureError, printable
 
 
@@ -33,8 +33,8 @@ def run(job: Job, tell: Tell) -> Done:
     return perform(load(job, tell), job, tell)
 
 
-def keep(job: Job, tell: Tell) -> RunJob:
-    """Load a function that stays; it is called anew for each job, as it is for each pass."""
+def load_reusable(job: Job, tell: Tell) -> RunJob:
+    """Load a function for several jobs; it is called anew for each, as it is for each pass."""
     program, same = load(job, tell), StateCheck(with_inputs=True)
 
     return lambda job, tell: perform(same.of(program), job, tell)

@@ -75,8 +75,8 @@ def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = No
 
     ``selection`` is what the settings ask for, unless it is given.
     """
-    about = run_facts.about_model(step.model)
-    tell(Note(f"{about['class']}, {about.get('path') or 'source unknown'}"))
+    model_facts = run_facts.about_model(step.model)
+    tell(Note(f"{model_facts['class']}, {model_facts.get('path') or 'source unknown'}"))
     nbytes = estimate(step, job.settings.steps, selection or Selection.from_settings(job.settings))
     check_job_size(job, None if nbytes is None else times * nbytes, tell)
 

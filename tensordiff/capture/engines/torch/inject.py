@@ -49,17 +49,19 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
     seen, plan = list_run(injection, steps, step, job, tell)
     with open_writer(job) as writing:
         sink, injector = WritingSink(writing.background, writing.output.budget), Injector(plan)
-        for one in injector.passes():
+        for injection_pass in injector.passes():
             steps, step = begin(program, job.settings)
-            patch = InjectionPatch(injector, one)
-            recorder = Recorder(_LayerFilter(sink, one.written), Selection.from_settings(job.settings), patch)
+            patch = InjectionPatch(injector, injection_pass)
+            recorder = Recorder(
+                _LayerFilter(sink, injection_pass.written), Selection.from_settings(job.settings), patch
+            )
             writing.begin_pass()
-            play(recorder, steps, step, job, tell, one.title)
+            play(recorder, steps, step, job, tell, injection_pass.title)
         writing.output.order = [entry.key for entry in seen.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
         notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder)]
-        about = injector.report.as_json(injection, random_numbers(step))
-        writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": about}
+        report_json = injector.report.as_json(injection, random_numbers(step))
+        writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": report_json}
         refuse_nothing(job, sink, recorder, sink.notes())
         tell(Phase("writing"))
     count = injector.report.passes
@@ -72,7 +74,7 @@ def list_run(
 ) -> tuple[ListingSink, InjectionPlan]:
     """A first pass, of which nothing is written: the entries there are, and the plan for them."""
     seen = ListingSink()
-    play(Recorder(seen), steps, step, job, tell, "looking")
+    play(Recorder(seen), steps, step, job, tell, "listing tensors")
     return seen, plan_injection(injection, seen.entries, seen.aliases, layer=layer)
 
 
@@ -99,26 +101,28 @@ class InjectionPatch:
     """Puts the reference's tensors in the place of a run's own, in one pass."""
 
     injector: Injector
-    wanted: Pass
+    injection_pass: Pass
 
     def arguments(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """What a layer is to be called with."""
-        if call.layer not in self.wanted.inputs:
+        if call.layer not in self.injection_pass.inputs:
             return args, kwargs
         found = find_arguments(args, kwargs, cache_layer=call.cache_layer)
         ports = {port: _port(tensor) for port, tensor in found.tensors.items()}
         ports |= {port: InjectionPort(None, f"a {kind}, which is no tensor") for port, kind in _objects(found.shape)}
-        values = self.injector.inputs(self.wanted, call.key, ports)
+        values = self.injector.inputs(self.injection_pass, call.key, ports)
         if not values:
             return args, kwargs
         return swap_arguments(args, kwargs, _tensors(values, found.tensors), cache_layer=call.cache_layer)
 
     def output(self, call: Call, output: Any) -> Any:
         """What a layer is to give."""
-        if call.layer not in self.wanted.outputs:
+        if call.layer not in self.injection_pass.outputs:
             return output
         own = find(output, "output").tensors
-        values = self.injector.outputs(self.wanted, call.key, {port: _port(tensor) for port, tensor in own.items()})
+        values = self.injector.outputs(
+            self.injection_pass, call.key, {port: _port(tensor) for port, tensor in own.items()}
+        )
         return swap(output, "output", _tensors(values, own)) if values else output
 
     def names(self, call: Call, port: str) -> tuple[str, ...] | None:

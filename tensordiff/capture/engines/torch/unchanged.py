@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
-from tensordiff.capture.process.persistent import StateChanged
+from tensordiff.capture.process.reusable_engine import StateChanged
 from tensordiff.errors import printable
 
 State = dict[str, Any]

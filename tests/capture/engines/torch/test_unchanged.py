@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from tensordiff.capture.engines.torch.program import Step, Steps  # noqa: E402
 from tensordiff.capture.engines.torch.unchanged import StateCheck, state_of  # noqa: E402
-from tensordiff.capture.process.persistent import StateChanged  # noqa: E402
+from tensordiff.capture.process.reusable_engine import StateChanged  # noqa: E402
 
 
 def made() -> nn.Module:

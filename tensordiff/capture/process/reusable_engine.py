@@ -32,7 +32,7 @@ class StateChanged(Exception):
     """Something is not what it was when the process was new; the message says what."""
 
 
-class PersistentEngine:
+class ReusableEngine:
     """Answers jobs about one source, one after the other."""
 
     def __init__(self, kind: str) -> None:
@@ -56,9 +56,9 @@ class PersistentEngine:
             return NewProcessNeeded(str(changed))
 
     def _load(self, job: Job, tell: Tell) -> RunJob:
-        """An engine that can keep a loaded model has ``keep``; for others what is kept are the imports."""
+        """Load the model by ``load_reusable``; an engine without it keeps only its imports between jobs."""
         module = import_module(module_of(self.kind))
-        run: RunJob = module.keep(job, tell) if hasattr(module, "keep") else module.run
+        run: RunJob = module.load_reusable(job, tell) if hasattr(module, "load_reusable") else module.run
         return run
 
     def _refuse_changed_files(self, job: Job) -> None:
