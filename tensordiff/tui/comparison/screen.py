@@ -42,6 +42,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.rules.side import RulesSide
 from tensordiff.tui.start import note_recent
+from tensordiff.tui.table.columns import ThirdDump, columns_without
 from tensordiff.tui.table.filter_bar import FilterBar
 from tensordiff.tui.table.model import Order
 from tensordiff.tui.table.pane import TablePane
@@ -216,8 +217,12 @@ class ComparisonScreen(Screen[None]):
         """Show the columns for which there are numbers."""
         if (session := self.owner.session) is not None:
             comparer = session.comparer
-            shown = {"injected": comparer.injected and self.reruns.shows_injected, "golden": comparer.golden}
-            self.pane.show_columns(name for name, there in shown.items() if not there)
+            there: list[ThirdDump] = []
+            if comparer.injected and self.reruns.shows_injected:
+                there.append("injected")
+            if comparer.golden:
+                there.append("golden")
+            self.pane.show_columns(columns_without(there))
 
     # --- whether something can be done, and why not ----------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tensordiff.align.match import Pair
+from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import number, sparkline
 from tensordiff.tui.table.columns import PlacedColumn
@@ -28,19 +29,24 @@ def _text(listing: Listing, at: int, placed: PlacedColumn) -> str:
     if name in NUMBERS:
         value = float(listing.column(name)[at])
         return (BLANK if row is None else "-") if value == ABSENT else number(value)
-    if name == "index":
-        return str(pair.index)
-    if name == "port":
-        return printable(pair.reference.port)
-    if row is None:
-        return BLANK
     match name:
+        case "index":
+            return str(pair.index)
+        case "port":
+            return printable(pair.reference.port)
+        case "shape" | "verdict" | "profile" | "why":
+            return BLANK if row is None else _measured_text(row, placed)
+    raise ValueError(f"the column {name!r} has neither a value in COLUMNS nor a case in cells")
+
+
+def _measured_text(row: Row, placed: PlacedColumn) -> str:
+    match placed.column.id:
         case "shape":
             return "-" if row.shape is None else "×".join(map(str, row.shape)) or "scalar"
         case "verdict":
             return row.verdict.name
-        case "profile":
-            return _sparkline(row.diff.profile, placed.width) if row.diff else printable(row.verdict.why)
+        case "profile" if row.diff:
+            return _sparkline(row.diff.profile, placed.width)
     return printable(row.verdict.why)
 
 

@@ -1,13 +1,17 @@
-"""The columns of the table: what each is called, how wide it is, and from which width of the table it is shown.
+"""The columns of the table: what each shows, how wide it is, and from which width of the table it is shown.
 
-The first frame of the app is laid out by this, so it imports nothing that compares; what stands in a cell is in
-``cells``.
+A column of numbers is a line in ``COLUMNS`` and nothing else: ``value`` names the attribute of a ``Row`` that ``model``
+collects for sorting and ``cells`` formats. A column of text also needs its case in ``cells``.
+
+The first frame of the app is laid out from this list, so this module imports nothing that compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+ThirdDump = Literal["injected", "golden"]
 
 
 class Column(NamedTuple):
@@ -19,32 +23,51 @@ class Column(NamedTuple):
     from_width: int
     """The width of table from which it is shown, unless the user chose the columns."""
     help: str
-    is_number: bool = False
+    value: str | None = None
+    """The number's attribute in ``Row``, or in a ``Diff`` of it: ``diff.max_abs``. None for a column of text."""
+    needs: ThirdDump | None = None
+    """The dump, beside reference and candidate, without which the column is left out."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is aligned to the right."""
+        return self.value is not None or self.id == "index"
 
 
 NAME_WIDTH = 18
 """The least that a layer's name is given."""
+_INJECTED = "rel_l2 when given the reference's inputs: the layer's own error"
+_GAIN = "Amplification: the error over that of what came in"
+_GOLDEN = "Candidate's error over reference's, each against the golden run"
+_REL_L2 = "Norm of the error over norm of the reference: what decides"
 COLUMNS = (
-    Column("index", "#", 5, 0, "Place in execution order", True),
+    Column("index", "#", 5, 0, "Place in execution order"),
     Column("layer", "layer", NAME_WIDTH, 0, "The layer's name after the rules"),
     Column("port", "port", 10, 112, "Which output or input"),
     Column("shape", "shape", 14, 124, "What both sides have after the views"),
-    Column("max_abs", "max|Δ|", 8, 0, "Largest absolute error", True),
-    Column("max_rel", "max rel", 8, 136, "Largest relative error", True),
-    Column("mse", "mse", 8, 90, "Mean squared error", True),
-    Column("rel_l2", "rel_l2", 8, 0, "Norm of the error over norm of the reference: what decides", True),
-    Column("injected", "injected", 8, 0, "rel_l2 when given the reference's inputs: the layer's own error", True),
-    Column("cosine", "cosine", 8, 144, "Cosine distance", True),
-    Column("gain", "in→out×", 8, 152, "Amplification: the error over that of what came in", True),
-    Column("golden", "golden×", 8, 160, "Candidate's error over reference's, each against the golden run", True),
+    Column("max_abs", "max|Δ|", 8, 0, "Largest absolute error", value="diff.max_abs"),
+    Column("max_rel", "max rel", 8, 136, "Largest relative error", value="diff.max_rel"),
+    Column("mse", "mse", 8, 90, "Mean squared error", value="diff.mse"),
+    Column("rel_l2", "rel_l2", 8, 0, _REL_L2, value="diff.rel_l2"),
+    Column("injected", "injected", 8, 0, _INJECTED, value="injected.rel_l2", needs="injected"),
+    Column("cosine", "cosine", 8, 144, "Cosine distance", value="diff.cosine_distance"),
+    Column("gain", "in→out×", 8, 152, _GAIN, value="amplification"),
+    Column("golden", "golden×", 8, 160, _GOLDEN, value="golden_ratio", needs="golden"),
     Column("verdict", "verdict", 8, 130, "agrees, drifts, diverges or unknown"),
     Column("profile", "profile", 8, 0, "Error along the tensor, one log scale for all rows"),
     Column("why", "why", 30, 190, "What the verdict rests on"),
 )
 BY_ID = {column.id: column for column in COLUMNS}
-SORTABLE = tuple(column.id for column in COLUMNS if column.id not in ("index", "port", "why"))
+_SORTABLE_TEXT = ("layer", "shape", "verdict", "profile")
+"""Columns of text that ``model`` has an order for."""
+SORTABLE = tuple(column.id for column in COLUMNS if column.value is not None or column.id in _SORTABLE_TEXT)
 _MARGIN = 4
 """Cursor mark, verdict, mark, and a space."""
+
+
+def columns_without(there: Collection[ThirdDump]) -> frozenset[str]:
+    """The columns to leave out where only these third dumps are there."""
+    return frozenset(column.id for column in COLUMNS if column.needs is not None and column.needs not in there)
 
 
 class PlacedColumn(NamedTuple):

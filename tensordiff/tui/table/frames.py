@@ -19,7 +19,7 @@ from textual.widgets import Static
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.line_list import LineView
-from tensordiff.tui.table.columns import PlacedColumn, lay_out
+from tensordiff.tui.table.columns import PlacedColumn, columns_without, lay_out
 from tensordiff.tui.text import fit, right
 
 
@@ -57,7 +57,7 @@ class TableFrame(LineView):
         self.longest = 0
         """Characters of the longest name."""
         self.chosen: tuple[str, ...] | None = None
-        self.missing: frozenset[str] = frozenset({"injected", "golden"})
+        self.missing: frozenset[str] = columns_without(())
         self.placed: list[PlacedColumn] = []
 
     def place_columns(self) -> None:

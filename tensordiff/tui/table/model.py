@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
 from tensordiff.session.state import row_name as key_of
+from tensordiff.tui.table.columns import COLUMNS
 
 ABSENT = -1.0
 """No error is negative, so this is none."""
@@ -37,21 +39,26 @@ Positions = NDArray[np.intp]
 RowKey = str
 
 
-def _injected(row: Row) -> float | None:
-    return None if row.injected is None else row.injected.rel_l2
+def _reader(path: str) -> Callable[[Row], float | None]:
+    """Read an attribute of a row, or of one of its diffs (``diff.mse``), which may not be there."""
+    first, _, second = path.partition(".")
+    of_row = attrgetter(first)
+    if not second:
+        return of_row
+    of_diff = attrgetter(second)
+
+    def read(row: Row) -> float | None:
+        diff = of_row(row)
+        return None if diff is None else of_diff(diff)
+
+    return read
 
 
 METRICS: dict[str, Callable[[Row], float | None]] = {
-    "max_abs": lambda row: row.diff and row.diff.max_abs,
-    "max_rel": lambda row: row.diff and row.diff.max_rel,
-    "mse": lambda row: row.diff and row.diff.mse,
-    "rel_l2": lambda row: row.diff and row.diff.rel_l2,
-    "cosine": lambda row: row.diff and row.diff.cosine_distance,
-    "injected": _injected,
-    "golden": lambda row: row.golden_ratio,
+    **{column.id: _reader(column.value) for column in COLUMNS if column.value is not None},
     "elements": lambda row: None if row.shape is None else float(math.prod(row.shape)),
-    "gain": lambda row: row.amplification,
 }
+"""The numbers of a row by name: those of the columns, and what shapes are sorted by."""
 NUMBERS = tuple(METRICS)
 
 
