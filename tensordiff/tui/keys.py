@@ -1,7 +1,8 @@
 """Every key of the application, in one table.
 
-Bindings, footer, palette, help, user overrides and ``docs/keys.md`` are all derived from ``KEYS``: a key
-is added here and nowhere else. A part of the screen takes its own with ``BINDINGS = bindings("layer")``.
+Bindings, footer, palette, help, user overrides and ``docs/keys.md`` are all derived from ``KEYS``. To add a key, add a
+line here and write its ``action_…`` method on the class that ``OWNERS`` names for its ``where``; an action that begins
+with ``screen.`` is a method of ``ComparisonScreen``. A class takes its keys with ``BINDINGS = bindings("layer")``.
 
 The user's ``[keys]`` table maps ids to keys and is applied once by the app (``App.set_keymap``), so no
 part needs to know of it. Inside a text field letters are text: no letter here has priority.
@@ -15,6 +16,19 @@ from textual.binding import Binding, BindingType
 
 Where = Literal["app", "diff", "table", "rules", "orphans", "bisect", "layer", "map", "start", "dialog"]
 """The part of the screen whose keys these are: the focused part and all around it listen."""
+OWNERS: dict[Where, str] = {
+    "app": "tui/app.py:TensordiffApp",
+    "diff": "tui/comparison/screen.py:ComparisonScreen",
+    "table": "tui/table/table.py:LayerTable",
+    "rules": "tui/rules/rule_list.py:RuleList",
+    "orphans": "tui/rules/orphan_list.py:_Pairing",
+    "bisect": "tui/comparison/bisect_bar.py:BisectBar",
+    "layer": "tui/layer/screen.py:LayerScreen",
+    "map": "tui/rules/map_screen.py:MapScreen",
+    "start": "tui/start.py:StartScreen",
+    "dialog": "tui/dialogs.py:Dialog",
+}
+"""The class whose ``action_…`` methods the keys call; a test holds every key against it."""
 
 
 class Key(NamedTuple):

@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.widgets import DirectoryTree, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tensordiff.capture.engines import spellings
 from tensordiff.errors import TensordiffError, WriteError, printable
 from tensordiff.session.samples import sample
 from tensordiff.tui.dialogs import Ask, Dialog
@@ -76,8 +77,8 @@ def _write(pairs: list[Recent], path: Path | None) -> None:
 
 
 _CAPTURE = (
-    "hf:PATH_OR_ID, max:PATH_OR_ID, py:FILE.py:FUNCTION or the path of a dump. A source is run in a process of its "
-    "own and needs its extra: pip install 'tensordiff[torch]' or 'tensordiff[max]'."
+    f"{spellings()}; or the path of a dump. A source is run in a process of its own and needs its extra, such as: "
+    "pip install 'tensordiff[torch]'."
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.capture.engines import spellings
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.cli.commands.compare import measure
@@ -65,7 +66,7 @@ class VerifyOptions(NamedTuple):
     as_json: bool = False
 
 
-@click.command("verify")
+@click.command("verify", epilog=f"A source is {spellings()}.")
 @click.argument("reference", type=PATH, required=False)
 @click.argument("candidate", type=PATH, required=False)
 @click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder to write.")
@@ -77,7 +78,7 @@ class VerifyOptions(NamedTuple):
 @junit_option
 @json_option
 def command(reference: Path | None, candidate: Path | None, **options: Any) -> int:
-    """Verify a candidate against a reference; each is a dump or a source (hf:PATH, max:PATH, py:FILE.py:FUNCTION).
+    """Verify a candidate against a reference; each is a dump or a source.
 
     Sources are captured, the candidate a second time with the reference's inputs injected. Of dumps nothing is run: the
     second scenario takes --injected, or the dump beside the candidate whose name ends in _injected, or is left out.
