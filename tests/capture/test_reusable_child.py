@@ -186,13 +186,7 @@ def test_another_interpreter_stays_too(source: str, tmp_path: Path, reusable_chi
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
     packages.write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    assert_the_same(
-        source + "lively",
-        tmp_path,
-        reusable_child,
-        [Settings(python=str(other / "bin" / "python"))] * 2,
-        is_new_elsewhere=False,
-    )
+    assert_the_same(source + "lively", tmp_path, reusable_child, [Settings(python=str(other / "bin" / "python"))] * 2)
 
 
 # --- where that is not certain
