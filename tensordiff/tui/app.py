@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import on
 from textual.app import App
 from textual.binding import BindingType
+from textual.events import Event
+from textual.events import Key as KeyEvent
 from textual.screen import Screen
 
 from tensordiff.errors import printable
 from tensordiff.session.preferences import THEMES, Preferences
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen, OpeningScreen
+from tensordiff.tui.key_replay import KeyReplay, handle_messages
 from tensordiff.tui.keys import BY_ID, bindings
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.notice import sentence_of, tell
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 INTERRUPTED, TERMINATED = 130, 143
 _SWITCH_S = 0.001
 """How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
-_BETWEEN_KEYS_S = 0.02
 _THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
 
 
@@ -71,6 +72,7 @@ class TensordiffApp(App[int]):
         self.launch, self.settings, self.saves_state = launch, settings or Preferences(), saves_state
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
+        self._replay = KeyReplay()
         self._leaving = ExitStack()
         """What is to be done at the end."""
         self.sentence = ""
@@ -106,21 +108,24 @@ class TensordiffApp(App[int]):
         return ComparisonScreen(request, saves_state=self.saves_state, columns=self.settings.columns)
 
     async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
-        """From the frame to the comparison in it, and what was typed meanwhile to that."""
+        """Replace the frame by the comparison, and replay there what was typed meanwhile."""
+        for node in (self.focused or self.screen).ancestors_with_self:
+            if node is not self:
+                await handle_messages(node)  # keys that are on their way to the frame
+        self._replay.begin(message.typed)
         await self.switch_screen(self._sized(self.comparison(message.request)))
-        self._type(message.typed)
+        self.run_worker(self._replay.run(self), "replay", "replay")
+
+    async def on_event(self, event: Event) -> None:
+        """Keys that come while others are replayed wait for their turn."""
+        if not (isinstance(event, KeyEvent) and not event.is_forwarded and self._replay.takes(event)):
+            await super().on_event(event)
 
     def _sized(self, screen: Screen[None]) -> Screen[None]:
         """A screen that knows the size of the terminal; told after it is mounted, it would find all its styles anew."""
         for size, steps in zip(self.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
             screen.add_class(*[name for least, name in steps if least <= size][-1:])
         return screen
-
-    def _type(self, keys: Sequence[str]) -> None:
-        """One after the other, as a person would: each may move the focus that the next one goes to."""
-        if keys:
-            self.simulate_key(keys[0])
-            self.set_timer(_BETWEEN_KEYS_S, partial(self._type, keys[1:]))
 
     def compare(self, reference: Path, candidate: Path) -> None:
         """Compare two dumps, on top of what is shown."""

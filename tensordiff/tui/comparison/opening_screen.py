@@ -52,13 +52,13 @@ class OpeningScreen(Screen[None]):
         """All that compares is there."""
 
         request: Request
-        typed: tuple[str, ...]
-        """Keys that were pressed meanwhile."""
+        typed: list[Key]
+        """Keys that were pressed meanwhile; more may be added until the screen is left."""
 
     def __init__(self, launch: Launch, columns: tuple[str, ...] | None = None) -> None:
         super().__init__()
         self.launch, self.columns = launch, columns
-        self.typed: list[str] = []
+        self.typed: list[Key] = []
 
     def compose(self) -> ComposeResult:
         """As the comparison will stand here."""
@@ -86,7 +86,7 @@ class OpeningScreen(Screen[None]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """On to the comparison; or there is none."""
         if event.state is WorkerState.SUCCESS and event.worker.result is not None:
-            self.post_message(self.Loaded(event.worker.result, tuple(self.typed)))
+            self.post_message(self.Loaded(event.worker.result, self.typed))
         elif event.state is WorkerState.ERROR and event.worker.error is not None:
             self.post_message(CouldNotOpen(sentence_of(event.worker.error)))
 
@@ -99,5 +99,5 @@ class OpeningScreen(Screen[None]):
         found = self.active_bindings.get(event.key)
         action = found.binding.action if found is not None else ""
         if action not in _LEAVES or (action == "back" and self.typed):
-            self.typed.append(event.key)
+            self.typed.append(event)
             event.stop()

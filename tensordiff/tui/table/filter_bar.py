@@ -54,7 +54,7 @@ class FilterBar(Horizontal):
         """Show and focus; with text, show that, unfocused."""
         self.add_class("-shown")
         if text is None:
-            self.query_one(Input).focus()
+            self.screen.set_focus(self.query_one(Input))  # at once: the next key may be waiting already
         else:
             self.query_one(Input).value = text
 

@@ -110,6 +110,32 @@ async def test_keys_typed_early_wait_for_the_comparison() -> None:
         assert run.names and all("mlp" in name for name in run.names)
 
 
+async def test_early_keys_are_replayed_as_text_in_order_before_later_ones() -> None:
+    async with opening() as (run, held):
+        await run.pilot.press("slash", "q", "underscore", "p")
+        held.may_go.set()
+        await until(lambda: isinstance(run.app.screen, ComparisonScreen))
+        for key in "roj":  # as a terminal sends them, without waiting for any
+            run.app.post_message(events.Key(key, key))
+        await until(lambda: run.screen.query_one(FilterBar).text.endswith("j"))
+        await run.settle()
+        assert run.screen.query_one(FilterBar).text == "q_proj"
+
+
+async def test_keys_that_come_with_the_comparison_are_not_lost() -> None:
+    async with opening() as (run, held):
+        await run.pilot.press("slash")
+        screen = run.app.screen
+        assert isinstance(screen, OpeningScreen)
+        screen.post_message(OpeningScreen.Loaded(samples(), screen.typed))
+        for key in "mlp":  # behind the message, or on their way to the frame when it arrives
+            run.app.post_message(events.Key(key, key))
+        await until(lambda: isinstance(run.app.screen, ComparisonScreen))
+        await run.settle()
+        await until(lambda: run.screen.query_one(FilterBar).text == "mlp")
+        held.may_go.set()
+
+
 async def test_leaving_waits_for_nothing() -> None:
     async with opening() as (run, _):
         await run.pilot.press("q")
