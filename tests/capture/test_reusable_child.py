@@ -181,7 +181,7 @@ def test_a_graph_is_read_anew(small: str, tmp_path: Path, reusable_child: Reusab
     assert_the_same(f"onnx:{path}", tmp_path, reusable_child, [plain, injected, plain])
 
 
-def test_another_interpreter_stays_too(source: str, tmp_path: Path, reusable_child: ReusableChild) -> None:
+def test_another_interpreter_is_reusable_too(source: str, tmp_path: Path, reusable_child: ReusableChild) -> None:
     other = tmp_path / "other"
     processes.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
     packages = next((other / "lib").glob("python*")) / "site-packages" / "these.pth"
@@ -361,7 +361,7 @@ def test_a_child_that_waits_ends_with_its_parent(source: str, tmp_path: Path) ->
     assert parsed is not None
     code = (
         "import sys, time\nfrom tensordiff.capture.job import Job\nfrom tensordiff.capture.runner import Run\n"
-        "from tensordiff.capture.child import ReusableChild\nstandby = ReusableChild()\n"
+        "from tensordiff.capture.child import ReusableChild\nreusable_child = ReusableChild()\n"
         "run = Run(Job.decode(sys.argv[1]), reusable_child)\nrun.result()\nprint(run.pid, flush=True)\ntime.sleep(600)"
     )
     job = Job(parsed, Settings(), str(tmp_path / "dump"))
