@@ -10,14 +10,13 @@ import pytest
 
 from tensordiff.align.rules.file import parse_rules_text
 from tensordiff.align.rules.rule import Rule
-from tensordiff.capture.job import Job, parse_source
-from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.session.request import Request
 from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.rules.panel import RulesPanel
 from tests import processes
+from tests.capture.models import run_here
 from tests.making import numbers, write
 from tests.tui.app_host import Running, running
 
@@ -63,12 +62,8 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Request:
     """Two captures of a small model, one with a wrong factor."""
     folder = tmp_path_factory.mktemp("sources")
     (folder / "net.py").write_text(SOURCE)
-    paths = []
-    for function in ("right", "wrong"):
-        source = parse_source(f"py:{folder / 'net.py'}:{function}")
-        assert source is not None
-        paths.append(Path(Run(Job(source, Settings(), str(folder / function))).result().path))
-    return Request(paths[0], paths[1])
+    sides = [run_here(f"py:{folder / 'net.py'}:{function}", folder / function).path for function in ("right", "wrong")]
+    return Request(*sides)
 
 
 async def ended(run: Running) -> None:
