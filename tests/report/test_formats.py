@@ -297,5 +297,5 @@ def _passes(count: int) -> int:
     return rows.passes
 
 
-def test_the_page_data_the_page_grow_with_the_rows_and_not_with_their_square() -> None:
+def test_the_data_of_the_page_grow_with_the_rows_and_not_with_their_square() -> None:
     assert _passes(2) == _passes(40)
