@@ -109,10 +109,11 @@ def shrink(profile: Sequence[float], width: int) -> list[float]:
     """The largest of each of at most ``width`` stretches; a NaN is larger than anything."""
     count = min(width, len(profile))
     cuts = [len(profile) * k // count for k in range(count + 1)] if count else [0]
-    return [max(profile[a:b], key=_rank) for a, b in pairwise(cuts)]
+    return [max(profile[a:b], key=nan_rank) for a, b in pairwise(cuts)]
 
 
-def _rank(value: float) -> tuple[bool, float]:
+def nan_rank(value: float) -> tuple[bool, float]:
+    """A key to sort errors by: a NaN is larger than anything."""
     return math.isnan(value), value
 
 

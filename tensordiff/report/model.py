@@ -7,7 +7,6 @@ stamp is given: the same comparison makes the same bytes.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import printable
 from tensordiff.report.comparison_json import mse_summary
-from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short
+from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, nan_rank, number, short
 from tensordiff.report.row_detail import RowDetail, row_detail
 from tensordiff.search.outcome import Outcome, culprits
 from tensordiff.session.request import Request
@@ -285,11 +284,7 @@ def _unknown_sentence(outcome: Outcome) -> str:
 
 
 def _worst(rows: Sequence[Row]) -> Row:
-    return max(rows, key=lambda row: _rank(row.diff.rel_l2 if row.diff else -1.0))
-
-
-def _rank(value: float) -> tuple[bool, float]:
-    return math.isnan(value), value
+    return max(rows, key=lambda row: nan_rank(row.diff.rel_l2 if row.diff else -1.0))
 
 
 def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:

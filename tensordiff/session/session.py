@@ -72,14 +72,13 @@ class Session:
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
-        with gc_paused():
-            return cls(
-                request=request,
-                comparer=third_dumps.comparer(reference, rules, request.limits_with(rules)),
-                dumps=PairedDumps.align(reference, candidate, rules),
-                third_dumps=third_dumps,
-                saved_rules=saved_rules or RulesFile(),
-            )
+        return cls(
+            request=request,
+            comparer=third_dumps.comparer(reference, rules, request.limits_with(rules)),
+            dumps=PairedDumps.align(reference, candidate, rules),
+            third_dumps=third_dumps,
+            saved_rules=saved_rules or RulesFile(),
+        )
 
     # --- what is compared ------------------------------------------------------------------------
 
