@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo demo-live test test-max check bench study clean
+.PHONY: help demo demo-live test test-max check bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -46,8 +46,11 @@ check: $(VENV)/.test  ## style, types, boundaries
 bench: $(VENV)/.test  ## speed, side by side with what people use today; writes docs/speed.md
 	$(BIN)/python -m benchmarks.run
 
-study: $(VENV)/.test  ## plant bugs into tiny models and count what is found (an hour); writes docs/verdicts.md
-	$(BIN)/python -m studies all --write
+study: $(VENV)/.test  ## plant bugs into tiny models, rebuild reported ones, count what is found (an hour); writes docs/verdicts.md
+	$(BIN)/python -m studies all --write --report
+
+torture: $(VENV)/.test  ## attack it for twenty minutes: files of every reader, mutated
+	$(BIN)/python -m torture
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -156,9 +156,9 @@ def put(name: str, inputs: dict[str, Array]) -> Callable[..., tuple[tuple[Any, .
 # Writing it down
 
 
-def write(function: str, captures: Captures, order: list[str], dtype: str, weights: str, note: str) -> None:
+def write(dump: str, captures: Captures, order: list[str], dtype: str, weights: str, note: str) -> None:
     facts = {
-        "source": f"py:make_samples.py:{function}",
+        "source": f"py:make_samples.py:{dump.removesuffix('_injected')}",
         "framework": "torch",
         "versions": {
             "torch": torch.__version__,
@@ -179,7 +179,7 @@ def write(function: str, captures: Captures, order: list[str], dtype: str, weigh
         "weights_hash": weights,
         "notes": note,
     }
-    with DumpWriter(HERE / function, facts, overwrite=True, header_bytes=16 << 10) as writer:
+    with DumpWriter(HERE / dump, facts, overwrite=True, header_bytes=16 << 10) as writer:
         for name in order:
             module, values, injected = captures[name]
             file, line = source_of(module)

@@ -1,4 +1,4 @@
-"""``python -m studies``: plant, control, measure, and write the tables of ``docs/verdicts.md``."""
+"""``python -m studies``: plant, control, measure, show the museum, and write the tables of ``docs/verdicts.md``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,45 @@ from studies import controls, floors, tables
 from studies.bugs import BUGS
 from studies.captures import plain_torch
 from studies.models import archs
+from studies.museum import run as museum
 from studies.trial import DTYPES, Case, Result, run_trial
 
 HELD_OUT = range(100, 104)
 """Seeds that nothing was tuned on."""
+TUNED_ON = range(2)
+"""Seeds of a run of the museum that is not reported; 0 to 9 are for that."""
 
 
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["planted", "floors", "all"], default="all")
-    parser.add_argument("--seeds", default=f"{HELD_OUT.start}:{HELD_OUT.stop}", help="from:to")
+    parser.add_argument("what", nargs="?", choices=["planted", "floors", "museum", "all"], default="all")
+    parser.add_argument("--seeds", type=_seeds, help="3, 0-3 or from:to; by default 100-103, in the museum 0-1")
+    parser.add_argument("--report", action="store_true", help="the museum on seeds 100-103, which nothing was tuned on")
+    parser.add_argument("--entry", help="in the museum, one exhibit or the clean ports of one architecture")
     parser.add_argument("--every", type=int, default=3, help="of the bugs, try one in so many in each model")
     parser.add_argument("--write", action="store_true", help="into docs/verdicts.md instead of the terminal")
     parser.add_argument("--misses", action="store_true", help="print every case that is not as it should be")
     asked = parser.parse_args()
-    begin, _, end = asked.seeds.partition(":")
-    seeds = range(int(begin), int(end))
+    seeds = asked.seeds or HELD_OUT
     with plain_torch(), tempfile.TemporaryDirectory() as folder:
-        if asked.what != "floors":
+        if asked.what in ("planted", "all"):
             _say("planted", _planted(seeds, asked.every, asked.misses, Path(folder)), asked.write)
-        if asked.what != "planted":
+        if asked.what in ("floors", "all"):
             _say("floors", floors.text(list(floors.layers(seeds[-2:], Path(folder)))), asked.write)
+    if asked.what in ("museum", "all"):
+        chosen = HELD_OUT if asked.report else asked.seeds or TUNED_ON
+        found = museum.text(chosen, asked.entry, is_report=chosen == HELD_OUT, shows_misses=asked.misses)
+        _say("museum", found, asked.write)
+
+
+def _seeds(text: str) -> range:
+    """One seed, the first and the last, or the first and the one after the last."""
+    if ":" in text:
+        begin, _, end = text.partition(":")
+        return range(int(begin), int(end))
+    begin, _, end = text.partition("-")
+    return range(int(begin), int(end or begin) + 1)
 
 
 def _say(name: str, text: str, write: bool) -> None:

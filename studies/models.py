@@ -147,7 +147,12 @@ def linears(tiny: Tiny, path: str) -> Iterator[str]:
 
 def reorder(tiny: Tiny) -> None:
     """Sum every matrix product in two halves: another order, as another engine would have it."""
-    for module in tiny.model.modules():
+    reorder_sums(tiny.model)
+
+
+def reorder_sums(model: Any) -> None:
+    """The same for any model."""
+    for module in model.modules():
         if type(module) is nn.Linear:
             module.forward = _in_two(module)
 

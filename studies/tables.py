@@ -47,7 +47,7 @@ def _table(title: str, results: Iterable[Result], key: Callable[[Result], str]) 
     rows = [_row(name, group) for name, group in groups.items()]
     rows.append(_row("**all**", [result for group in groups.values() for result in group]))
     head = (title, *HEADINGS[1:])
-    return [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows), ""]
+    return [line(head), line(["---"] + ["---:"] * (len(head) - 1)), *map(line, rows), ""]
 
 
 def _row(name: str, group: Sequence[Result]) -> list[str]:
@@ -60,7 +60,7 @@ def _row(name: str, group: Sequence[Result]) -> list[str]:
         sum(result.has_right_hint for result in found),
         sum(result.has_wrong_hint for result in found),
     )
-    return [name, str(len(group)), _below(group), *(_percent(count, len(found)) for count in counts)]
+    return [name, str(len(group)), _below(group), *(percent(count, len(found)) for count in counts)]
 
 
 def _below(group: Sequence[Result]) -> str:
@@ -77,14 +77,16 @@ def _clean(clean: Sequence[Result], controls: Sequence[Control]) -> list[str]:
     for control in controls:
         groups[control.what].append(control.named)
     rows = [[what, str(len(named)), str(sum(map(bool, named)))] for what, named in groups.items()]
-    return [_line(("clean runs", "comparisons", "false culprits")), _line(("---", "---:", "---:")), *map(_line, rows)]
+    return [line(("clean runs", "comparisons", "false culprits")), line(("---", "---:", "---:")), *map(line, rows)]
 
 
-def _percent(count: int, of: int) -> str:
+def percent(count: int, of: int) -> str:
+    """A share."""
     return f"{100 * count / of:.1f} %" if of else "-"
 
 
-def _line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[str]) -> str:
+    """A line of a table."""
     return f"| {' | '.join(cells)} |"
 
 

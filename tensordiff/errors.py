@@ -21,12 +21,19 @@ from os import PathLike
 
 __all__ = [
     "AlignError", "BadFile", "CaptureError", "DumpError", "NotADump", "TensordiffError", "WriteError", "printable",
+    "printable_lines",
 ]  # fmt: skip
 
 
 def printable(text: object) -> str:
     """Show text from outside on one line: control characters are escaped, never sent to a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def printable_lines(text: object) -> str:
+    """The same for text of several lines, such as a child's log: where a line ends stays, and so do tabs as spaces."""
+    lines = str(text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(printable(line.expandtabs()) for line in lines)
 
 
 class TensordiffError(Exception):

@@ -43,6 +43,8 @@ def assert_agrees(
     threshold: float | None = None,
     step: int | None = None,
     only: str | None = None,
+    min_coverage: float = 50.0,
+    allow_partial: bool = False,
     report: PathLike | None = None,
 ) -> Outcome:
     """Raise a ``Disagreement`` that names the culprit, unless the two agree; then return what was measured.
@@ -61,6 +63,8 @@ def assert_agrees(
         limits=Limits(Tolerance.of(atol, rtol), threshold),
         step=step,
         only=only,
+        min_coverage=min_coverage,
+        allow_partial=allow_partial,
     )
     outcome = session.outcome(session.rows())
     if outcome.exit_status == 0:
@@ -69,7 +73,7 @@ def assert_agrees(
 
 
 def _detail(session: Session, outcome: Outcome) -> str:
-    lines = [""]
+    lines = ["", *(f"  {reason}" for reason in outcome.reasons)]
     if outcome.culprit is not None and (hint := session.hint(outcome.culprit)) is not None:
         lines.append(f"looks like: {hint.sentence}")
     faults = [row for row in outcome.rows if row.verdict.name in ("diverges", "unknown")]

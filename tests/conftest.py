@@ -15,6 +15,12 @@ import pytest
 from tests.processes import PATIENCE_S
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes what the user keeps: the key that signs captures, sessions, recent pairs."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End a test that hangs, whatever it waits for: a child's events, a thread, a worker of the app."""

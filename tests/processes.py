@@ -1,6 +1,7 @@
 """Processes and waits of tests: a child hears Ctrl-C however the suite was started, and every wait has an end.
 
-A suite that a shell started in the background ignores SIGINT, and so would every process it starts.
+A suite that a shell started in the background ignores SIGINT, under nohup SIGHUP too, and so would every process
+that it starts.
 """
 
 from __future__ import annotations
@@ -37,15 +38,16 @@ def run_for_bytes(command: Sequence[str | Path], **options: Any) -> subprocess.C
 @contextmanager
 def started(command: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process that hears Ctrl-C; killed at the end, if it is there still, with its pipes closed."""
-    with subprocess.Popen(command, preexec_fn=_hear_ctrl_c, **options) as process:
+    with subprocess.Popen(command, preexec_fn=_hear_signals, **options) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def _hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _hear_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def until(is_so: Callable[[], object]) -> None:
@@ -94,6 +96,13 @@ class Terminal:
             assert time.monotonic() < end, f"{text!r} was not written in {self.seen[start:]!r}"
             self._read()
         return self.seen[start:].decode(errors="replace").replace("\r\n", "\n")
+
+    def read_until(self, is_so: Callable[[], object]) -> None:
+        """Read on until something is so."""
+        end = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert time.monotonic() < end, f"it never was so, and {self.seen[-2000:]!r} was written"
+            self._read()
 
     def read_until_ended(self, process: subprocess.Popen[Any]) -> int:
         """Read on, for a process may wait for somebody to; its status."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,52 @@ def test_import_linter_s_contracts_hold() -> None:
     done = processes.run([sys.executable, "-c", code, "--no-cache"], cwd=ROOT, env=env)
     assert done.returncode == 0, done.stdout
     assert " kept, 0 broken" in done.stdout
+
+
+WRITERS = {
+    "util/atomic_write.py": "what all others use",
+    "util/own_folder.py": "compiled code, by way of the open folder that was looked at",
+    "util/user_key.py": "the key, which is made exclusively and never replaced",
+    "dump/shards.py": "shards and the journal grow while a model runs; made exclusively",
+    "capture/child.py": "the log, which has no name",
+    "capture/process/child_main.py": "a pipe that the parent made",
+}
+"""The modules that open files for writing, and why they do so themselves."""
+
+
+def test_every_file_is_written_by_the_module_for_that() -> None:
+    found = {
+        str(path.relative_to(ROOT / "tensordiff")): line
+        for path in (ROOT / "tensordiff").rglob("*.py")
+        for line in _writing_lines(ast.parse(path.read_text()))
+    }
+    assert set(found) == set(WRITERS), found
+
+
+def _writing_lines(tree: ast.Module) -> Iterator[int]:
+    """Where a module opens something for writing, or has a library write to a path."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            words = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            if name in ("open", "fdopen") and any(set(word) & set("wax+") and len(word) < 4 for word in words):
+                yield node.lineno
+            flags = {part.attr for arg in node.args for part in ast.walk(arg) if isinstance(part, ast.Attribute)}
+            if name == "open" and flags & {"O_WRONLY", "O_RDWR", "O_CREAT"} and "devnull" not in flags:
+                yield node.lineno
+            if name in ("write_text", "write_bytes", "TemporaryFile", "NamedTemporaryFile", "mkstemp", "touch"):
+                yield node.lineno
+            if name in ("save", "savez", "savefig", "save_file", "save_model", "dump") and not _is_ours(node):
+                yield node.lineno
+
+
+def _is_ours(node: ast.Call) -> bool:
+    """Whether a ``save`` is a function of ours, or one that is given a file that is open already."""
+    return isinstance(node.func, ast.Name) or not isinstance(node.func, ast.Attribute) or _writes_to_memory(node)
+
+
+def _writes_to_memory(node: ast.Call) -> bool:
+    return any(isinstance(arg, ast.Name) and arg.id in ("out", "file") for arg in node.args)
 
 
 def test_only_the_command_line_writes_to_the_standard_streams() -> None:

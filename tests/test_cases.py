@@ -35,7 +35,7 @@ def test_a_healthy_port_agrees(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_pair_is_measured_and_agrees(name: str, swapped: bool) -> None:
     opened = session(name, swapped=swapped)
-    assert opened.alignment.coverage > 0.5
+    assert opened.alignment.coverage.share > 0.5
     assert {row.verdict.name for row in opened.rows()} == {"agrees"}
 
 

@@ -8,12 +8,13 @@ dropped.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+from tensordiff.align.coverage import Coverage
 from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
 from tensordiff.align.maps import general, mapped
 from tensordiff.align.operations import is_operation, pair_operations
@@ -22,7 +23,7 @@ from tensordiff.align.presets import choose
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, switched_off
 from tensordiff.align.rules.tables import MapRule, ViewRule
-from tensordiff.align.views import reconcile
+from tensordiff.align.views import broadcast, reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -59,14 +60,10 @@ class Alignment:
     order_from: str
     """What the order of the pairs was taken from."""
 
-    @property
-    def coverage(self) -> float:
-        """Share of entries that are in a pair, on the side with fewer entries."""
-        candidates = {id(part) for pair in self.pairs for part in parts_of(pair.candidate)}
-        references = {id(part) for pair in self.pairs for part in parts_of(pair.reference)}
-        sides = ((len(candidates), self.candidate_orphans), (len(references), self.reference_orphans))
-        paired, total = min(((count, count + len(orphans)) for count, orphans in sides), key=lambda side: side[1])
-        return paired / total if total else 0.0
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How much of both sides is paired."""
+        return Coverage.of(self.pairs, self.pairs, self.reference_orphans, self.candidate_orphans)
 
 
 LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
@@ -207,7 +204,7 @@ def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
         return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
     pairs = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
-    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c)]
+    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c) or _is_shared_by_rows(r, c)]
 
 
 def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
@@ -229,6 +226,16 @@ def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
         return fitting[-1:] or list(zip(calls[:1], others[:1], strict=False))
     numbered = {other.call: other for other in others}
     return [(call, numbered[call.call]) for call in calls if call.call in numbered]
+
+
+def _is_shared_by_rows(reference: Entry, candidate: Entry) -> bool:
+    """Whether two inputs are the same argument, which one side has once for all rows of a batch."""
+    try:
+        a, b = reference.spec, candidate.spec
+    except (DumpError, AlignError):
+        return False
+    is_named_alike = reference.port == candidate.port and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
+    return is_named_alike and broadcast(a.shape, b.shape) is not None
 
 
 def could_be_same(reference: Entry, candidate: Entry) -> bool:
@@ -269,7 +276,7 @@ def _other_calls(views: Sequence[ViewRule], matcher: _Matcher) -> Iterator[tuple
     """Calls of the candidate that compute part of what the reference computed once: the last token's logits."""
     for key, others in matcher.candidate.calls.items():
         calls = matcher.reference.calls.get(key)
-        rule = calls and next((v for v in views if v.reference and re.search(v.match, key[0])), None)
+        rule = calls and next((v for v in views if v.reference and v.regex.matches(key[0])), None)
         if not calls or not rule:
             continue
         for other in others:
@@ -309,13 +316,10 @@ def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
 
 def _finder(views: Sequence[ViewRule]) -> Callable[[str], ViewRule | None]:
     """A function that finds the first view that matches a layer's name."""
-    tests = [(re.compile(view.match).search, view) for view in views]
+    tests = [(view.regex.matches, view) for view in views]
 
     def find(name: str) -> ViewRule | None:
-        for search, view in tests:
-            if search(name):
-                return view
-        return None
+        return next((view for matches, view in tests if matches(name)), None)
 
     return find
 

@@ -68,7 +68,7 @@ def preset(name: str) -> Preset:
         name,
         str(parsed.content["about"]),
         parsed.texts("detect") or (),
-        tuple(replace(item, source=name) for item in parsed.tables("rule", rule)),
+        tuple(replace(item, source=name, is_ours=True) for item in parsed.tables("rule", rule)),
         maps + tuple(MapRule(item.candidate, item.reference, item.every) for item in maps),
     )
 

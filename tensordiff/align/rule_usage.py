@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from tensordiff.align.index import Index
@@ -45,7 +44,7 @@ def _of_views(views: tuple[ViewRule, ...], alignment: Alignment) -> tuple[int, .
     names = [pair.name for pair in alignment.pairs if pair.views and not pair.reference.is_input]
     counts = []
     for view in views:
-        rest = [name for name in names if not (view.on and re.search(view.match, name))]
+        rest = [name for name in names if not (view.on and view.regex.matches(name))]
         counts.append(len(names) - len(rest))
         names = rest
     return tuple(counts)

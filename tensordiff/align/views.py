@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tensordiff.dump.dtypes import Array
 
 Shape = tuple[int, ...]
@@ -33,7 +35,11 @@ class Views(NamedTuple):
 
     def apply(self, array: Array) -> Array:
         """One side's tensor in the common shape, without a copy where numpy can."""
-        return array if array.shape == self.shape else array.reshape(self.shape)
+        if array.shape == self.shape:
+            return array
+        if array.size != math.prod(self.shape):
+            return np.broadcast_to(array, self.shape)
+        return array.reshape(self.shape)
 
 
 def reconcile(reference: Shape, candidate: Shape) -> Views | None:
@@ -43,6 +49,21 @@ def reconcile(reference: Shape, candidate: Shape) -> Views | None:
     if _core(reference) == _core(candidate):
         return _squeeze_both(reference, candidate)
     return _merge_batch(reference, candidate)
+
+
+def broadcast(reference: Shape, candidate: Shape) -> Views | None:
+    """The views under which one side has a single row for all rows of a batch, and nothing else differs; or None.
+
+    This is for comparing alone: a table made for one row cannot be told from one that all rows share, and back from the
+    whole there is no way to it. Along other axes one for many means something else, as the last token's logits do.
+    """
+    if len(reference) != len(candidate) or len(reference) < 2 or reference[1:] != candidate[1:]:
+        return None
+    if 1 not in (reference[0], candidate[0]):
+        return None
+    whole = (max(reference[0], candidate[0]), *reference[1:])
+    ours, theirs = (() if shape == whole else ("broadcast 0",) for shape in (reference, candidate))
+    return Views(whole, ours, theirs)
 
 
 def _core(shape: Shape) -> Shape:

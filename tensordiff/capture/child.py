@@ -14,7 +14,6 @@ still what a new process would load is decided in the child: see ``process.reusa
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,9 +30,11 @@ import tensordiff
 from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.events import Event, decode
 from tensordiff.capture.job import Job
+from tensordiff.capture.process.disk_space import SCRATCH
 from tensordiff.capture.provenance import INPUT_SETTINGS
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 
 class Child:
@@ -45,14 +46,14 @@ class Child:
         self.jobs = 0
         """How many it was sent."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
-        self._package_folder = Path(tempfile.mkdtemp(prefix="tensordiff-"))
+        self._folder = make_temporary_folder()
         told, tell = os.pipe()
         try:
             self._process = self._start(tell)
         except BaseException:
             os.close(told)
             self._log.close()
-            self._remove_folder()
+            remove_temporary_folder(self._folder)
             raise
         finally:
             os.close(tell)
@@ -96,7 +97,7 @@ class Child:
         if process.stdin is not None:
             with suppress(OSError):
                 process.stdin.close()
-        self._remove_folder()
+        remove_temporary_folder(self._folder)
 
     def close(self) -> None:
         """Close all files."""
@@ -120,7 +121,9 @@ class Child:
     def _start(self, tell: int) -> subprocess.Popen[bytes]:
         python = self.job.settings.python or sys.executable
         # A link to the package alone: its neighbours must not hide those of another interpreter.
-        (self._package_folder / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
+        (self._folder / "package").mkdir()
+        (self._folder / "package" / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)
+        (self._folder / "scratch").mkdir()
         command = [python, "-m", "tensordiff.capture.process", self.job.source.kind, str(tell)]
         try:
             return subprocess.Popen(  # noqa: S603 - the interpreter the user named
@@ -135,13 +138,11 @@ class Child:
             ) from error
 
     def _environment(self) -> dict[str, str]:
-        paths = (str(self._package_folder), os.environ.get("PYTHONPATH", ""))
+        paths = (str(self._folder / "package"), os.environ.get("PYTHONPATH", ""))
         path = os.pathsep.join(filter(None, paths))
         # What lies in the current folder must not be imported instead of a framework.
-        return os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-
-    def _remove_folder(self) -> None:
-        shutil.rmtree(self._package_folder, ignore_errors=True)
+        own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        return os.environ | own | {SCRATCH: str(self._folder / "scratch")}
 
 
 def _send(pipe: IO[bytes] | None, line: str) -> None:

@@ -56,6 +56,8 @@ class Done:
     path: str
     entries: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    """Where the job asked for it: the files that the process was made of, as far as they are known."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def decode(line: str | bytes) -> Event:
     """The event that a line is; raises ``ValueError`` where it is none."""
     found = json.loads(line)
     try:
-        return _KINDS[found.pop("event")](**found)
+        lists = {key: tuple(value) for key, value in found.items() if isinstance(value, list)}
+        return _KINDS[found.pop("event")](**{**found, **lists})
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not an event: {line!r:.200}") from error
 

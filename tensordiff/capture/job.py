@@ -41,6 +41,13 @@ class Source:
         keeps_link = ENGINES[self.kind].takes_file and not self.function
         return replace(self, target=str(path.absolute() if keeps_link else path.resolve()))
 
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it names the same in every folder: an absolute path, or the id of a model that is no folder here."""
+        if Path(self.target).is_absolute():
+            return True
+        return not ENGINES[self.kind].takes_file and not Path(self.target).expanduser().exists()
+
 
 def parse_source(text: str) -> Source | None:
     """The source that a text names; None where it is a path like any other."""
@@ -67,16 +74,27 @@ class Job:
     """``capture``, or ``replay``: one layer alone, on the inputs of a dump."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the task; of ``replay``: ``dump``, ``layer``, ``step``, ``call`` and ``bundle``."""
+    signature: str | None = None
+    """Proves to the user later that it was they who had this run; see ``signature``."""
+    lists_files: bool = False
+    """Whether the child says which files it was made of."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it: the source, and how it was run."""
+        # Whether an older dump was overwritten is no part of how this one was made.
+        return {"source": str(self.source), "settings": replace(self.settings, force=False).to_json()}
 
     def encode(self) -> str:
         """As one line."""
         source = {"kind": self.source.kind, "target": self.source.target, "function": self.source.function}
         fields = {"source": source, "settings": self.settings.to_json(), "output": self.output, "task": self.task}
-        return json.dumps({**fields, "more": self.more})
+        rest = {"more": self.more, "signature": self.signature, "lists_files": self.lists_files}
+        return json.dumps({**fields, **rest})
 
     @classmethod
     def decode(cls, line: str | bytes) -> Job:
         """What ``encode`` gave, read back."""
         fields = json.loads(line)
-        settings = Settings.from_json(fields["settings"])
-        return cls(Source(**fields["source"]), settings, fields["output"], fields["task"], fields["more"])
+        source, settings = Source(**fields["source"]), Settings.from_json(fields["settings"])
+        rest = fields["more"], fields["signature"], fields["lists_files"]
+        return cls(source, settings, fields["output"], fields["task"], *rest)

@@ -1,22 +1,35 @@
-"""How a dump was made, as its manifest says: enough to make it again.
+"""How a dump was made, as its manifest says, and how far that is believed.
 
-A manifest names its source as text and, where ``capture`` wrote it, the settings. A manifest from a stranger is trusted
-no further than to offer a rerun; nothing runs before a user asks for it.
+A manifest names its source as text and, where ``capture`` wrote it, the settings. It may come from a stranger, so it
+is data to be shown, not an instruction: ``session.trust`` decides what is run. Two things are settled here for good. An
+interpreter and the permission to run a model's own code are never taken from a manifest, whoever signed it. And of a
+manifest that this user has not signed, text and token ids are all that is asked of another model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.job import Source, parse_source
 from tensordiff.capture.settings import Settings
+from tensordiff.capture.signature import why_not_own
 from tensordiff.dump import Dump
-from tensordiff.errors import CaptureError
+from tensordiff.errors import CaptureError, printable
 
 INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
 """The settings that give a model its input."""
+_INPUT_FILES = ("prompt_file", "inputs", "image")
+_PLAIN = (
+    "prompt", "input_ids", "steps", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed", "deterministic",
+    "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
+)  # fmt: skip
+"""Settings that name no file and load no code, whatever they are set to."""
+_MOST_STEPS = 10_000
+_MOST_TOKENS = _LONGEST_PROMPT = 1 << 20
+_LARGEST_ID = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -25,29 +38,106 @@ class Provenance:
 
     source: Source
     settings: Settings
+    """Without an interpreter, and without the permission to run a model's own code."""
+    python: str | None = None
+    """The interpreter that the manifest names: to be shown, never run."""
+    has_remote_code: bool = False
+    """Whether the manifest says that it was run with the model's own code."""
+    doubt: str = ""
+    """Why it is not known that this user had it run; empty where it is."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this user had it run, on this machine."""
+        return not self.doubt
 
-def input_settings(dump: Dump) -> Settings:
-    """The input of a dump's run, as settings; how it computed is left out."""
-    made = provenance_of(dump)
-    asked = {name: getattr(made.settings, name) for name in INPUT_SETTINGS} if made is not None else {}
-    if any(value is not None for name, value in asked.items() if name != "steps"):
-        return Settings(**asked)
-    ids = dump.facts.get("token_ids")
-    if isinstance(ids, list) and ids and all(type(one) is int for one in ids):
-        asked["input_ids"] = tuple(ids)
-    return Settings(**asked)
+    def plain(self) -> Provenance:
+        """The same with only such settings as name no file and load no code."""
+        return replace(self, settings=Settings(**{name: getattr(self.settings, name) for name in _PLAIN}))
 
 
 def provenance_of(dump: Dump) -> Provenance | None:
     """What made a dump; None where it does not say, or where the source's file no longer exists."""
-    text, settings = dump.facts.get("source"), dump.facts.get("settings")
-    if not isinstance(text, str) or not isinstance(settings, dict):
-        return None
     try:
-        source, found = parse_source(text), Settings.from_json(settings)
-    except (CaptureError, TypeError):
+        return read_provenance(dump)
+    except CaptureError:
         return None
-    if source is None or (ENGINES[source.kind].takes_file and not Path(source.target).is_file()):
+
+
+def read_provenance(dump: Dump) -> Provenance:
+    """The same, raising what is missing: the end of a sentence that begins with the dump."""
+    text, found = dump.facts.get("source"), dump.facts.get("settings")
+    if not isinstance(text, str) or not isinstance(found, dict):
+        raise CaptureError("does not say which source made it")
+    try:
+        source, settings = parse_source(text), _settings(found)
+    except CaptureError as error:
+        raise CaptureError(f"does not say in a usable way what made it ({error})") from error
+    if source is None:
+        raise CaptureError(f"was made by {printable(f'{text:.200}')}, which is no source that is known here")
+    if ENGINES[source.kind].takes_file and not Path(source.target).is_file():
+        raise CaptureError(f"was made by {printable(f'{text:.200}')}, which is not there any more")
+    doubt = why_not_own(text, found, dump.facts.get("signature"))
+    if not doubt and not source.is_absolute:  # an id on the hub when it was captured
+        doubt = f"{printable(source.target)} is a folder here, and was not where it was captured"
+    safe = replace(settings, python=None, trust_remote_code=False, force=False)
+    return Provenance(source, safe, settings.python, settings.trust_remote_code, doubt)
+
+
+def input_settings(dump: Dump) -> Settings:
+    """The input of a dump's run, as settings; how it computed is left out.
+
+    Files are taken only from a dump of this user's own. Of any other a prompt in a file is asked by its tokens; where
+    only a file would do ``CaptureError`` is raised, for to ask something else would compare two different questions.
+    """
+    asked = _asked(dump)
+    files = {name: path for name in _INPUT_FILES if (path := asked.get(name)) is not None}
+    doubt = _doubt(dump) if files else ""
+    ids = _token_ids(dump.facts.get("token_ids"))
+    if doubt:
+        asked = {name: value for name, value in asked.items() if name not in files}
+        if set(files) - {"prompt_file"} or ids is None:
+            options = " and ".join(f"--{name.replace('_', '-')} {printable(path)}" for name, path in files.items())
+            raise CaptureError(
+                f"{printable(dump.path)}: was asked with {options}, and a file is taken only from a dump that you "
+                f"captured here ({doubt}); give {options} yourself, or another prompt, to both sides"
+            )
+    if all(asked.get(name) is None for name in INPUT_SETTINGS if name != "steps") and ids is not None:
+        asked["input_ids"] = ids
+    return Settings(**asked)
+
+
+def _settings(found: dict[str, Any]) -> Settings:
+    """The settings of a manifest, within bounds."""
+    settings = Settings.from_json(found)
+    if settings.steps > _MOST_STEPS:
+        raise CaptureError(f"it claims more steps than {_MOST_STEPS:,}")
+    if settings.input_ids is not None and _token_ids(list(settings.input_ids)) is None:
+        raise CaptureError("its input_ids are no token ids")
+    if len(settings.prompt or "") > _LONGEST_PROMPT:
+        raise CaptureError(f"its prompt is longer than {_LONGEST_PROMPT:,} characters")
+    return settings
+
+
+def _asked(dump: Dump) -> dict[str, Any]:
+    """The settings of a manifest that gave the model its input; none where they cannot be used."""
+    found = dump.facts.get("settings")
+    try:
+        settings = _settings(found) if isinstance(found, dict) else Settings()
+    except CaptureError:
+        return {}  # its token ids still count
+    return {name: getattr(settings, name) for name in INPUT_SETTINGS}
+
+
+def _doubt(dump: Dump) -> str:
+    source, settings = dump.facts.get("source"), dump.facts.get("settings")
+    if not isinstance(source, str) or not isinstance(settings, dict):
+        return "it does not say which source made it"
+    return why_not_own(source, settings, dump.facts.get("signature"))
+
+
+def _token_ids(found: object) -> tuple[int, ...] | None:
+    """Token ids, where these are some."""
+    if not isinstance(found, list) or not 0 < len(found) <= _MOST_TOKENS:
         return None
-    return Provenance(source, found)
+    return tuple(found) if all(type(one) is int and 0 <= one < _LARGEST_ID for one in found) else None

@@ -2,13 +2,15 @@
 
 The process itself is held by ``child``. A run normally starts a child and ends it. Given a ``ReusableChild`` it takes
 the child that an earlier run left there, and leaves it again when the run succeeded. A child that holds a model which
-is no longer what a new process would load says so before it writes anything; the run then starts a new child.
+is no longer what a new process would load says so before it writes anything; the run then starts a new child. Every
+run is signed: whatever is run here, this user has asked for.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -17,6 +19,7 @@ from typing import Self
 from tensordiff.capture.child import Child, ReusableChild
 from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Note, Phase
 from tensordiff.capture.job import Job
+from tensordiff.capture.signature import sign
 from tensordiff.dump.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
 
@@ -36,7 +39,7 @@ class Run:
     """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
     def __init__(self, job: Job, reusable_child: ReusableChild | None = None) -> None:
-        self.job = job
+        self.job = replace(job, signature=sign(job))
         self.is_cancelled = False
         self._reusable_child = reusable_child
         self._is_iterated = self._is_over = self._is_left = False
@@ -98,7 +101,7 @@ class Run:
             if isinstance(event, Done):
                 return event
             if isinstance(event, Failed):
-                raise CaptureError(event.sentence)
+                raise CaptureError(printable(event.sentence))
         raise CaptureError(f"{printable(self.job.source)}: was iterated already")
 
     def cancel(self) -> None:

@@ -7,12 +7,14 @@ cannot honour a setting refuses it, in the table of engines; none is dropped in 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tensordiff.errors import AlignError, CaptureError, printable
+from tensordiff.util.regex import check_regex
 
 PROMPT = "The meaning of life is not a single enumerator"
 """The prompt of models that read text where none is given, the same for every engine."""
@@ -77,8 +79,18 @@ class Settings:
     def __post_init__(self) -> None:
         if self.layers is not None:
             check_layer_regex("--layers", self.layers)
+        for option, count in (("--steps", self.steps), ("--num-hidden-layers", self.num_hidden_layers)):
+            if count is not None and count < 1:
+                raise CaptureError(f"{option} {count!s:.40}: is less than one; leave it out")
         if self.max_bytes is not None and self.max_bytes < 0:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
+
+    def files(self) -> dict[str, str]:
+        """The files and folders that a run reads because its settings name them, by setting."""
+        named = {name: getattr(self, name) for name in ("prompt_file", "inputs", "image")}
+        if self.inject is not None:
+            named |= {"inject": self.inject.dump, "rules": self.inject.rules}
+        return {name: path for name, path in named.items() if path is not None}
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, without the defaults."""
@@ -88,22 +100,28 @@ class Settings:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Settings:
-        """What ``to_json`` gave, read back."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if strange := sorted(set(found) - known):
-            raise CaptureError(f"unknown settings: {printable(', '.join(strange))}; try a newer tensordiff")
-        values = dict(found)
-        if (ids := values.get("input_ids")) is not None:
-            values["input_ids"] = tuple(ids)
-        if (inject := values.get("inject")) is not None:
-            values["inject"] = Injection(**inject)
-        return cls(**values)
+        """What ``to_json`` gave, read back; raises ``CaptureError`` where it gave no such thing."""
+        import msgspec  # which --help does without
+
+        inject = found.get("inject")
+        _refuse_unknown(cls, found)
+        _refuse_unknown(Injection, inject if isinstance(inject, Mapping) else {})
+        try:
+            settings = msgspec.convert(dict(found), cls)
+            json.dumps(settings.config, allow_nan=False)
+        except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+            raise CaptureError(f"the settings cannot be used ({printable(f'{error!s:.200}')})") from error
+        return settings
+
+
+def _refuse_unknown(cls: type, found: Mapping[str, Any]) -> None:
+    known = {field.name for field in dataclasses.fields(cls)}
+    if strange := sorted(map(str, set(found) - known)):
+        raise CaptureError(f"unknown settings: {printable(', '.join(strange)):.200}; try a newer tensordiff")
 
 
 def check_layer_regex(what: str, regex: str) -> None:
     """Refuse an invalid regular expression for layers before anything is loaded; ``what`` names the option."""
-    from tensordiff.align.rules.rule import check_regex  # aligning is much to import for a child that starts
-
     try:
         check_regex(what, regex)
     except AlignError as error:

@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from tensordiff import __version__
 from tensordiff.capture.engines import ENGINES
 from tensordiff.cli import streams
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import TensordiffError, printable, printable_lines
 
 COMMANDS = {
     "compare": "Pair two dumps, measure every pair, name the culprit.",
@@ -150,6 +150,8 @@ def run() -> NoReturn:
     """The console script."""
     streams.prepare()
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to go on without a terminal
+        signal.signal(signal.SIGHUP, _terminate)
     args = sys.argv[1:]
     sys.exit(_exit_status([arg for arg in args if arg != _DEBUG], _DEBUG in args))
 
@@ -160,8 +162,11 @@ def _exit_status(args: list[str], debug: bool) -> int:
         if _COMPLETE in os.environ:
             tensordiff.main(args, prog_name="tensordiff")
         # Not by main: click's would leave with status 1 when a pipe breaks.
+        before = _lost_files("count_losses") or 0
         with tensordiff.make_context("tensordiff", args) as context:
             status = tensordiff.invoke(context)
+        _lost_files("compare_sizes")
+        _lost_files("raise_unclaimed", before)
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
@@ -180,10 +185,17 @@ def _exit_status(args: list[str], debug: bool) -> int:
         return 2
 
 
+def _lost_files(function: str, *args: int) -> Any:
+    """Ask about files that became shorter while they were read; where no file was read, that is not loaded."""
+    mappings = sys.modules.get("tensordiff.util.mappings")
+    return mappings and getattr(mappings, function)(*args)
+
+
 def _show_traceback() -> None:
+    """What a traceback quotes may be from outside: a child's log, a layer's name."""
     import traceback
 
-    traceback.print_exc()
+    streams.say(printable_lines(traceback.format_exc()).rstrip("\n"))
 
 
 def _sentence(error: Exception) -> str:

@@ -24,6 +24,10 @@ PATH = click.Path(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 junit_option = click.option("--junit", type=PATH, metavar="FILE", help="Write JUnit XML for a CI, a test case a pair.")
 
+keep_option = click.option(
+    "--keep", type=PATH, metavar="DIR", help="Keep what is captured, in this folder; else it goes at the end."
+)
+
 
 def take(options: dict[str, Any], record: type[T]) -> T:
     """Move the fields of a named tuple out of a command's options."""
@@ -94,6 +98,9 @@ _COMPARISON = (
     click.option("--threshold", type=_AMOUNT, metavar="X", help="Largest rel_l2 that still agrees."),
     click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run."),
     click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
+    click.option("--min-coverage", type=click.FloatRange(0, 100), default=50.0, metavar="PCT",
+                 help="Compared outputs of each side that agreeing needs (default 50)."),
+    click.option("--allow-partial", is_flag=True, help="Let a capture that was interrupted agree."),
 )  # fmt: skip
 
 

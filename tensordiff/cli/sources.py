@@ -14,8 +14,9 @@ from tensordiff.cli.streams import say
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.sources import Sources, source_in, temporary_folder
+from tensordiff.session.sources import Sources, capture_folder, source_in
 from tensordiff.session.state import identity_of, read_state, what_changed
+from tensordiff.util.temporary_folders import is_temporary, keep_temporary_folder
 
 
 class ChildTraceback(Exception):
@@ -42,19 +43,20 @@ def run_sources(request: Request) -> Request:
     return sources.request
 
 
-def dump_of(path: Path) -> Path:
+def dump_of(path: Path, keep: Path | None = None) -> Path:
     """The dump at a path; where that is a source, it is run with default settings."""
     source = source_in(path)
     if source is None:
         return path
-    return run_source(Job(source.absolute(), Settings(), str(temporary_folder(source.kind))))
+    return run_source(Job(source.absolute(), Settings(), str(capture_folder(source.kind, keep))))
 
 
 def run_source(job: Job, label: str = "") -> Path:
-    """Run a source, and say where its dump lies."""
-    done = follow(Run(job), label)
-    say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(job.output)}")
-    return Path(job.output)
+    """Run a source, and say where its dump lies, and for how long."""
+    done, path = follow(Run(job), label), Path(job.output)
+    until = "; it goes when this ends, unless --keep DIR says where it stays" if is_temporary(path) else ""
+    say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(path)}{until}")
+    return path
 
 
 def required_source(text: str) -> Source:
@@ -70,7 +72,8 @@ def follow(run: Run, label: str = "") -> Done:
     try:
         return _follow(run, label, notes=True)
     except KeyboardInterrupt:
-        if (left := dump_at(run.job.output)) is not None:
+        left = dump_at(run.job.output)
+        if left is not None and not is_temporary(Path(left)):
             say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
         raise
 
@@ -92,13 +95,15 @@ def _follow(run: Run, label: str, *, notes: bool) -> Done:
 
 def _show(event: Event, bar: Bar) -> None:
     match event:
-        case Failed(sentence, detail, _):
+        case Failed(sentence, detail, path):
+            if path is not None:
+                keep_temporary_folder(Path(path))  # the sentence says where it lies
             raise CaptureError(sentence) from ChildTraceback(f"\n{detail}")
         case Note(text):
             bar.clear()
             say(printable(text))
         case Phase(name, detail):
-            bar.show(f"{name} {printable(detail)}".strip(), 0, 0)
+            bar.show(printable(f"{name} {detail}").strip(), 0, 0)
         case Progress(done, total, what):
             bar.show(printable(what), done, total)
         case Done():

@@ -31,6 +31,8 @@ def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequ
     echo()
     if outcome.rows:
         echo("  ".join(_count(name, count) for name, count in counts.items() if count))
+    if outcome.rows and outcome.coverage is not None:
+        page.print(outcome.coverage.sentence, f"coverage {outcome.coverage.share:.0%}: ")
     _print_orphans(page, "reference", session.alignment.reference_orphans)
     _print_orphans(page, "candidate", session.alignment.candidate_orphans)
     if logits := session.logits(outcome.rows):
@@ -101,7 +103,10 @@ def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
         first = f"{short(label(unknown[0].pair))}: {unknown[0].verdict.why}"
         return TensordiffError(f"{len(unknown)} of {len(outcome.rows)} pairs could not be compared, first {first}")
     if outcome.rows and outcome.unread:
-        return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared")
+        more = f" (and {len(outcome.reasons) - 1} more reasons)" if len(outcome.reasons) > 1 else ""
+        return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared{more}")
+    if outcome.rows and outcome.doubts:
+        return TensordiffError("; ".join(outcome.doubts))
     paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"
     if count := len(session.alignment.pairs):
         return AlignError(f"{paths}: none of the {count} pairs is {_filter(session.request)}; ask for others")

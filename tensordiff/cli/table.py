@@ -71,7 +71,7 @@ class Table:
         self._dump("candidate", self.session.candidate)
         alignment = self.session.alignment
         orphans = f"{len(alignment.reference_orphans)}+{len(alignment.candidate_orphans)} orphans"
-        share = f"coverage {alignment.coverage:.0%}, order: {alignment.order}"
+        share = f"coverage {alignment.coverage.share:.0%}, order: {alignment.order}"
         self.page.print(f"{len(alignment.pairs)}, {orphans}, {share}", "pairs      ")
         print_findings(self.page, "lint       of headers, token ids and the embedding", findings)
 

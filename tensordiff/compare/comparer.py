@@ -26,6 +26,7 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Entry, EntryKey
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
+from tensordiff.util.mappings import compare_sizes, count_losses, loss_of, put_handler_first, raise_losses
 
 _MANY_PAIRS = 5_000  # from so many the compiled pass is worth loading, however small the pairs are
 
@@ -60,17 +61,29 @@ class Comparer:
     limits: Limits = field(default_factory=Limits)
     injected: ThirdDump | None = None
     golden: ThirdDump | None = None
+    run_dtypes: tuple[str, str] | None = None
+    """The types that the runs computed in, as far as that is believed."""
 
     def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
         """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time."""
-        judge, compiled = Judge(), len(pairs) >= _MANY_PAIRS or None
+        judge, compiled = Judge(self.run_dtypes), len(pairs) >= _MANY_PAIRS or None
+        put_handler_first()
+        losses = count_losses()
         for batch in in_batches(map(read_pair, pairs), _size):
             with gc_paused():
                 tasks = [values if isinstance(values, Row) else self._task(values) for values in batch]
                 inputs = (one for task in tasks if isinstance(task, _Task) for one in task.inputs)
                 diffs = iter(measure_many(inputs, compiled=compiled))
-                rows = [task if isinstance(task, Row) else judge.row(_measurement(task, diffs)) for task in tasks]
-            yield from rows
+                measured = [task if isinstance(task, Row) else _measurement(task, diffs) for task in tasks]
+                compare_sizes(array for task in tasks if isinstance(task, _Task) for array in task.arrays)
+                lost = _lost_rows(tasks, losses)
+                rows = [
+                    lost.get(k) or (judge.unmeasured(one) if isinstance(one, Row) else judge.row(one))
+                    for k, one in enumerate(measured)
+                ]
+                lost = _lost_rows(tasks, losses)  # to judge a pair may have read it again
+                losses = count_losses()
+            yield from (lost.get(k) or row for k, row in enumerate(rows)) if lost else rows
 
     def _task(self, values: PairValues) -> _Task | Row:
         """What is to be measured for a pair; a row with verdict ``unknown`` where that is impossible."""
@@ -79,9 +92,11 @@ class Comparer:
         wants_kl_div = limits.kl_div is not None and not pair.reference.is_input
         if wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
             return unknown_row(pair, f"kl_div is of distributions, and shape {list(ref.shape)} holds none")
+        before = count_losses()
         try:
             injected = self._injected_inputs(pair, ref, limits) if self.injected else []
             golden = self._golden_inputs(pair, ref, cand) if self.golden else []
+            raise_losses(before, pair.reference.name)
         except (DumpError, AlignError) as error:
             return unknown_row(pair, str(error))
         inputs = [(ref, cand, limits.tolerance), *injected, *golden]
@@ -122,6 +137,11 @@ class _Task(NamedTuple):
     has_injected: bool
     has_golden: bool
 
+    @property
+    def arrays(self) -> Iterator[Array]:
+        """All that is read for it."""
+        return (array for ref, cand, _ in self.inputs for array in (ref, cand))
+
 
 def _measurement(task: _Task, diffs: Iterator[Diff]) -> Measurement:
     """What was measured for a pair, taken from the diffs of all tasks."""
@@ -133,6 +153,19 @@ def _measurement(task: _Task, diffs: Iterator[Diff]) -> Measurement:
         pair=pair, dtypes=(name_of(ref.dtype), name_of(cand.dtype)), views=views, diff=diff, injected=injected,
         golden=golden, limits=task.limits, kl_div=compare_logits(ref, cand).kl_div if task.wants_kl_div else None,
     )  # fmt: skip
+
+
+def _lost_rows(tasks: Sequence[_Task | Row], losses: int) -> dict[int, Row]:
+    """An ``unknown`` row, by number, for each task of which a file became shorter while it was read."""
+    if not count_losses():
+        return {}
+    lost: dict[int, Row] = {}
+    for k, task in enumerate(tasks):
+        if isinstance(task, _Task):
+            pair = task.values.pair
+            if error := loss_of(task.arrays, losses, pair.reference.name):
+                lost[k] = unknown_row(pair, str(error))
+    return lost
 
 
 def _size(values: PairValues | Row) -> int:

@@ -8,7 +8,6 @@ floors of ``judge.verdict``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -56,14 +55,14 @@ class Limits:
 
     @cached_property
     def _find(self) -> Callable[[str, str], Limits]:
-        tables = [(re.compile(rule.match).search, _limits_of(rule)) for rule in self.rules]
+        tables = [(rule.regex.matches, _limits_of(rule)) for rule in self.rules]
         for_all = replace(self, rules=())
 
         @lru_cache(maxsize=1 << 17)
         def find(name: str, port: str) -> Limits:
             entry = f"{name}-{port_of(port)}"
-            for search, table in tables:
-                if (search(name) or search(entry)) and not (table.is_only_kl_div and port.startswith("input")):
+            for matches, table in tables:
+                if (matches(name) or matches(entry)) and not (table.is_only_kl_div and port.startswith("input")):
                     return table
             return for_all
 

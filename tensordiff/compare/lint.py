@@ -78,9 +78,9 @@ def _coverage(alignment: Alignment) -> Iterator[Finding]:
             "there is nothing to compare",
             "write a rule that makes the names alike (--rules)",
         )
-    elif alignment.coverage < 0.5:
+    elif alignment.coverage.share < 0.5:
         yield Finding(
-            "warning", "", f"only {alignment.coverage:.0%} of the entries found a partner",
+            "warning", "", f"only {alignment.coverage.share:.0%} of the outputs found a partner",
             "what is not paired is not compared", "look at the orphans and write a rule that makes their names alike",
         )  # fmt: skip
 
@@ -231,11 +231,24 @@ def lint_rows(rows: Iterable[Row]) -> Iterator[Finding]:
     measured = [row for row in rows if row.diff is not None and row.diff.elements]
     with gc_paused():
         reference, candidate = (list(_value_findings(_numbers_of(measured, side))) for side in (0, 1))
+    yield from _ignored_golden(measured)
     for finding in reference:
         yield _named("both sides" if finding in candidate else "reference", finding)
     for finding in candidate:
         if finding not in reference:
             yield _named("candidate", finding)
+
+
+def _ignored_golden(rows: Sequence[Row]) -> Iterator[Finding]:
+    """A golden run that the reference is nowhere near to says nothing about the candidate."""
+    ignored = [row for row in rows if row.ignored_golden is not None and not row.is_exact]
+    if ignored:
+        first = ignored[0]
+        yield Finding(
+            "warning", "golden", f"was ignored for {len(ignored)} pairs, first {first.pair.name}",
+            f"the reference is off by rel_l2 {first.ignored_golden:.1e} from it there, more than precision explains",
+            "check that it is the same model, weights and prompt in higher precision",
+        )  # fmt: skip
 
 
 def _named(side: str, finding: Finding) -> Finding:

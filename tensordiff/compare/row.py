@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tensordiff.align.match import Pair
-from tensordiff.align.views import Views, reconcile
+from tensordiff.align.views import Views, broadcast, reconcile
 from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.errors import AlignError, DumpError
+from tensordiff.util.mappings import count_losses, raise_losses
 
 
 class Row(NamedTuple):
@@ -32,6 +33,16 @@ class Row(NamedTuple):
     """rel_l2 over that of what came in; None where nothing is known to have come in, or it had no error."""
     downcast: float | None = None
     """rel_l2 against the reference cast to the candidate's coarser type; measured only for pairs that diverge."""
+    ignored_golden: float | None = None
+    """The reference's error against a golden run that was not judged by, since it is no run of the same model."""
+    after_flips: bool = False
+    """Whether tokens took other experts at near-ties before this, which changes them from there on."""
+    computed_in: tuple[str, str] | None = None
+    """The coarsest types on its way, which may be coarser than those it is stored in."""
+    set_aside: Verdict | None = None
+    """The verdict on all tokens, where those at the beginning of some rows may be padding that nothing sees."""
+    plain_verdict: Verdict | None = None
+    """The verdict without the injected run, where that run changed it."""
 
     @property
     def is_input(self) -> bool:
@@ -63,6 +74,7 @@ class PairValues(NamedTuple):
 
 def read_pair(pair: Pair) -> PairValues | Row:
     """Map both tensors of a pair; a row with verdict ``unknown`` where they cannot be read or have no common shape."""
+    before = count_losses()
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except (DumpError, AlignError) as error:
@@ -71,10 +83,17 @@ def read_pair(pair: Pair) -> PairValues | Row:
     if shape == cand.shape:
         return PairValues(pair, Views(shape), ref, cand)
     views = reconcile(shape, cand.shape)
+    if views is None and (len(shape) > 2 or ref.dtype.kind in "iub"):  # rows of a matrix may be an expert's tokens
+        views = broadcast(shape, cand.shape)
     if views is None:
         why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"
         return unknown_row(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
-    return PairValues(pair, views, views.apply(ref), views.apply(cand))
+    values = PairValues(pair, views, views.apply(ref), views.apply(cand))
+    try:
+        raise_losses(before, pair.reference.name)  # a view may have copied what it could
+    except DumpError as error:
+        return unknown_row(pair, str(error))
+    return values
 
 
 def values_of(pair: Pair) -> tuple[Array, Array] | None:

@@ -1,20 +1,25 @@
 """Opening a dump whose format is not known.
 
 ``open_dump`` shows the path to each reader in turn (``readers.READERS``, most particular first); the
-first that knows it opens it. A folder of folders ``0``, ``1``, … is the steps of one run.
+first that knows it opens it, and what else looks like tensors beside it is a problem (``leftovers``). A
+folder of folders ``0``, ``1``, … is the steps of one run.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from tensordiff.dump.files import NOT_A_FILE
 from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.leftovers import leftovers
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES, readers
-from tensordiff.errors import NotADump, printable
+from tensordiff.errors import BadFile, DumpError, NotADump, printable
+from tensordiff.util.mappings import put_handler_first
 
 _KNOWN = ", ".join(SUFFIXES)
 
@@ -22,50 +27,78 @@ _KNOWN = ", ".join(SUFFIXES)
 def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open whatever dump lies at a path. Reads headers at most."""
     at = DumpPath(Path(path))
+    put_handler_first()
     try:
         if not at.path.exists():
             raise NotADump(f"{printable(path)}: no such file or folder; check the path")
+        if not at.is_folder and not at.path.is_file():
+            raise BadFile(path, NOT_A_FILE)
         if (dump := _ask_readers(at)) is None and (dump := _open_steps(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
-        return dump
+        return dump.with_fit_names()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:
-    return next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
+    """What the first reader that knows a path makes of it; what else lies in its folder is looked at, too."""
+    dump = next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
+    return _with_leftovers(at, dump, dump.files) if dump is not None and at.is_folder else dump
+
+
+def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
+    left = tuple(leftovers(at, taken))
+    return replace(dump, problems=dump.problems + left) if left else dump
 
 
 def _open_steps(at: DumpPath) -> Dump | None:
-    """Folders named by number, each a dump, as the steps of one run."""
+    """Folders named by number, each a dump, as the steps of one run. A step that cannot be opened is a problem."""
     if not at.is_folder:
         return None
     folders, duplicates = _step_folders(at)
-    opened = {step: _ask_readers(DumpPath(at.path / name)) for step, name in folders.items()}
-    dumps = {step: dump for step, dump in opened.items() if dump is not None}
+    dumps: dict[int, Dump] = {}
+    unread: list[Problem] = []
+    errors: list[DumpError] = []
+    for step, name in folders.items():
+        try:
+            dump = _ask_readers(DumpPath(at.path / name))
+        except DumpError as error:
+            errors.append(error)
+            unread.append(_broken_step(name, error))
+        else:
+            if dump is None:
+                why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
+                unread.append(Problem(name, why, is_unread=True))
+            else:
+                dumps[step] = dump
     if not dumps:
+        if errors:
+            raise errors[0]
         return None
-    first = next(iter(dumps.values()))
-    why = "holds no tensors we know, though the other steps do; capture it again, or remove it"
-    unknown = tuple(Problem(name, why, is_unread=True) for step, name in folders.items() if step not in dumps)
-    return replace(
-        first,
+    below = (p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems)
+    whole = replace(
+        next(iter(dumps.values())),
         path=at.path,
         entries=tuple(e._replace(step=step) for step, dump in dumps.items() for e in dump.entries),
         ordered=all(dump.ordered for dump in dumps.values()),
         interrupted=any(dump.interrupted for dump in dumps.values()),
-        problems=at.problems
-        + duplicates
-        + unknown
-        + tuple(p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems),
+        problems=(*at.problems, *duplicates, *unread, *below),
+        files=frozenset(folders.values()),
     )
+    return _with_leftovers(at, whole, {*folders.values(), *(problem.file for problem in duplicates)})
+
+
+def _broken_step(name: str, error: DumpError) -> Problem:
+    """A step whose files cannot be opened."""
+    if isinstance(error, BadFile):
+        return Problem(f"{name}/{Path(error.path).name}", error.problem, is_unread=True)
+    return Problem(name, f"cannot be opened ({error}); capture it again, or remove it", is_unread=True)
 
 
 def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
     """The folder of each step, and the folders left out because another has that number too."""
-    bad_links = {problem.file for problem in at.problems}
-    names = [p.name for p in at.path.iterdir() if p.name.isdecimal() and p.is_dir() and p.name not in bad_links]
+    names = [name for name in at.folders if name.isdecimal()]
     folders: dict[int, str] = {}
     for name in sorted(names, key=lambda name: (natural_key(name), name)):
         folders.setdefault(int(name), name)
@@ -79,8 +112,8 @@ def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
 def _why_not(at: DumpPath) -> str:
     if not at.is_folder:
         return f"is not a tensor file we know ({_KNOWN})"
-    inside = sorted(p.name for p in at.path.iterdir() if p.is_dir())[:3]
-    if not at.files and not inside:
-        return "is an empty folder; was the dump written somewhere else?"
-    hint = f"; did you mean {printable(at.path / inside[0])}?" if inside else ""
+    if not at.files and not at.folders:
+        left = f"; {at.problems[0].file} {at.problems[0].sentence}" if at.problems else ""
+        return f"is an empty folder; was the dump written somewhere else?{printable(left)}"
+    hint = f"; did you mean {printable(at.path / at.folders[0])}?" if at.folders else ""
     return f"holds no tensors we know ({_KNOWN}){hint}"

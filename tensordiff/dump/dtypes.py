@@ -37,6 +37,16 @@ def name_of(dtype: DType) -> str:
     return dtype.name
 
 
+def has_zero(dtype: DType) -> bool:
+    """Whether a type holds a zero; one of nothing but powers of two does not."""
+    return name_of(dtype) != "float8_e8m0fnu"
+
+
 def is_float(dtype: DType) -> bool:
     """Whether values are rounded: floats of any width, complex included."""
     return dtype.kind in "fc" or dtype.name in _ML
+
+
+def is_real_float(dtype: DType) -> bool:
+    """Whether values are floats of any width, and not complex."""
+    return dtype.kind != "c" and is_float(dtype)

@@ -1,8 +1,9 @@
 """Reading the bytes of a dump's files: the only code that opens them, or parses their JSON.
 
 Files are mapped, never read whole, unless they are so small that reading is quicker. Whatever a
-header claims about offsets and shapes is checked here, once, before numpy sees it. JSON is read more
-strictly than ``json.loads`` does: a key given twice is an error, since either could be meant.
+header claims about offsets and shapes is checked here, once, before numpy sees it. A file that changes
+after that is noticed in ``mappings``, or here when it is mapped again. JSON is read more strictly than
+``json.loads`` does: a key given twice is an error, since either could be meant.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ import json
 import math
 import mmap
 import os
+import stat
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Spec
 from tensordiff.errors import BadFile
+from tensordiff.util.mappings import map_pages, refuse_lost
+from tensordiff.util.memory import shortage
 
 Buffer = mmap.mmap | bytes
+
+NOT_A_FILE = "is a pipe, a socket or a device, not a file; write what it gives to a file"
 
 MAX_RANK = 64  # numpy's own limit
 _MAX_BYTES = (1 << 63) - 1  # numpy's own limit
@@ -41,15 +47,24 @@ def map_file(path: str | os.PathLike[str]) -> Buffer:
     try:
         head = os.read(handle, _FIRST_READ)
         if len(head) < _FIRST_READ:
-            return head
+            return head or _nothing(handle, path)
         size = os.fstat(handle).st_size
         if size < _READ_BELOW:
-            return head + os.read(handle, size - len(head))
-        return mmap.mmap(handle, size, access=mmap.ACCESS_READ)
+            return head + os.read(handle, max(size - len(head), 0))
+        return map_pages(handle, size, path)
+    except BlockingIOError as error:
+        raise BadFile(path, NOT_A_FILE) from error
     except (OSError, ValueError) as error:
         raise BadFile(path, f"cannot be read ({reason(error)})") from error
     finally:
         os.close(handle)
+
+
+def _nothing(handle: int, path: str | os.PathLike[str]) -> bytes:
+    """What an empty file holds. What is empty and no file may be anything, and is refused."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise BadFile(path, NOT_A_FILE)
+    return b""
 
 
 def reason(error: Exception) -> str:
@@ -57,21 +72,45 @@ def reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
+class FileVersion(NamedTuple):
+    """What changes where a file is written to, or another one is put in its place."""
+
+    size: int
+    modified_ns: int
+
+
+def version_of(path: Path) -> FileVersion | None:
+    """The version of a file that is there now; None where it cannot be asked."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return FileVersion(found.st_size, found.st_mtime_ns)
+
+
 @dataclass(frozen=True, eq=False)
 class MappedFile:
     """A file shared by many entries, mapped when one of them is read."""
 
     path: Path
+    version: FileVersion | None = None
+    """Of the file whose header was read: another one has other tensors at these offsets. None where it may grow."""
 
     @property
     def buffer(self) -> Buffer:
         """The whole file. Only the last 64 stay mapped: each keeps a file open, and a process may open only so many."""
-        return _recently_mapped(self)
+        buffer = _recently_mapped(self)
+        refuse_lost(buffer)
+        return buffer
 
 
 @lru_cache(maxsize=64)
 def _recently_mapped(file: MappedFile) -> Buffer:
-    return map_file(file.path)
+    buffer, version = map_file(file.path), file.version
+    # Where it became shorter, the tensors that are cut off say so themselves.
+    if version is not None and len(buffer) >= version.size and version_of(file.path) != version:
+        raise BadFile(file.path, "was written to or replaced after it was opened; open the dump again")
+    return buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +135,7 @@ def view_buffer(
     strides: tuple[int, ...] | None = None,
 ) -> Array:
     """Part of a buffer as a tensor, after checking that it lies inside."""
+    refuse_lost(buffer)
     shape, dtype = spec
     room = len(buffer) - math.prod(shape) * dtype.itemsize
     if strides is None and 0 <= offset <= room and min(shape, default=1) > 0 and len(shape) <= MAX_RANK:
@@ -128,6 +168,12 @@ def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     if any(s < 0 for s in strides) or len(strides) != len(shape):
         return 1 << 62
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def refuse_beyond_memory(path: str | os.PathLike[str], what: str, nbytes: int, instead: str) -> None:
+    """Refuse values that must be copied and for which there is no memory: ``its member x unpacks to``."""
+    if numbers := shortage(nbytes):
+        raise BadFile(path, f"{what} {numbers}; {instead}")
 
 
 def parse_json(text: bytes, path: str | os.PathLike[str], what: str) -> Any:

@@ -2,24 +2,29 @@
 
 ``DumpPath`` is what every reader is shown: the path, the names of a folder's files, and the first
 bytes of a file. A dump may come from a stranger, so a folder's files must lie in that folder: links
-out of it are listed as problems and not followed. Formats that keep several tensors a file open
-each file by itself with ``open_parts``: one that cannot be read is a problem, and the rest stay usable.
+out of it are listed as problems and not followed, and so are pipes, sockets and devices. Formats that
+keep several tensors a file open each file by itself with ``open_parts``: one that cannot be read is a
+problem, and the rest stay usable.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.files import map_file, reason
-from tensordiff.dump.model import Dump, Entry, Problem
+from tensordiff.dump.files import NOT_A_FILE, map_file, reason
+from tensordiff.dump.model import Dump, Entry, Problem, entry
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile, NotADump, printable
+
+_NAMELESS = frozenset(("data", "tensor", "value"))
+"""Keys under which tools keep the only tensor of a file: transformers' debugger writes ``data``."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +44,23 @@ class DumpPath:
         return self.path if self.is_folder else self.path.parent
 
     @cached_property
-    def _listing(self) -> tuple[list[str], list[Problem]]:
-        return list_files(self.path) if self.is_folder else ([], [])
+    def _listing(self) -> Listing:
+        return list_folder(self.path) if self.is_folder else Listing([], [], [])
 
     @property
     def files(self) -> list[str]:
         """Names of a folder's files in natural order; empty where the path is a file."""
-        return self._listing[0]
+        return self._listing.files
+
+    @property
+    def folders(self) -> list[str]:
+        """Names of the folders in a folder in natural order; empty where the path is a file."""
+        return self._listing.folders
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """What was left out of a folder's listing, and why."""
-        return tuple(self._listing[1])
+        return tuple(self._listing.problems)
 
     def with_suffix(self, *suffixes: str) -> list[str]:
         """Names of a folder's files that end in one of these suffixes, in natural order."""
@@ -62,26 +72,46 @@ class DumpPath:
         return b"" if self.is_folder else map_file(self.path)[:64]
 
 
-def list_files(folder: Path) -> tuple[list[str], list[Problem]]:
-    """Names of the regular files in a folder in natural order, and the links that were left out."""
-    names: list[str] = []
-    problems: list[Problem] = []
+class Listing(NamedTuple):
+    """What lies in a folder: regular files and folders in natural order, and what is neither."""
+
+    files: list[str]
+    folders: list[str]
+    problems: list[Problem]
+
+
+def list_folder(folder: Path) -> Listing:
+    """List a folder. Links to elsewhere, and pipes, sockets and devices named as tensor files, are problems."""
+    found = Listing([], [], [])
     try:
         with os.scandir(folder) as items:
             for item in items:
                 if item.is_symlink() and (why := _bad_link(folder, item.name)):
-                    problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item.name)))
+                    found.problems.append(Problem(item.name, why, is_unread=_may_hold_tensors(item)))
                 elif item.is_file():
-                    names.append(item.name)
+                    found.files.append(item.name)
+                elif item.is_dir():
+                    found.folders.append(item.name)
+                elif _may_hold_tensors(item):
+                    found.problems.append(Problem(item.name, NOT_A_FILE, is_unread=True))
     except OSError as error:
         raise NotADump(f"{printable(folder)}: cannot be listed ({reason(error)})") from error
-    names.sort(key=natural_key)
-    return names, problems
+    found.files.sort(key=natural_key)
+    found.folders.sort(key=natural_key)
+    found.problems.sort(key=lambda problem: natural_key(problem.file))
+    return found
 
 
-def _may_hold_tensors(name: str) -> bool:
-    """Whether a file is named as a tensor file, or a folder as one step of a run."""
-    return name.isdecimal() or name.lower().endswith(SUFFIXES)
+def _may_hold_tensors(item: os.DirEntry[str]) -> bool:
+    """Whether something is named as a tensor file, or is a folder, if only by a link."""
+    return item.name.lower().endswith(SUFFIXES) or item.name.isdecimal() or _is_dir(item)
+
+
+def _is_dir(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link in a loop; its name was looked at already
+        return False
 
 
 def _bad_link(folder: Path, name: str) -> str | None:
@@ -132,7 +162,7 @@ def open_parts(at: DumpPath, format_: str, names: list[str], open_part: Callable
 
 def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list[Problem]) -> Dump:
     """One dump of several files. Its order is known only if that of each file is."""
-    entries, duplicates = _first_of_each_name(parts)
+    entries, duplicates = _first_of_each_name(_told_apart(parts))
     return Dump(
         path=at.path,
         format=format_,
@@ -145,16 +175,37 @@ def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list
             *duplicates,
         ),
         facts={key: value for part in reversed(parts) for key, value in part.facts.items()},
+        files=frozenset((*(part.file for part in parts), *(problem.file for problem in problems))),
     )
 
 
-def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
-    """Of a name that two files have, the first entry is kept and the other is a problem."""
-    kept: dict[str, Entry] = {}
-    duplicates = [
-        Problem(part.file, f"has tensor {item.name!r:.120}, which another file had first", is_unread=True)
-        for part in parts
-        for item in part.entries
-        if kept.setdefault(item.name, item) is not item
+def name_files(files: Sequence[str], stem: Callable[[str], str]) -> list[tuple[str, str]]:
+    """A tensor's name for each file: the file's without its suffix, unless two would then be the same."""
+    names = [stem(file) for file in files]
+    counts = Counter(names)
+    return [(name if counts[name] == 1 else file, file) for name, file in zip(names, files, strict=True)]
+
+
+def _told_apart(parts: list[FilePart]) -> list[FilePart]:
+    """Files of one tensor each under a key that names no layer: the file's name is the tensor's."""
+    keys = {item.name for part in parts for item in part.entries}
+    if len(parts) == 1 or not keys <= _NAMELESS or any(len(part.entries) != 1 for part in parts):
+        return parts
+    names = name_files([part.file for part in parts], lambda file: Path(file).stem)
+    return [
+        part._replace(entries=[entry(name, part.entries[0].stored)])
+        for part, (name, _) in zip(parts, names, strict=True)
     ]
-    return tuple(kept.values()), duplicates
+
+
+def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
+    """Of a name that stands twice, in one file or in two, the first entry is kept and the other is a problem."""
+    kept: dict[str, tuple[Entry, str]] = {}
+    duplicates: list[Problem] = []
+    for part in parts:
+        for item in part.entries:
+            first, file = kept.setdefault(item.name, (item, part.file))
+            if first is not item:
+                why = f"has tensor {item.name!r:.120} {'twice' if file == part.file else f'that {file} has too'}"
+                duplicates.append(Problem(part.file, f"{why}; only the first is read", is_unread=True))
+    return tuple(item for item, _ in kept.values()), duplicates

@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import Array, is_float
-from tensordiff.dump.model import CallKey, Dump, Entry
+from tensordiff.dump.model import CallKey, Dump, Entry, Problem
 from tensordiff.errors import DumpError
+from tensordiff.util.mappings import count_losses, raise_losses
 
 Level = Literal["error", "warning", "note"]
 SHOWN = 5
@@ -156,13 +157,18 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
             "the first divergent layer is the first in the other side's order, or by name",
             "compare it with a dump that has an order",
         )  # fmt: skip
-    for problem in dump.problems[:SHOWN]:
-        yield Finding("warning", problem.file, problem.sentence, "it is left out", "dump it again, or remove it")
-    if len(dump.problems) > SHOWN:
-        rest = len(dump.problems) - SHOWN
-        yield Finding(
-            "warning", "", f"{rest} more files were left out", "they are not compared", "mend those, and look again"
-        )
+    yield from _problem_findings([problem for problem in dump.problems if problem.is_unread], "error")
+    yield from _problem_findings([problem for problem in dump.problems if not problem.is_unread], "warning")
+
+
+def _problem_findings(problems: Sequence[Problem], level: Level) -> Iterator[Finding]:
+    """What was left out: the first few, and how many more. Tensors that were not read are errors, as for compare."""
+    why = "what it holds is not compared, so the dump cannot be said to agree" if level == "error" else "it is left out"
+    for problem in problems[:SHOWN]:
+        yield Finding(level, problem.file, problem.sentence, why, "dump it again, or move it out of the dump")
+    if (rest := len(problems) - SHOWN) > 0:
+        left = f"{rest:,} more {'file was' if rest == 1 else 'files were'} left out"
+        yield Finding(level, "", left, "they are not compared", "mend those, and look again")
 
 
 def read_facts(dump: Dump) -> Iterator[EntryFacts | Finding]:
@@ -176,6 +182,7 @@ def read_facts(dump: Dump) -> Iterator[EntryFacts | Finding]:
 
 def facts_of(entry: Entry) -> EntryFacts:
     """Read an entry, and keep a few facts of it."""
+    before = count_losses()
     array = entry.read()
     first = array.reshape(-1)[:1]
     crc, constant, nan, inf = 0, True, 0, 0
@@ -186,6 +193,7 @@ def facts_of(entry: Entry) -> EntryFacts:
             if is_float(array.dtype):
                 nan += int(np.count_nonzero(np.isnan(part)))
                 inf += overflows(part)
+    raise_losses(before, entry.name)
     digest = (entry.spec.dtype.name, array.size, crc)
     return EntryFacts(entry, digest, constant, constant and array.size > 0 and not first[0], nan, inf)
 
@@ -199,7 +207,8 @@ def chunks(array: Array) -> Iterator[Array]:
 def overflows(part: Array) -> int:
     """How many elements are +inf; of complex numbers, infinite in any way."""
     infinite = np.isinf(part)
-    return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
+    with np.errstate(invalid="ignore"):  # some types warn where a NaN is compared
+        return int(np.count_nonzero(infinite if part.dtype.kind == "c" else infinite & (part > 0)))
 
 
 def lint_values(facts: Iterable[EntryFacts]) -> Iterator[Finding]:

@@ -30,10 +30,12 @@ SCHEMA = "tensordiff.dump/1"
 MANIFEST = "manifest.json"
 JOURNAL = "entries.jsonl"
 PARTIAL_MANIFEST = "manifest.json.partial"
+"""What older versions called a manifest that was not written whole."""
 
 FACTS = (
     "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "config_overrides",
     "flags", "weights_hash", "notes", "settings", "model", "calls", "injection", "stacks", "error",
+    "signature",
 )  # fmt: skip
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once: making one costs more than using it

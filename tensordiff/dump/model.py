@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensordiff.dump.dtypes import Array, DType
-from tensordiff.dump.names import parse_name
+from tensordiff.dump.names import MOST_PARTS, parse_name, why_refused
+from tensordiff.errors import DumpError
+from tensordiff.util.mappings import count_losses, raise_losses
 
 
 class Spec(NamedTuple):
@@ -104,7 +106,15 @@ class Entry(NamedTuple):
 
     def read(self) -> Array:
         """The values, read-only."""
-        return self.stored.read()
+        before = count_losses()
+        try:
+            array = self.stored.read()
+        except DumpError:
+            raise_losses(before, self.name)  # then this is why
+            raise
+        if count_losses() != before:
+            raise_losses(before, self.name)
+        return array
 
     @property
     def key(self) -> EntryKey:
@@ -129,7 +139,7 @@ def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
 
 
 class Problem(NamedTuple):
-    """A file of the dump that was left out, and why."""
+    """A file or folder of the dump that was left out, and why."""
 
     file: str
     sentence: str
@@ -151,6 +161,38 @@ class Dump:
     """Whether the capture ended before it finished."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """What the dump says of its run: source, framework, versions, device, token ids."""
+    files: frozenset[str] = field(default=frozenset(), repr=False)
+    """Names in its folder that the reader took. ``leftovers`` looks at the others."""
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    @property
+    def unread(self) -> list[str]:
+        """A sentence for everything that looks like tensors and was not read."""
+        return [f"{self._place(p)}: {p.sentence}" for p in self.problems if p.is_unread]
+
+    def _place(self, problem: Problem) -> Path:
+        is_itself = problem.file == self.path.name and not self.path.is_dir()
+        return self.path if is_itself else self.path / problem.file
+
+    def with_fit_names(self) -> Dump:
+        """Without the entries whose names no model has, each of which is a problem instead."""
+        refused = [(entry, why) for entry in self.entries if (why := _why_refused(entry))]
+        if not refused:
+            return self
+        unfit = {id(entry) for entry, _ in refused}
+        problems = (
+            Problem("", f"the name of tensor {entry.name[:60]!r}… {why}; it is left out", is_unread=True)
+            for entry, why in refused
+        )
+        entries = tuple(entry for entry in self.entries if id(entry) not in unfit)
+        return replace(self, entries=entries, problems=(*self.problems, *problems))
+
+
+def _why_refused(entry: Entry) -> str | None:
+    """Layer and port are parts of the name, unless the dump says otherwise."""
+    name, layer, port = entry[:3]
+    if len(name) <= MOST_PARTS and len(layer) <= MOST_PARTS and len(port) <= MOST_PARTS:
+        return None  # too short to have too many parts
+    return next(filter(None, map(why_refused, (name, layer, port))), None)

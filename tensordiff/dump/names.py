@@ -16,6 +16,21 @@ _PORT_WITHIN = 128  # characters at the end that may hold a port: searching a lo
 _DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to convert thousands of digits
 
 
+LONGEST_NAME = 8_000
+"""Characters of a name; those of real models have a hundred or two."""
+MOST_PARTS = 256
+"""Parts between dots; the modules of real models are nested ten or twenty deep."""
+
+
+def why_refused(name: str) -> str | None:
+    """Why a name is refused, to end a sentence about it; None for any that a model may have."""
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name):,} characters, and a name at most {LONGEST_NAME:,}"
+    if name.count(".") >= MOST_PARTS:
+        return f"has {name.count('.') + 1:,} parts between dots, and a name at most {MOST_PARTS:,}"
+    return None
+
+
 class NameParts(NamedTuple):
     """The parts of a name. ``call`` counts from 1."""
 

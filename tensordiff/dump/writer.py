@@ -30,7 +30,7 @@ from tensordiff.dump.model import EntryKey, Origin, Spec
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.shards import Shard, create, header_bytes_for, row_bytes, views, write_all
 from tensordiff.errors import WriteError, printable
-from tensordiff.util.atomic_write import replace_file
+from tensordiff.util.atomic_write import followed, is_temporary_name, replace_file
 
 _HEADER_BYTES = (256 << 10) - 8  # so that tensors begin with a page: the system takes whole ones sooner than parts
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -76,7 +76,7 @@ class DumpWriter:
 
     def __enter__(self) -> Self:
         with self._writing():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            followed(self._folder).mkdir(parents=True, exist_ok=True)
             _clear(self._folder, self._overwrite)
             self._journal = create(self._folder / manifest.JOURNAL)
             try:
@@ -298,6 +298,8 @@ class DumpWriter:
 
     def _reason(self, error: OSError) -> str:
         reason = (error.strerror or str(error)).lower()
+        if error.errno == errno.EFAULT:  # the system read from a mapping, of which there is less than there was
+            return "a file that was copied from became shorter meanwhile; let its writer finish, and start again"
         if error.errno not in _FULL:
             return f"cannot be written ({reason}); check the path and its permissions"
         count, nbytes = len(self._records), self._bytes
@@ -319,7 +321,7 @@ def _clear(folder: Path, overwrite: bool) -> None:
     """Empty the folder of an earlier dump if ``overwrite`` allows; refuse anything else in it."""
     names = {path.name for path in folder.iterdir()}
     about = names & {manifest.MANIFEST, manifest.JOURNAL, manifest.PARTIAL_MANIFEST}
-    ours = about | {name for name in names if manifest.is_shard_name(name)}
+    ours = about | {name for name in names if manifest.is_shard_name(name) or is_temporary_name(name)}
     if names and (names - ours or not about):
         raise WriteError(f"{printable(folder)}: is not empty, and not a dump of ours; choose a new folder")
     if names and not overwrite:
@@ -331,7 +333,7 @@ def _clear(folder: Path, overwrite: bool) -> None:
 
 def _write_whole(folder: Path, text: bytes, *, durable: bool) -> None:
     """Put the manifest into a folder, whole or not at all."""
-    replace_file(folder / manifest.MANIFEST, text, partial=folder / manifest.PARTIAL_MANIFEST, sync=durable)
+    replace_file(folder / manifest.MANIFEST, text, sync=durable)
     if durable:
         _sync(folder)
 

@@ -21,8 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import Buffer
+from tensordiff.dump.files import Buffer, refuse_beyond_memory
 from tensordiff.errors import BadFile
+from tensordiff.util.mappings import refuse_lost
 
 MEMBER_MAGIC = b"PK\x03\x04"
 
@@ -100,6 +101,7 @@ class ZipMap(NamedTuple):
 
     def _locate(self, name: bytes, header: int, size: int) -> Span:
         """The bytes after a member's own header, which must name the same member."""
+        refuse_lost(self.buffer)
         named, end = header + _LOCAL.size, len(self.buffer)
         if named <= end:
             magic, name_size, extra_size = _LOCAL.unpack_from(self.buffer, header)
@@ -245,6 +247,8 @@ class DeflatedMember(NamedTuple):
     def _allocate(self) -> Array:
         if self.size > self.span.size * _MAX_RATIO:
             raise self._damaged(f"{self.span.size} bytes cannot unpack to the {self.size} it claims")
+        instead = "save it uncompressed, as numpy.savez does, and it is read in place"
+        refuse_beyond_memory(self.path, f"{self.subject} unpacks to", self.size, instead)
         try:
             return np.empty(self.size, np.uint8)
         except MemoryError as error:

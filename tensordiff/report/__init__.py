@@ -1,7 +1,8 @@
 """Reports of a comparison for people who were not there.
 
-``write_report`` writes one file. What a report says is decided in ``model``; how it looks, in one module a format
-(``formats`` has the list). Nothing here prints, and a format's library is imported only when that format is written.
+``write_report`` writes one file, ``render_report`` gives its content. What a report says is decided in ``model``; how
+it looks, in one module a format (``formats`` has the list). Nothing here prints, and a format's library is imported
+only when that format is written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tensordiff.search.outcome import Outcome
     from tensordiff.session.session import Session
 
-__all__ = ["write_report"]
+__all__ = ["render_report", "write_report"]
 
 
 def write_report(
@@ -38,3 +39,13 @@ def write_report(
 
     render_for(path)  # an unknown suffix is refused before the work of building the report
     write_model(build_report(session, outcome, rows, title, stamp), path)
+
+
+def render_report(
+    session: Session, outcome: Outcome, path: str | os.PathLike[str], *, rows: Sequence[Row] | None = None
+) -> str | bytes:
+    """The content that ``write_report`` would write to a path; nothing is written."""
+    from tensordiff.report.formats import render_for
+    from tensordiff.report.model import build_report
+
+    return render_for(path)(build_report(session, outcome, rows, None, None))

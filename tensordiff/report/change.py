@@ -86,10 +86,11 @@ class Change:
         new_faults = any(result.verdict == "diverges" for _, result in self.new)
         return bool(self.worse) or new_faults or (self.after.verdict == "diverges" != self.before.verdict)
 
-    @property
-    def exit_status(self) -> int:
-        """0 nothing is worse, 1 something is, 2 the second comparison could not tell."""
-        return 1 if self.is_worse else 2 if self.after.verdict == "unknown" else 0
+    def exit_status(self, *, allow_partial: bool = False) -> int:
+        """0 nothing is worse, 1 something is, 2 the second comparison could not tell, or has fewer pairs."""
+        if self.is_worse:
+            return 1
+        return 2 if self.after.verdict == "unknown" or (self.gone and not allow_partial) else 0
 
 
 def change(before: Comparison, after: Comparison) -> Change:
@@ -132,7 +133,7 @@ def read_comparison(path: Path) -> Comparison:
         raise BadFile(path, f"is not a comparison ({COMPARE_SCHEMA}); give what tensordiff compare --json printed")
     try:
         return _comparison(str(path), found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadFile(path, f"is not a whole comparison ({error!r}); write it again with compare --json") from error
 
 

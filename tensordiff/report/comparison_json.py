@@ -50,27 +50,44 @@ def compare_json(
     hint: Hint | None = None,
 ) -> dict[str, Any]:
     """The whole comparison as one object; the hint is the culprit's."""
-    alignment = session.alignment
+    alignment, coverage = session.alignment, outcome.coverage or session.alignment.coverage
     return {
         "schema": COMPARE_SCHEMA,
         "reference": _dump(session.reference),
         "candidate": _dump(session.candidate),
         "alignment": {
             "pairs": len(alignment.pairs),
-            "coverage": round(alignment.coverage, 4),
+            "coverage": round(coverage.share, 4),
+            "coverage_bytes": round(coverage.share_of_bytes, 4),
             "order": alignment.order,
             "orphans": {
                 "reference": [entry.name for entry in alignment.reference_orphans],
                 "candidate": [entry.name for entry in alignment.candidate_orphans],
             },
+            "left_out": left_out_json(session, outcome),
         },
+        "coverage": coverage.as_json() | {"minimum": session.request.min_coverage / 100},
         "lint": [finding._asdict() for finding in findings],
         "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
         "culprit": _hinted(culprit_json(outcome.culprit), hint),
         "culprits": [culprit_json(row) for row in outcome.culprits],
         "verdict": outcome.verdict,
+        "doubts": list(outcome.reasons),
         "summary": mse_summary(outcome.rows) | {"logits": logits and logits.as_json()},
     }
+
+
+def left_out_json(session: Session, outcome: Outcome) -> list[dict[str, Any]]:
+    """What looked like a tensor and was not compared: files that were not read, pairs that could not be measured."""
+    sides = (("reference", session.reference), ("candidate", session.candidate))
+    unread = [
+        {"side": side, "name": problem.file, "why": problem.sentence}
+        for side, dump in sides
+        for problem in dump.problems
+        if problem.is_unread
+    ]
+    unknown = (row for row in outcome.rows if row.diff is None)
+    return unread + [{"side": "both", "name": row.pair.name, "why": row.verdict.why} for row in unknown]
 
 
 def _dump(dump: Dump) -> dict[str, Any]:

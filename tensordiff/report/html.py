@@ -21,7 +21,7 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.comparison_json import strict
 from tensordiff.report.labels import GLYPHS, component, counted, format_shape, label, number, sparkline
-from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences
+from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
 from tensordiff.report.row_detail import Heat, RowDetail
 
 _SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
@@ -183,7 +183,8 @@ def _folds(model: ReportModel) -> Iterator[str]:
         f"<p><strong>{f.level}</strong> {_text(f'{f.where} {f.what}')}; {_text(f.why)}; {_text(f.do)}</p>"
         for f in model.findings
     ]
-    doubts += [f"<p><strong>error</strong> not read: {escape(sentence)}</p>" for sentence in model.outcome.unread]
+    doubts += [f"<p><strong>error</strong> not read: {escape(line)}</p>" for line in unread_sentences(model.outcome)]
+    doubts += [f"<p><strong>error</strong> {escape(sentence)}</p>" for sentence in model.outcome.doubts]
     yield _fold("Is the comparison fair?", doubts or ["<p>Nothing was found against it.</p>"])
     yield _fold(f"Not paired: {counted(len(model.orphans), 'tensor')}", [_orphans(model)])
     yield _fold("Settings and versions", [_settings(model)])

@@ -14,7 +14,7 @@ from itertools import chain
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, counted, format_shape, label, number, sparkline
-from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences
+from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
 from tensordiff.report.row_detail import RowDetail
 from tensordiff.report.text import numbers_of
 
@@ -90,11 +90,13 @@ def _compared(model: ReportModel) -> Lines:
     )
     counts = " · ".join(f"{GLYPHS[name]} {count} {name}" for name, count in model.counts.items() if count)
     yield ""
-    yield f"{counted(len(model.rows), 'pair')}: {counts or 'none'}. Coverage {model.coverage:.0%}."
+    yield f"{counted(len(model.rows), 'pair')}: {counts or 'none'}. Coverage {model.coverage.share:.0%}."
     yield from (prose(line) for line in list(order_sentences(model.order))[:1])
     if model.logits is not None:
         found = model.logits
         yield f"Logits of {found.tokens} tokens: top-1 the same {found.top_1:.1%}, worst KL {number(found.kl_div)}."
+    doubts = (*unread_sentences(model.outcome), *model.outcome.doubts)
+    yield from (f"**error**: {prose(sentence)}." for sentence in doubts)
     for finding in model.findings:
         where = f"{code(finding.where)}: " if finding.where else ""
         yield f"**{finding.level}**: {where}{prose(finding.what)}; {prose(finding.do)}."

@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tensordiff import __version__
+from tensordiff.align.coverage import Coverage
 from tensordiff.align.order import OrderDifference, order_differences
 from tensordiff.align.rules.rule import Side
 from tensordiff.compare.judge.verdict import VerdictName
-from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.look.logits import LogitsDiff
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
@@ -94,7 +95,7 @@ class ReportModel:
     """The culprit in detail, or the rows that were selected."""
     reference: DumpSummary
     candidate: DumpSummary
-    coverage: float
+    coverage: Coverage
     order: ExecutionOrder
     orphans: tuple[Orphan, ...]
     findings: tuple[Finding, ...]
@@ -167,10 +168,10 @@ def build_report(
         details=tuple(row_detail(session, outcome, row) for row in _detailed(outcome, rows)),
         reference=_dump_summary(reference, session.alignment.reference_orphans),
         candidate=_dump_summary(candidate, session.alignment.candidate_orphans),
-        coverage=session.alignment.coverage,
+        coverage=outcome.coverage or session.alignment.coverage,
         order=_order(session),
         orphans=tuple(_orphans(session)),
-        findings=(*lint_pair(reference, candidate, session.alignment), *lint_rows(outcome.rows)),
+        findings=(*session.header_findings(), *lint_rows(outcome.rows)),
         logits=session.logits(outcome.rows),
         settings=comparison_settings(session.request),
         facts=run_facts(reference.facts, candidate.facts),
@@ -274,13 +275,22 @@ def _evidence(row: Row) -> str:
     return f"; largest |Δ| {row.diff.max_abs:.3g} at {at} of {format_shape(row.shape)}{golden}"
 
 
+_UNREAD_SHOWN = 20
+
+
+def unread_sentences(outcome: Outcome) -> list[str]:
+    """What was not read: the first few, and how many more."""
+    rest = len(outcome.unread) - _UNREAD_SHOWN
+    return [*outcome.unread[:_UNREAD_SHOWN], *([f"{rest:,} more files and folders"] if rest > 0 else [])]
+
+
 def _unknown_sentence(outcome: Outcome) -> str:
     begin = "It could not be told whether the two runs agree"
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
         first = f"first {short(label(unknown[0].pair))}: {printable(unknown[0].verdict.why)}"
         return f"{begin}: {len(unknown)} of {counted(len(outcome.rows), 'pair')} could not be compared, {first}."
-    return f"{begin}: {outcome.unread[0] if outcome.unread and outcome.rows else 'nothing was paired'}."
+    return f"{begin}: {outcome.reasons[0] if outcome.reasons and outcome.rows else 'nothing was paired'}."
 
 
 def _worst(rows: Sequence[Row]) -> Row:
@@ -288,9 +298,9 @@ def _worst(rows: Sequence[Row]) -> Row:
 
 
 def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
-    """Everything that either dump records about its run, in the reference's order."""
+    """Everything that either dump records about its run, in the reference's order; who signed it is no part of that."""
     of_reference, of_candidate = dict(_flat(reference)), dict(_flat(candidate))
-    names = dict.fromkeys((*of_reference, *of_candidate))
+    names = dict.fromkeys(name for name in (*of_reference, *of_candidate) if name != "signature")
     return tuple(Fact(printable(name), of_reference.get(name, ""), of_candidate.get(name, "")) for name in names)
 
 

@@ -122,6 +122,9 @@ def scenarios(model: ReportModel) -> list[Scenario]:
 # --- the axis ---------------------------------------------------------------------------------------
 
 
+_MOST_DECADES = 250  # up or down, so that what lies beyond an end is a float, too
+
+
 class _AxisEnds(NamedTuple):
     """Where the log axis ends, and where zero and what is not finite stand beyond it."""
 
@@ -132,13 +135,14 @@ class _AxisEnds(NamedTuple):
 def _ends(points: Sequence[Point]) -> _AxisEnds:
     finite = [point.mse for point in points if 0 < point.mse < math.inf]
     low, high = (min(finite), max(finite)) if finite else (1e-12, 1.0)
-    return _AxisEnds(10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** (math.ceil(math.log10(high)) + 1))
+    least, most = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
+    return _AxisEnds(10.0 ** max(least, -_MOST_DECADES), 10.0 ** min(most, _MOST_DECADES))
 
 
 def _height(mse: float, ends: _AxisEnds) -> float:
     if mse == 0:
         return ends.zero
-    return mse if math.isfinite(mse) else ends.odd
+    return min(max(mse, ends.zero), ends.odd) if math.isfinite(mse) else ends.odd
 
 
 def _axis(axis: Any, panel: Scenario, ends: _AxisEnds) -> None:

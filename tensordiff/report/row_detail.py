@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from tensordiff.dump.model import Entry, Origin
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
+from tensordiff.util.shell_line import shell_line
+from tensordiff.util.temporary_folders import is_temporary
 
 ROWS, COLUMNS = 48, 96
 """The largest grid of a heat map."""
@@ -55,7 +56,7 @@ class RowDetail:
     origins: tuple[str, str]
     """Module class and source line, of each side; empty where a dump does not say."""
     repro: str
-    """A command that reproduces the error with this layer alone; empty where no source can be run again."""
+    """A command that reproduces the error with this layer alone; empty where there is none."""
 
 
 def row_detail(session: Session, outcome: Outcome, row: Row) -> RowDetail:
@@ -104,16 +105,23 @@ def _inputs(rows: Sequence[Row], row: Row) -> list[Row]:
 
 
 def _repro(session: Session, row: Row) -> str:
-    """The candidate's layer on the reference's inputs, where both call it the same; else on its own."""
+    """The candidate's layer on the reference's inputs, where both call it the same; else on its own.
+
+    A command line is trusted, so what a stranger's dump names is not put into one. A dump that goes when this process
+    ends is of no use in one either.
+    """
     made = provenance_of(session.candidate)
     if made is None or made.source.kind not in _REPLAYED:
         return ""
     ours, theirs = row.pair.reference, row.pair.candidate
-    words = ["tensordiff", "replay", str(session.candidate.path), theirs.layer]
-    if ours.layer == theirs.layer:
-        words = ["tensordiff", "replay", str(session.reference.path), ours.layer, "--source", str(made.source)]
+    path, layer, words = session.candidate.path, theirs.layer, ["tensordiff", "replay"]
+    if ours.layer == theirs.layer and made.is_own:
+        path, layer = session.reference.path, ours.layer
+        words += ["--source", str(made.source)]
+    if is_temporary(path) or "\0" in layer:
+        return ""
     words += ["--step", str(ours.step)] * bool(ours.step) + ["--call", str(ours.call)] * (ours.call != 1)
-    return printable(shlex.join([*words, "-o", "repro"]))
+    return shell_line([*words, "-o", "repro"], [path, layer])
 
 
 def _origin(entry: Entry) -> str:

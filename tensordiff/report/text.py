@@ -9,7 +9,7 @@ from typing import Any
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short, sparkline
-from tensordiff.report.model import DumpSummary, ReportModel, order_sentences
+from tensordiff.report.model import DumpSummary, ReportModel, order_sentences, unread_sentences
 from tensordiff.report.row_detail import RowDetail
 
 _BARS = 32
@@ -60,7 +60,7 @@ def _order(model: ReportModel) -> Lines:
 
 def _totals(model: ReportModel) -> Lines:
     yield from _section("Totals")
-    yield f"pairs      {len(model.rows)}, of which {len(model.outputs)} outputs; coverage {model.coverage:.0%}"
+    yield f"pairs      {len(model.rows)}, of which {len(model.outputs)} outputs; coverage {model.coverage.share:.0%}"
     for name, count in model.counts.items():
         yield f"{name:9}  {GLYPHS[name]} {count}"
     if model.logits is not None:
@@ -138,8 +138,9 @@ def _lint(model: ReportModel) -> Lines:
     for finding in model.findings:
         where = f"{printable(finding.where)}: " if finding.where else ""
         yield f"{finding.level}: {where}{printable(finding.what)}; {finding.why}; {finding.do}"
-    yield from (f"error: not read: {sentence}" for sentence in model.outcome.unread)
-    if not (model.findings or model.outcome.unread):
+    yield from (f"error: not read: {sentence}" for sentence in unread_sentences(model.outcome))
+    yield from (f"error: {sentence}" for sentence in model.outcome.doubts)
+    if not (model.findings or model.outcome.reasons):
         yield "nothing found in headers, token ids, the embedding and what was measured"
 
 

@@ -7,7 +7,6 @@ victims, says what that means, and what to try next.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from tensordiff.report.markdown import code, prose, sentence_markdown, table
 from tensordiff.report.model import ReportModel
 from tensordiff.report.row_detail import RowDetail
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.shell_line import shell_line
 
 WITHOUT, WITH = "without_injection", "with_injection"
 REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
@@ -156,26 +156,30 @@ def _weighed(whole: ReportModel) -> Lines:
 
 def _next_steps(found: Verification) -> Lines:
     whole = found.whole
-    both = " ".join(shlex.quote(side.path) for side in (whole.reference, whole.candidate))
+    both = whole.reference.path, whole.candidate.path
     if not found.has_layers:
         yield f"The layers were not kept: verify again with {code('--save-layers')} for what follows."
     if whole.culprit_rows:
-        yield f"Look at the culprit's elements: {code(f'tensordiff report {both} --select {_named(whole)}')}"
+        yield f"Look at the culprit's elements: {_command('report', *_selected(whole), sides=both)}"
         yield from _about(next(iter(whole.details), None))
     if whole.culprit_rows and found.injected is None:
         yield f"Capture the candidate with {code('--inject REF')}, and give that dump with {code('--injected')}."
     if whole.orphans:
-        yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {code(f'tensordiff align {both}')}"
+        yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {_command('align', sides=both)}"
     if whole.findings:
-        yield f"Ask whether the comparison is fair: {code(f'tensordiff lint {both}')}"
+        yield f"Ask whether the comparison is fair: {_command('lint', sides=both)}"
     if not whole.has_golden and whole.verdict != "agrees":
         yield f"Give a run in higher precision with {code('--golden')}: it tells a bug from a noisy layer."
     if whole.verdict in ("agrees", "drifts"):
-        yield f"Keep it so: {code(f'tensordiff tolerances {both} -o tolerances.toml')}, then give that file in CI."
+        yield f"Keep it so: {_command('tolerances', '-o', 'tolerances.toml', sides=both)}, then give that file in CI."
 
 
-def _named(whole: ReportModel) -> str:
-    return shlex.quote(f"^{re.escape(label(whole.culprit_rows[0].pair))}$")
+def _command(*words: str, sides: tuple[str, str]) -> str:
+    return code(shell_line(["tensordiff", *words], sides))
+
+
+def _selected(whole: ReportModel) -> tuple[str, str]:
+    return "--select", f"^{re.escape(label(whole.culprit_rows[0].pair))}$"
 
 
 def _about(detail: RowDetail | None) -> Lines:

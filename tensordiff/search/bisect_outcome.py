@@ -92,8 +92,8 @@ class BisectOutcome:
     """Measures the pairs, whoever marked them."""
     check: NeighbourCheck | None = None
     """None where a person answers, who is not asked more than needed."""
-    unread: tuple[str, ...] = ()
-    """Files of the two dumps that could not be read, each with the reason."""
+    doubts: tuple[str, ...] = ()
+    """Why the two dumps cannot be said to agree, even where nothing is bad: a sentence each."""
 
     @cached_property
     def first_bad(self) -> Row | None:
@@ -116,7 +116,7 @@ class BisectOutcome:
             return "unknown"
         if self.bisect.any_bad:
             return "drifts" if self._bad_verdicts() == {"drifts"} else "diverges"
-        return "agrees" if self.bisect.all_good and not self.unread else "unknown"
+        return "agrees" if self.bisect.all_good and not self.doubts else "unknown"
 
     def _bad_verdicts(self) -> set[VerdictName]:
         marks = self.check.marks if self.check else {at: mark for mark, at in self.bisect.marks}

@@ -7,22 +7,77 @@ and the module itself is named.
 
 from __future__ import annotations
 
+import itertools
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tensordiff.compare.judge.verdict import VerdictName
+from tensordiff.align.coverage import Coverage
+from tensordiff.compare.judge.verdict import Verdict, VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
     """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
+    rows = _with_padding(rows)
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
+    if outputs and (other := _of_other_size(rows, outputs[0])) is not None:
+        return [other]
     modules = sorted(_step_and_layer(row) for row in outputs)
     return [row for row in outputs if not _contains_any(row, modules)] or wrong
+
+
+def _of_other_size(rows: Sequence[Row], first: Row) -> Row | None:
+    """An output of another size than the reference's just before the first that is wrong, and all before it right.
+
+    By itself another size is no fault: engines pad, and give less than they computed. But if what ran next is wrong,
+    and nothing that could have used it before was right, it is the likelier culprit.
+    """
+    before = list(itertools.takewhile(lambda row: row is not first, rows))
+    same_step = [row for row in before if row.pair.reference.step == first.pair.reference.step and not row.is_input]
+    for at, row in enumerate(same_step):
+        if (
+            row.verdict.name != "unknown"
+            or row.dtypes is None
+            or row.pair.reference.layer.startswith(f"{first.pair.reference.layer}.")
+        ):
+            continue
+        sizes = [side.spec.size for side in (row.pair.reference, row.pair.candidate)]
+        if sizes[0] != sizes[1] and not any(_is_block(later) for later in same_step[at:]):
+            return row._replace(verdict=Verdict("diverges", f"{row.verdict.why}; what ran next is wrong"))
+    return None
+
+
+def _is_block(row: Row) -> bool:
+    return row.pair.reference.layer.rpartition(".")[2].isdigit()
+
+
+def _with_padding(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows with what was set aside as padding taken back, unless nothing that ran after it is wrong without it.
+
+    Tokens that all later layers see would have made others wrong in the next block. If there was no other block, or
+    something else is wrong, that cannot be told.
+    """
+    aside = [row for row in rows if row.set_aside is not None]
+    if not aside:
+        return rows
+    first, is_wrong = _block_of(aside[0]), any(row.verdict.name == "diverges" for row in rows)
+    after = rows[rows.index(aside[0]) :]
+    if any(_block_of(row) not in ("", first) for row in after) and not is_wrong:
+        return rows
+    return [row if row.set_aside is None else row._replace(verdict=row.set_aside) for row in rows]
+
+
+def _block_of(row: Row) -> str:
+    found = _BLOCK.match(row.pair.reference.layer)
+    return found.group() if found else ""
+
+
+_BLOCK = re.compile(r"^.*?\.\d+(?=\.|$)")
 
 
 def _step_and_layer(row: Row) -> tuple[int, str]:
@@ -44,6 +99,10 @@ class Outcome:
     rows: tuple[Row, ...]
     unread: tuple[str, ...] = ()
     """Files of the two dumps that could not be read, each with the reason."""
+    doubts: tuple[str, ...] = ()
+    """Other reasons why nothing can be said of the whole, where no layer diverges: a sentence each."""
+    coverage: Coverage | None = None
+    """How much of both dumps was compared; None where that was not counted."""
 
     @cached_property
     def culprit(self) -> Row | None:
@@ -58,13 +117,18 @@ class Outcome:
             first.setdefault(row.pair.reference.call_key, row)
         return tuple(first.values())
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing can be said of the whole: what was not read, then the other doubts."""
+        return self.unread + self.doubts
+
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole: one culprit makes it ``diverges``, one pair or file that could not be judged ``unknown``."""
+        """Of the whole: one culprit makes it ``diverges``; a pair that could not be judged, or a doubt, ``unknown``."""
         if self.culprit is not None:
             return "diverges"
         names = {row.verdict.name for row in self.rows}
-        if not names or "unknown" in names or self.unread:
+        if not names or "unknown" in names or self.reasons:
             return "unknown"
         return "drifts" if "drifts" in names else "agrees"
 

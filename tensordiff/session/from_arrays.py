@@ -40,6 +40,8 @@ def session_of(
     limits: Limits | None = None,
     step: int | None = None,
     only: str | None = None,
+    min_coverage: float = 50.0,
+    allow_partial: bool = False,
 ) -> Session:
     """A session of dumps, of arrays, or of some of each."""
     request = Request(
@@ -52,6 +54,8 @@ def session_of(
         limits=limits or Limits(),
         step=step,
         only=only,
+        min_coverage=min_coverage,
+        allow_partial=allow_partial,
     )
     third_dumps = ThirdDumps(
         injected=None if injected is None else _dump("injected", injected),
@@ -63,7 +67,7 @@ def session_of(
 def dump_of_arrays(name: str, arrays: Arrays) -> Dump:
     """Arrays as a dump; ``name`` stands where a dump on disk has its path."""
     entries = tuple(entry(key, MemoryTensor(_array(key, value))) for key, value in arrays.items())
-    return Dump(Path(name), "arrays", entries, ordered=True)
+    return Dump(Path(name), "arrays", entries, ordered=True).with_fit_names()
 
 
 def _path(given: PathLike | Arrays | None) -> Path | None:

@@ -1,20 +1,21 @@
 """The user's preferences for the app: theme, columns and keys, from ``tensordiff.toml``.
 
-Only one file counts: the nearest one in this folder or above it, else the one in the user's configuration folder. An
-unknown name is an error that suggests the nearest known one, because a preference that is silently ignored is worse
-than none.
+Two files count: the nearest one in this folder or above it, and the one in the user's configuration folder. Theme and
+columns are the folder's, where it sets them, else the user's. Keys are the user's alone: a folder may be a stranger's,
+and a key that does something else than the hand expects could run or overwrite things. An unknown name is an error
+that suggests the nearest known one, because a preference that is silently ignored is worse than none.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from tensordiff.errors import BadFile
+from tensordiff.errors import BadFile, printable
 
 NAME = "tensordiff.toml"
 THEMES = ("dark", "light")
@@ -23,7 +24,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Preferences:
-    """What the file sets; None and empty leave the app's own choice."""
+    """What is set; None and empty leave the app's own choice."""
 
     theme: str | None = None
     """``dark``, ``light``, or the name of one of Textual's themes."""
@@ -31,37 +32,53 @@ class Preferences:
     """Columns of the table, by id; None for as many as fit."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Comma-separated keys by the id of their action."""
-    path: Path | None = None
-    """The file that was read."""
+    paths: Mapping[str, Path] = field(default_factory=dict)
+    """Which file set what: by ``theme``, ``columns`` and ``keys``."""
+    sentences: tuple[str, ...] = ()
+    """What the user should be told of what does not count."""
 
     def check(self, *, columns: Collection[str], keys: Collection[str], themes: Collection[str]) -> None:
         """Refuse names that the app does not know; raises ``BadFile``."""
         for what, names, known in (
-            ("columns", self.columns or (), columns), ("[keys]", self.keys, keys),
+            ("columns", self.columns or (), columns), ("keys", self.keys, keys),
             ("theme", [self.theme] if self.theme else [], themes),
         ):  # fmt: skip
             for name in names:
                 if name not in known:
-                    raise BadFile(self.path or NAME, f"{what}: {_unknown(name, known)}")
+                    said = f"{'[keys]' if what == 'keys' else what}: {_unknown(name, known)}"
+                    raise BadFile(self.paths.get(what, NAME), said)
 
 
-def preferences_file(folder: Path | None = None) -> Path | None:
-    """The file that counts for a folder; the current one, unless another is given."""
-    here = (folder or Path.cwd()).absolute()
-    return next((path for at in (here, *here.parents) if (path := at / NAME).is_file()), None) or _user_file()
+def preferences_here(folder: Path | None = None) -> Preferences:
+    """What holds in a folder; in the current one, unless another is given."""
+    here, own = _folder_file((folder or Path.cwd()).absolute()), user_file()
+    users = read_preferences(own) if own.is_file() else Preferences()
+    if here is None or (own.is_file() and here.samefile(own)):
+        return users
+    folders = read_preferences(here, binds_keys=False)
+    return Preferences(
+        theme=folders.theme or users.theme,
+        columns=users.columns if folders.columns is None else folders.columns,
+        keys=users.keys,
+        paths={**users.paths, **folders.paths},
+        sentences=folders.sentences,
+    )
 
 
-def _user_file() -> Path | None:
+def _folder_file(folder: Path) -> Path | None:
+    """The nearest file, in a folder or above it."""
+    return next((path for at in (folder, *folder.parents) if (path := at / NAME).is_file()), None)
+
+
+def user_file() -> Path:
+    """The file in the user's configuration folder, whether it is there or not."""
     from platformdirs import user_config_path
 
-    path = user_config_path("tensordiff", appauthor=False) / NAME
-    return path if path.is_file() else None
+    return user_config_path("tensordiff", appauthor=False) / NAME
 
 
-def read_preferences(path: Path | None) -> Preferences:
-    """Read and check a file; without one, all is left to the app."""
-    if path is None:
-        return Preferences()
+def read_preferences(path: Path, *, binds_keys: bool = True) -> Preferences:
+    """Read and check a file. Where it may not bind keys, those in it are not looked at, and a sentence says so."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise BadFile(path, "is too large to be a file of preferences")
@@ -70,7 +87,11 @@ def read_preferences(path: Path | None) -> Preferences:
         raise BadFile(path, f"the preferences cannot be read ({error})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(path, f"is not valid TOML ({error})") from error
-    return _preferences(path, content)
+    if binds_keys or "keys" not in content:
+        return _preferences(path, content)
+    del content["keys"]
+    sentence = f"{printable(path)}: its [keys] do not count; keys are bound in {printable(user_file())} alone"
+    return replace(_preferences(path, content), sentences=(sentence,))
 
 
 def _preferences(path: Path, content: Mapping[str, Any]) -> Preferences:
@@ -85,7 +106,8 @@ def _preferences(path: Path, content: Mapping[str, Any]) -> Preferences:
         raise BadFile(path, "columns: should be a list of strings, such as ['index', 'layer', 'rel_l2']")
     if not isinstance(keys, dict) or not _are_strings([*keys.values()]):
         raise BadFile(path, "[keys]: should be strings, such as 'table.open' = 'enter,right'")
-    return Preferences(theme=theme, columns=None if columns is None else tuple(columns), keys=keys, path=path)
+    columns = None if columns is None else tuple(columns)
+    return Preferences(theme=theme, columns=columns, keys=keys, paths=dict.fromkeys(content, path))
 
 
 def _are_strings(values: object) -> bool:

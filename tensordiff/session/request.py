@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.capture.settings import Settings
 from tensordiff.compare.limits import Limits
 from tensordiff.errors import AlignError, printable
+from tensordiff.util.regex import check_regex
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,26 @@ class Request:
     step: int | None = None
     only: str | None = None
     """A regular expression: pairs whose name it does not match are left out."""
+    min_coverage: float = 50.0
+    """The share of each side's outputs, in percent, that must be compared before anything is said to agree."""
+    allow_partial: bool = False
+    """Whether a capture that was interrupted may agree."""
     session: Path | None = None
     """A session file, whose rules hold as if they were given again."""
     settings: Settings = field(default_factory=Settings)
     """How the sides that are sources are run."""
     candidate_settings: Settings | None = None
     """How the candidate is run, where that differs from the reference."""
+    keep: Path | None = None
+    """The folder for what is captured; None for temporary ones, which go when the process ends."""
 
     def __post_init__(self) -> None:
         if self.step is not None and self.step < 0:
             raise AlignError(f"step = {self.step}: steps are counted from 0")
+        if not 0 <= self.min_coverage <= 100:  # a NaN is not
+            raise AlignError(f"min_coverage = {self.min_coverage:g}: is a share in percent, from 0 to 100")
         if self.only is not None:
-            try:
-                re.compile(self.only)
-            except re.error as error:
-                raise AlignError(f"--only {self.only!r} is not a regular expression: {error}") from error
+            check_regex("--only", self.only)
 
     def with_candidate(self, path: Path) -> Request:
         """The same about another run of the candidate; an injected run was one of the candidate before."""

@@ -8,8 +8,6 @@ the fault lies before the layer. If not, the layer's own output says whether it 
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,14 +16,15 @@ from tensordiff.align import Pair
 from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Provenance
 from tensordiff.capture.runner import Run
 from tensordiff.compare.row import Row
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.oracle import VerdictOracle
-from tensordiff.session.reruns import injection, required_provenance
+from tensordiff.session.reruns import injection, offer_of
 from tensordiff.session.session import Session
+from tensordiff.session.trust import RerunOffer, Trust, refuse_untrusted
+from tensordiff.util.temporary_folders import temporary_folder
 
 Follow = Callable[[Run], Done]
 
@@ -35,8 +34,8 @@ class RerunOracle:
     """Judges an output by a rerun in which everything before it is right."""
 
     session: Session
-    provenance: Provenance
-    """What made the candidate."""
+    offer: RerunOffer
+    """What is run: what made the candidate, and may be run."""
     model: str
     """The candidate's layer that is the whole model."""
     follow: Follow
@@ -47,17 +46,18 @@ class RerunOracle:
     """Pairs, by index, whose rerun gave a right model output: the fault lies before them."""
 
     @classmethod
-    def over(cls, session: Session, follow: Follow) -> RerunOracle:
-        """For a session whose candidate can be run again; refuses where that would tell nothing."""
+    def over(cls, session: Session, follow: Follow, trust: Trust | None = None) -> RerunOracle:
+        """For a session whose candidate can be run again; refuses where that would tell nothing, or is not allowed."""
         try:
-            provenance = required_provenance(session.candidate, "candidate")
+            offer = offer_of(session, "candidate")
         except CaptureError as error:
             raise CaptureError(f"{error}; or judge with --auto") from error
         layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
         model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
         if not _is_wrong(session.comparer.rows(_outputs(session.pairs, model))):
             raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
-        return cls(session, provenance, model, follow)
+        refuse_untrusted(offer, trust or Trust())
+        return cls(session, offer, model, follow)
 
     def verdicts(self) -> VerdictOracle:
         """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
@@ -81,8 +81,8 @@ class RerunOracle:
 
     def mark(self, pair: Pair) -> Mark:
         """Run the candidate with everything before a layer made right, and judge what it gives."""
-        layer, folder = pair.candidate.layer, Path(tempfile.mkdtemp(prefix="tensordiff-"))
-        try:
+        layer = pair.candidate.layer
+        with temporary_folder() as folder:
             self.follow(Run(self._job(layer, folder / "dump"), self.child))
             rerun = self.session.with_candidate(folder / "dump")
             if not _is_wrong(rerun.comparer.rows(_outputs(rerun.pairs, self.model))):
@@ -90,14 +90,12 @@ class RerunOracle:
                 return "bad"
             own = [p for p in _outputs(rerun.pairs, layer) if p.reference.port == pair.reference.port]
             return ("bad" if _is_wrong(rerun.comparer.rows(own)) else "good") if own else "skip"
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _job(self, layer: str, folder: Path) -> Job:
         wanted = "|".join(re.escape(name) for name in (layer, self.model))
         inject = injection(self.session, f"..{layer}")
-        settings = replace(self.provenance.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None)
-        return Job(self.provenance.source, settings, str(folder))
+        settings = replace(self.offer.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None)
+        return Job(self.offer.source, settings, str(folder))
 
 
 def _outputs(pairs: Iterable[Pair], layer: str) -> list[Pair]:

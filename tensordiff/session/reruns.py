@@ -1,28 +1,28 @@
 """Running the sides of a session again: with injected inputs, with other settings, or for the operations of a layer.
 
-A side can be run where its dump says which source made it, and how. Nothing waits here: every method starts a ``Run``,
-and whoever asked for it follows its events. What such a run is compared with is ``Request.with_candidate`` and
-``Request.of_operations``.
+A side can be run where its dump says which source made it, and how, and where the user agrees to that (``trust``).
+Nothing waits here: every method starts a ``Run``, and whoever asked for it follows its events. What such a run is
+compared with is ``Request.with_candidate`` and ``Request.of_operations``. Runs go to the folder that the request keeps
+captures in, or to a temporary one that goes when the process ends.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from tensordiff.align.rules.file import RulesFile, rules_text
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
-from tensordiff.capture.engines import prefixes
 from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Provenance, provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
-from tensordiff.dump import Dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.session.session import Session
+from tensordiff.session.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer
+from tensordiff.util.temporary_folders import make_temporary_folder
 
 Action = Literal["inject", "capture", "ops"]
 _PREFIX = "tensordiff-rerun-"
@@ -42,18 +42,13 @@ def injection(session: Session, at: str, rules: RulesFile | None = None) -> Inje
     )
 
 
-def required_provenance(dump: Dump, side: Side) -> Provenance:
-    """What made a dump; raises ``CaptureError`` where it does not say, and so cannot be run again."""
-    if (provenance := provenance_of(dump)) is None:
-        raise CaptureError(_unknown_source(dump, side))
-    return provenance
-
-
-def _unknown_source(dump: Dump, side: Side) -> str:
-    return (
-        f"the {side} {printable(dump.path)} does not say which source made it, so it cannot be run again; capture it "
-        f"with tensordiff capture, or give {prefixes()} instead of the dump"
-    )
+def offer_of(session: Session, side: Side) -> RerunOffer:
+    """What would be run for a side; raises ``CaptureError`` where it cannot be run again."""
+    request, is_reference = session.request, side == "reference"
+    said = request.settings if is_reference else request.candidate_settings or request.settings
+    dumps = session.reference, session.candidate, session.third_dumps.injected, session.third_dumps.golden
+    near = [dump.path for dump in dumps if dump is not None]
+    return rerun_offer(session.reference if is_reference else session.candidate, f"the {side}", said, near)
 
 
 def is_rerun(path: Path) -> bool:
@@ -67,42 +62,52 @@ class Rerunner:
 
     session: Session
     folder: Path | None = None
-    """Where runs put their dumps, one folder a run; None for temporary ones."""
+    """Where runs put their dumps, one folder a run; None for where the request keeps them, or temporary ones."""
     child: ReusableChild | None = None
     """Keeps the process of one run for the next; whoever gives it closes it."""
+    trust: Trust = field(default_factory=Trust)
+    """What may be run beside what the user has captured."""
 
-    def provenance(self, side: Side) -> Provenance | None:
-        """What made a side's dump, where that is known."""
-        return provenance_of(self._dump(side))
+    def offer(self, side: Side) -> RerunOffer:
+        """What would be run for a side."""
+        return offer_of(self.session, side)
 
     def why_not(self, action: Action, side: Side = "candidate") -> str | None:
-        """Why a side cannot be run now, as a sentence; None where it can."""
-        if self.provenance(side) is None:
-            return _unknown_source(self._dump(side), side)
+        """Why a side cannot be run now, as a sentence; None where it can, be it after a question."""
+        try:
+            self.offer(side)
+        except CaptureError as error:
+            return str(error)
         if action == "inject" and not any(entry.is_input for entry in self.session.reference.entries):
             return f"the reference {printable(self.session.reference.path)} has no inputs that could be injected"
         return None
 
     def inject(self, at: str = "all", rules: RulesFile | None = None) -> Run:
         """Run the candidate with the reference's inputs; arguments as of ``injection``."""
-        settings = self._settings("candidate")
+        settings = self.offer("candidate").settings
         return self._run("candidate", replace(settings, inject=injection(self.session, at, rules)), "injected")
 
     def capture(self, side: Side = "candidate", settings: Settings | None = None) -> Run:
         """Run a side as it was run, or with other settings."""
-        return self._run(side, settings or self._settings(side), "captured")
+        return self._run(side, settings or self.offer(side).settings, "captured")
 
     def operations(self, layer: str, side: Side = "candidate") -> Run:
         """Run a side, and write every operation within one of its layers."""
-        return self._run(side, replace(self._settings(side), ops=layer, inject=None), "ops")
-
-    def _dump(self, side: Side) -> Dump:
-        return self.session.reference if side == "reference" else self.session.candidate
-
-    def _settings(self, side: Side) -> Settings:
-        return required_provenance(self._dump(side), side).settings
+        return self._run(side, replace(self.offer(side).settings, ops=layer, inject=None), "ops")
 
     def _run(self, side: Side, settings: Settings, purpose: str) -> Run:
-        source = required_provenance(self._dump(side), side).source
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{side}-{purpose}-", dir=self.folder))
-        return Run(Job(source, settings, str(folder / "dump")), self.child)
+        """Run a side; raises ``UntrustedSource`` where the user has not agreed to what its dump names."""
+        offer = self.offer(side)
+        refuse_untrusted(offer, self.trust)
+        folder = self._folder(f"{_PREFIX}{side}-{purpose}-")
+        return Run(Job(offer.source, settings, str(folder / "dump")), self.child)
+
+    def _folder(self, prefix: str) -> Path:
+        kept = self.folder or self.session.request.keep
+        if kept is None:
+            return make_temporary_folder(prefix)
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=kept.absolute()))
+        except OSError as error:
+            raise WriteError(f"{printable(kept)}: nothing can be kept there ({error.strerror or error})") from error

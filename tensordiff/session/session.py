@@ -6,33 +6,37 @@ here and no clock: long work is an iterator, and whoever iterates shows progress
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from tensordiff.align import Alignment, AlignmentPlan, Pair
+from tensordiff.align.coverage import Coverage
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap
 from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
+from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.look.elements import Element, worst_elements
-from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, is_logits
+from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, has_distributions, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.row import Row, values_of
-from tensordiff.dump import Dump, open_dump
+from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.lint import Finding
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
+from tensordiff.session.doubts import doubts_of_dumps, doubts_of_rows
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
 from tensordiff.session.sources import refuse_source
 from tensordiff.session.state import SessionState, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.garbage_collector import gc_paused
+from tensordiff.util.regex import UserRegex
 
 _LOGITS_READ = 1 << 24
 """Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
@@ -72,9 +76,11 @@ class Session:
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
+        comparer = third_dumps.comparer(reference, rules, request.limits_with(rules))
+        third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
-            comparer=third_dumps.comparer(reference, rules, request.limits_with(rules)),
+            comparer=comparer,
             dumps=PairedDumps.align(reference, candidate, rules),
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
@@ -110,16 +116,19 @@ class Session:
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
         """The pairs that the request selects."""
-        step, text = self.request.step, self.request.only
-        if step is None and text is None:
+        if self.request.step is None and self.request.only is None:
             return self.alignment.pairs
-        only = re.compile(text or "")
-        return tuple(
-            pair
-            for pair in self.alignment.pairs
-            if (step is None or pair.reference.step == step)
-            and (only.search(pair.name) or only.search(pair.reference.name))
-        )
+        return tuple(pair for pair in self.alignment.pairs if self._selects(pair.reference, pair.name))
+
+    def _selects(self, entry: Entry, name: str | None = None) -> bool:
+        """Whether the request is about an entry, which may have another name in the table."""
+        if self.request.step is not None and entry.step != self.request.step:
+            return False
+        return self._only is None or any(map(self._only.matches, filter(None, (name, entry.name))))
+
+    @cached_property
+    def _only(self) -> UserRegex | None:
+        return None if self.request.only is None else UserRegex("--only", self.request.only)
 
     # --- the same comparison with something changed ----------------------------------------------
 
@@ -147,6 +156,7 @@ class Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
         comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits)
+        third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
     def with_threshold(self, threshold: float | None) -> Session:
@@ -163,16 +173,41 @@ class Session:
 
     # --- measuring -------------------------------------------------------------------------------
 
+    def header_findings(self) -> Iterator[Finding]:
+        """What the headers, the pairing and the runs beside make doubtful; reads tokens and the embedding at most."""
+        yield from lint_pair(self.reference, self.candidate, self.alignment)
+        yield from self.third_dumps.findings(self.candidate)
+
     def rows(self) -> Iterator[Row]:
         """Measure the pairs, in order."""
         return self.comparer.rows(self.pairs)
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""
-        dumps = self.reference, self.candidate
-        unread = (f"{d.path / p.file}: {p.sentence}" for d in dumps for p in d.problems if p.is_unread)
         with gc_paused():
-            return Outcome(tuple(rows), tuple(map(printable, unread)))
+            measured = tuple(rows)
+            coverage = self.coverage(measured)
+            doubts = doubts_of_dumps(self.request, self.dumps, coverage)
+            of_rows = doubts_of_rows(self.request, self.dumps, measured)
+            return Outcome(measured, self.unread, (*doubts, *of_rows), coverage)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """A sentence for each file of the two dumps that could not be read."""
+        return tuple(map(printable, (*self.reference.unread, *self.candidate.unread)))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the two dumps could not be said to agree, as far as that is known before anything is measured."""
+        return (*self.unread, *doubts_of_dumps(self.request, self.dumps, self._coverage_of(self.pairs)))
+
+    def coverage(self, rows: Iterable[Row]) -> Coverage:
+        """How much of what the request selects was compared."""
+        return self._coverage_of(row.pair for row in rows if row.diff is not None)
+
+    def _coverage_of(self, pairs: Iterable[Pair]) -> Coverage:
+        orphans = (self.alignment.reference_orphans, self.alignment.candidate_orphans)
+        return Coverage.of(pairs, self.pairs, *(filter(self._selects, some) for some in orphans))
 
     # --- looking closer; each reads tensors again ------------------------------------------------
 
@@ -199,7 +234,8 @@ class Session:
                 before = largest.setdefault(entry.step, row)
                 largest[entry.step] = max(row, before, key=lambda one: one.diff.elements if one.diff else 0)
         values = (values_of(row.pair) for row in largest.values())
-        return combined(compare_logits(*sides, max_elements=_LOGITS_READ) for sides in values if sides is not None)
+        found = (sides for sides in values if sides is not None and all(map(has_distributions, sides)))
+        return combined(compare_logits(*sides, max_elements=_LOGITS_READ) for sides in found)
 
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""

@@ -13,7 +13,6 @@ the command line, the app and the library; running a job and showing its progres
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
+from tensordiff.util.temporary_folders import make_temporary_folder
 
 _INPUTS = tuple(name for name in INPUT_SETTINGS if name != "steps")
 
@@ -40,9 +40,9 @@ def refuse_source(path: Path) -> None:
         raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
 
 
-def temporary_folder(name: str) -> Path:
-    """A new place for a dump that nobody said where to put; it is called ``name``."""
-    return Path(tempfile.mkdtemp(prefix="tensordiff-")) / name
+def capture_folder(name: str, keep: Path | None = None) -> Path:
+    """A place for a dump, called ``name``: in the folder that is kept, or in one that goes when the process ends."""
+    return (keep or make_temporary_folder()).absolute() / name
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Sources:
         return None if source_in(self.request.candidate) is None else "candidate"
 
     def job(self, folder: Path | None = None) -> Job:
-        """How the next side is run, into a folder or a temporary one. Reads the reference's dump, so it may block."""
+        """How the next side is run, into a folder or where the request says. Reads the reference's dump; may block."""
         request, side = self.request, self.side
         if side == "reference" and self.reference is not None:
             source, settings = self.reference, _own_settings(self.reference, self.candidate, request.settings)
@@ -80,7 +80,7 @@ class Sources:
                 settings = _with_input_of(request.reference, settings)
         else:
             raise CaptureError("both sides are dumps: there is no source to run")
-        return Job(source.absolute(), settings, str((folder or temporary_folder(side)).absolute()))
+        return Job(source.absolute(), settings, str((folder or capture_folder(side, request.keep)).absolute()))
 
     def with_dump(self, path: Path) -> Sources:
         """What is left to run, now that the next side has run into a dump."""

@@ -1,10 +1,11 @@
-"""The session file: what a person did with two dumps, written beside them and read back when they return.
+"""The session file: what a person did with two dumps, kept in the user's state folder and read when they return.
 
-A file lies beside the candidate, or where ``--session`` says, or in the user's state folder where nothing can be
-written beside the dumps. It is replaced whole or not at all, and a file that cannot be read is renamed, never
-overwritten. Everything in it is by name, so it can be applied to other dumps too; it records which dumps it is about,
-so that one can say when they changed. The JSON is read strictly: an unknown key is refused, as it would be lost at the
-next write. Nothing here opens a dump.
+A file lies in the state folder, named after the pair, or where ``--session`` says. One that lies beside a dump came
+with it, and its rules and tolerances decide on the verdict: it is never read for that by itself (see
+``session.offered``). A file is replaced whole or not at all, and one that cannot be read is renamed, never overwritten.
+Everything in it is by name, so it can be applied to other dumps too; it records which dumps it is about, so that one
+can say when they changed. The JSON is read strictly: an unknown key is refused, as it would be lost at the next write.
+Nothing here opens a dump.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -191,13 +191,6 @@ class _Content(NamedTuple):
 
 SUFFIX = ".tensordiff-session.json"
 _MAX_BYTES = 1 << 26
-_LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
-
-
-class SessionPaths(NamedTuple):
-    """Where a session file may lie, the preferred path first; it is written to the first that can be."""
-
-    paths: tuple[Path, ...]
 
 
 class RestoredState(NamedTuple):
@@ -207,30 +200,18 @@ class RestoredState(NamedTuple):
     sentences: tuple[str, ...] = ()
 
 
-def session_paths(reference: Path, candidate: Path, path: Path | None = None) -> SessionPaths:
-    """Where the session of two dumps lies; where a path is given, there and nowhere else."""
-    if path is not None:
-        return SessionPaths((path,))
-    candidate, reference = candidate.absolute(), reference.absolute()
-    beside = _name(candidate.name, os.path.relpath(reference, candidate.parent))
-    far = _name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
-    return SessionPaths((candidate.parent / beside, _state_folder() / far))
+def session_path(reference: Path, candidate: Path) -> Path:
+    """Where the session of two dumps is kept: the same file, whichever links lead to them."""
+    pair = b"\0".join(os.fsencode(path.resolve()) for path in (reference, candidate))
+    digest = hashlib.sha256(pair).hexdigest()[:32]
+    return state_folder() / "sessions" / f"{candidate.resolve().name[:24] or 'dump'}.vs.{digest}{SUFFIX}"
 
 
-def _name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
-    """The name of a session file, after its two dumps; the reference is hashed where the name would be too long."""
-    words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
-    name = f"{candidate or 'dump'}.vs.{words}"
-    if not always_hashed and len(os.fsencode(name)) <= _LONGEST_NAME:
-        return name + SUFFIX
-    digest = hashlib.sha256(os.fsencode(reference)).hexdigest()[:12]
-    return f"{candidate[:24] or 'dump'}.vs.{digest}{SUFFIX}"
-
-
-def _state_folder() -> Path:
+def state_folder() -> Path:
+    """The user's own, for what is kept between runs."""
     from platformdirs import user_state_path
 
-    return user_state_path("tensordiff", appauthor=False) / "sessions"
+    return user_state_path("tensordiff", appauthor=False)
 
 
 def read_state(path: Path) -> SessionState:
@@ -245,19 +226,15 @@ def read_state(path: Path) -> SessionState:
     return parse_state(text, path)
 
 
-def restore_state(paths: SessionPaths) -> RestoredState:
-    """The state that was written last. A file that cannot be read is renamed, and the next path is tried."""
-    sentences: list[str] = []
-    for path in sorted(filter(Path.exists, paths.paths), key=_changed, reverse=True):
-        try:
-            return RestoredState(read_state(path), tuple(sentences))
-        except BadFile as error:
-            sentences.append(f"{error}; {_put_aside(path)}")
-    return RestoredState(SessionState(), tuple(sentences))
-
-
-def _changed(path: Path) -> int:
-    return path.stat().st_mtime_ns
+def restore_state(path: Path, *, may_rename: bool = True) -> RestoredState:
+    """The state that was kept, empty where there is none. A file that cannot be read is renamed, or left."""
+    if not path.exists():
+        return RestoredState(SessionState())
+    try:
+        return RestoredState(read_state(path))
+    except BadFile as error:
+        then = _put_aside(path) if may_rename else "it is left as it is"
+        return RestoredState(SessionState(), (f"{error}; {then}",))
 
 
 def _put_aside(path: Path) -> str:
@@ -274,23 +251,12 @@ def _aside(path: Path) -> Iterator[Path]:
     return (path.with_name(f"{path.name}.aside{k or ''}") for k in count())
 
 
-def write_state(paths: SessionPaths, state: SessionState) -> Path:
-    """Write a session file to the first path that can be written; the path."""
-    text = state_text(state)
-    for path in paths.paths[:-1]:
-        try:
-            write_file(path, text)
-        except WriteError:
-            continue  # the last path says why, if that cannot be written either
-        return path
-    last = paths.paths[-1]
+def write_state(path: Path, state: SessionState) -> None:
+    """Write a session file; raises ``WriteError``."""
     try:
-        last.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = f"cannot be made ({error.strerror}); give --session a file"
-        raise WriteError(f"{printable(last.parent)}: {why}") from error
-    write_file(last, text)
-    return last
+        write_file(path, state_text(state), make_folders=True)
+    except WriteError as error:
+        raise WriteError(f"the session is not kept: {error}, or give --session another file") from error
 
 
 def rules_of_state(state: SessionState, file: RulesFile | None) -> RulesFile:

@@ -1,12 +1,14 @@
 """Runs that are measured beside the two that are compared: one with injected inputs, one in higher precision.
 
 Both are paired with the reference by the session's rules. A dump that pairs nothing is refused: it would answer for
-no row, and everything would look as if it had not been given.
+no row, and everything would look as if it had not been given. So is an injected run that is not of the candidate, or
+not of this reference (``injected_origin``).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from tensordiff.align.rules.file import RulesFile
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.lint import Finding
 from tensordiff.errors import AlignError, printable
+from tensordiff.session.injected_origin import origin_findings, refuse_other_origin
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
 
@@ -36,9 +40,26 @@ class ThirdDumps:
             golden=None if request.golden is None else open_dump(request.golden),
         )
 
+    def refuse_other_origin(self, reference: Dump, candidate: Dump) -> None:
+        """Refuse an injected run that is known to be of something else than these two."""
+        if self.injected is not None:
+            refuse_other_origin(self.injected, reference, candidate)
+
+    def findings(self, candidate: Dump) -> Iterator[Finding]:
+        """What makes it doubtful that they belong to the candidate."""
+        if self.injected is not None:
+            yield from origin_findings(self.injected, candidate)
+
     def comparer(self, reference: Dump, rules: RulesFile, limits: Limits) -> Comparer:
         """A comparer that measures these beside each pair."""
-        return Comparer(limits, _third(reference, self.injected, rules), _third(reference, self.golden, rules))
+        third = _third(reference, self.injected, rules), _third(reference, self.golden, rules)
+        return Comparer(limits, *third, run_dtypes=_run_dtypes(reference))
+
+
+def _run_dtypes(reference: Dump) -> tuple[str, str] | None:
+    """The type that the reference says it computed in. What a candidate says of itself loosens nothing."""
+    dtype = reference.facts.get("dtype")
+    return (dtype, "float64") if isinstance(dtype, str) else None
 
 
 def _third(reference: Dump, other: Dump | None, rules: RulesFile) -> ThirdDump | None:

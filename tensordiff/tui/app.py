@@ -6,8 +6,7 @@ is given back as it was and no child is left running.
 
 from __future__ import annotations
 
-import asyncio
-import signal
+import os
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -24,11 +23,13 @@ from textual.screen import Screen
 from tensordiff.errors import printable
 from tensordiff.session.preferences import THEMES, Preferences
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen, OpeningScreen
+from tensordiff.tui.ending import INTERRUPTED, TERMINATED, Ending
 from tensordiff.tui.key_replay import KeyReplay, handle_messages
 from tensordiff.tui.keys import BY_ID, bindings
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.palette import Commands
+from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.tui.threads import ThreadFailed
 from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from tensordiff.tui.jobs.job_line import JobLine
     from tensordiff.tui.layer.screen import LayerScreen
 
-INTERRUPTED, TERMINATED = 130, 143
 _SWITCH_S = 0.001
 """How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
+_WATCH_SERVER_S = 2.0
 _THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
 
 
@@ -66,13 +67,17 @@ class TensordiffApp(App[int]):
     """
 
     def __init__(
-        self, launch: Launch | Request | None = None, settings: Preferences | None = None, *, saves_state: bool = True
-    ) -> None:
+        self, launch: Launch | Request | None = None, settings: Preferences | None = None, *, saves_state: bool = True,
+        permissions: Permissions = ALL_PERMISSIONS,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.launch, self.settings, self.saves_state = launch, settings or Preferences(), saves_state
+        self.permissions = permissions
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
         self._replay = KeyReplay()
+        self.ending = Ending()
+        """What ends it from outside; to be minded while it runs on a terminal."""
         self._leaving = ExitStack()
         """What is to be done at the end."""
         self.sentence = ""
@@ -86,7 +91,11 @@ class TensordiffApp(App[int]):
         self._leaving.enter_context(collected_when_idle())
         self.set_interval(IDLE_COLLECTION_S, collect_when_idle)
         sys.setswitchinterval(_SWITCH_S)
+        if self.is_web:
+            self.set_interval(_WATCH_SERVER_S, partial(self._leave_with_server, os.getppid()))
         self.push_screen(self._sized(self._first_screen()))
+        for sentence in self.settings.sentences:
+            tell(self, sentence, "warning")
 
     def on_unmount(self) -> None:
         """As it was before."""
@@ -144,9 +153,12 @@ class TensordiffApp(App[int]):
     def _mind_signals(self) -> None:
         """Asked to end by the system: as if by the user, so that the terminal is restored."""
         if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            for number, status in ((signal.SIGTERM, TERMINATED), (signal.SIGHUP, TERMINATED), (signal.SIGINT, 130)):
-                loop.add_signal_handler(number, self.leave, status)
+            self.ending.listen(self.leave)
+
+    def _leave_with_server(self, server: int) -> None:
+        """A server that was killed has said goodbye to nobody."""
+        if os.getppid() != server:
+            self.leave(TERMINATED)
 
     def leave(self, status: int, sentence: str = "") -> None:
         """End with a status; what runs is ended with it."""

@@ -31,6 +31,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     """Escape leaves it, ctrl+s accepts."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("dialog")
+    ACCEPT, CANCEL = "OK", "Cancel"
     DEFAULT_CSS = """
     Dialog {
         align: center middle;
@@ -59,8 +60,8 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             yield from self.ask()
             yield Static("", classes="wrong", id="wrong", markup=False)
             with Horizontal():
-                yield Button("OK", id="accept", variant="primary", compact=True)
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Button(self.ACCEPT, id="accept", variant="primary", compact=True)
+                yield Button(self.CANCEL, id="cancel", compact=True)
 
     def ask(self) -> ComposeResult:
         """What is asked."""

@@ -100,6 +100,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("diff.capture", "c", "capture", "capture", "Run a source again with other settings", "diff"),
     Key("diff.ops", "o", "ops", "ops", "The operations inside this layer", "diff"),
+    Key("diff.keep", "K", "keep", "keep", "Let what was captured here stay when the app ends", "diff"),
     Key("job.cancel", "x", "cancel_job", "cancel", "End what is running", "diff", True),
     Key("job.log", "L", "job_log", "log", "Show or hide the log of what is running", "diff"),
     Key(

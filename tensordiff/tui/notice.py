@@ -7,7 +7,7 @@ from typing import Any, Literal
 from textual.app import App
 from textual.widget import Widget
 
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import TensordiffError, printable_lines
 
 Severity = Literal["information", "warning", "error"]
 _SHOWN_S = 8
@@ -15,8 +15,7 @@ _SHOWN_S = 8
 
 def tell(node: Widget | App[Any], sentence: str, severity: Severity = "information") -> None:
     """Show a notification. Text from outside is never markup; its line ends stay."""
-    lines = map(printable, sentence.split("\n"))
-    node.notify("\n".join(lines), severity=severity, markup=False, timeout=_SHOWN_S)
+    node.notify(printable_lines(sentence), severity=severity, markup=False, timeout=_SHOWN_S)
 
 
 def sentence_of(error: BaseException) -> str:

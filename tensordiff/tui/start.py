@@ -25,6 +25,8 @@ from tensordiff.session.samples import sample
 from tensordiff.tui.dialogs import Ask, Dialog
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
+from tensordiff.tui.notice import tell
+from tensordiff.tui.permissions import NO_RERUNS, permissions_of
 from tensordiff.util.atomic_write import write_file
 
 if TYPE_CHECKING:
@@ -173,6 +175,9 @@ class StartScreen(Screen[None]):
 
     def action_capture(self) -> None:
         """Sources in place of dumps; each is run first."""
+        if not permissions_of(self).reruns:
+            tell(self, NO_RERUNS, "warning")
+            return
 
         def then(reference: str | None) -> None:
             if reference:

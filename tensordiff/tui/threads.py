@@ -1,8 +1,8 @@
 """Work that may block, in threads, with one way to report that it failed.
 
 A failure becomes a ``ThreadFailed`` message, which bubbles from the widget that started the work to its screen and to
-the app, which shows it as a notification. Work that was cancelled or replaced meanwhile fails silently: nobody waits
-for it any more.
+the app, which shows it as a notification; so does a file that became shorter while it was read. Work that was cancelled
+or replaced meanwhile fails silently: nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from textual.message import Message
 from textual.widget import Widget
 from textual.worker import get_current_worker
+
+from tensordiff.util.mappings import count_losses, raise_unclaimed
 
 
 @dataclass
@@ -27,9 +29,10 @@ def in_thread(node: Widget, group: str, work: Callable[[], object]) -> None:
     """Run a function in a thread. Another one of the same group and widget replaces it."""
 
     def guarded() -> None:
-        worker = get_current_worker()
+        worker, before = get_current_worker(), count_losses()
         try:
             work()
+            raise_unclaimed(before)
         except Exception as error:  # whatever it is, it becomes a notification
             if not worker.is_cancelled:
                 node.post_message(ThreadFailed(group, error))

@@ -1,22 +1,43 @@
-"""Files written whole or not at all.
+"""Files written whole or not at all, and only where the user meant.
 
-The content goes to a temporary file in the same folder, which then takes the target's name: whoever opens the target
-sees the old content or the new, never half of it. The temporary file is created exclusively, so a link planted under
-its name is not followed.
+Every file that tensordiff writes for a person goes through here (the shards and the journal of a dump are made
+exclusively, too, by ``dump.shards``). The content goes to a temporary file in the same folder, which then takes the
+target's name: whoever opens the target sees the old content or the new, never half of it.
+
+The folder may be one that others write to, so:
+
+- The temporary file has a random name and is created exclusively: nothing planted under it is followed or overwritten.
+  Folder and file are held open, so that neither can be exchanged while they are used.
+- A target that is a link of the user's own, or of root's, stays a link, and the file that it points to is replaced:
+  rules and reports are often links into a repository. Anybody else's link is refused: what ``/tmp/report.html`` points
+  to would be theirs to choose. Folders on the way are left to the system, which has a rule for links of its own.
+- A device, a pipe or a socket is refused. Taking its name would destroy it: ``/dev/null``, for root.
+- The temporary file can at no time be read or written by anyone who could not read or write the target. The permissions
+  of a file of the user's own are kept; those of somebody else's count only as far as they take something away.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
-from contextlib import suppress
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from tensordiff.errors import WriteError, printable
 
+_TEMPORARY = re.compile(r"\.tensordiff-[0-9a-f]{16}")
+_NEW = 0o666  # less what the umask takes
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)  # it need not be listed
+_MOST_LINKS = 40  # as Linux has it
+
 
 def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folders: bool = False) -> None:
-    """Replace a file, or make a new one; raises ``WriteError``. A target that is a link stays a link.
+    """Replace a file, or make a new one; raises ``WriteError``.
 
     Text is written as UTF-8; a lone surrogate, which UTF-8 has no bytes for, is spelled out as ``\\udc80``.
     """
@@ -25,7 +46,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folde
     try:
         if make_folders:
             target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target.resolve(), data)
+        replace_file(followed(target), data)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise WriteError(
@@ -33,24 +54,101 @@ def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folde
         ) from error
 
 
-def replace_file(target: Path, data: bytes, *, partial: Path | None = None, sync: bool = True) -> None:
-    """The same without resolving links or rewording errors; an existing file's permissions are kept.
+def replace_file(target: Path, data: bytes, *, sync: bool = True) -> None:
+    """The same without following links or rewording errors. ``sync`` waits until the disk has the bytes."""
+    with replacing(target, sync=sync) as file:
+        file.write(data)
 
-    ``partial`` is the temporary file's name where others must know it, a random one by default. ``sync`` waits until
-    the disk has the bytes.
+
+@contextmanager
+def replacing(target: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
+    """A file to write to, which is the target at the end of the block; where the block fails, the target is as it was.
+
+    Raises ``OSError``, and ``WriteError`` for a target that must not be replaced. Links are not followed.
     """
-    partial = partial or target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    file = partial.open("xb")  # outside of the try: what cannot be created is not ours to delete
+    folder = os.open(target.parent, _FOLDER)
     try:
-        with file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        if target.exists():
-            partial.chmod(target.stat().st_mode)
-        partial.replace(target)
-    except BaseException:
-        with suppress(OSError):  # the first failure is the one to report
-            partial.unlink(missing_ok=True)
-        raise
+        old, name = _old(target, folder), f".tensordiff-{secrets.token_hex(8)}"
+        try:
+            with os.fdopen(_create(name, folder, old), "wb") as file:
+                yield file
+                file.flush()
+                if old is not None:
+                    _take_permissions(file.fileno(), old)
+                if sync:
+                    os.fsync(file.fileno())
+            os.replace(name, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException as error:
+            is_planted = isinstance(error, FileExistsError) and error.filename == name
+            if not is_planted:  # by somebody else, and not ours to delete
+                with suppress(OSError):  # the first failure is the one to report
+                    os.unlink(name, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a file is what is left of a process that was killed while it wrote another."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def followed(path: Path) -> Path:
+    """The path, or what it points to where it is a link that may be followed; raises ``WriteError`` where it may not.
+
+    Of a folder that is to be written to, this is to be asked before anything is written.
+    """
+    target = path
+    for _ in range(_MOST_LINKS):
+        try:
+            found = target.lstat()
+        except FileNotFoundError:
+            return target
+        if not stat.S_ISLNK(found.st_mode):
+            return target
+        if found.st_uid not in (0, os.geteuid()):
+            raise WriteError(
+                f"{printable(path)}: is a link that another user made, and is not followed; name the file it should be"
+            )
+        pointed = target.readlink()
+        if not _is_same(found, target.lstat()):
+            raise WriteError(f"{printable(path)}: is a link that changes while it is read; name the file it should be")
+        target = target.parent / pointed
+    raise WriteError(f"{printable(path)}: is a link that leads nowhere but to links; name the file it should be")
+
+
+def _is_same(link: os.stat_result, later: os.stat_result) -> bool:
+    return (link.st_dev, link.st_ino, link.st_ctime_ns) == (later.st_dev, later.st_ino, later.st_ctime_ns)
+
+
+def _old(target: Path, folder: int) -> os.stat_result | None:
+    """What is to be replaced; raises where that is no file."""
+    try:
+        found = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(found.st_mode):
+        return found
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    kind = "a link" if stat.S_ISLNK(found.st_mode) else "a device, a pipe or a socket"
+    raise WriteError(f"{printable(target)}: is {kind}, and is not replaced by a file; give the name of a file")
+
+
+def _create(name: str, folder: int, old: os.stat_result | None) -> int:
+    """A new file. It is of a group that may not be the old one's, so that gets what everyone has."""
+    mode, flags = _NEW, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    if old is not None:
+        everyone = old.st_mode & 0o007
+        mode = old.st_mode & 0o700 | everyone << 3 | everyone
+    return os.open(name, flags, mode, dir_fd=folder)
+
+
+def _take_permissions(file: int, old: os.stat_result) -> None:
+    """Give a new file the group and permissions of the user's own old one, as far as that can be done."""
+    if old.st_uid != os.geteuid():
+        return
+    with suppress(PermissionError):
+        os.fchown(file, -1, old.st_gid)
+    if os.fstat(file).st_gid == old.st_gid:
+        os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)

@@ -12,6 +12,7 @@ from tensordiff.capture.events import Done, Event
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.process.child_main import run_job
 from tensordiff.capture.settings import Injection, Settings
+from tensordiff.capture.signature import sign
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
@@ -74,7 +75,8 @@ def run_here(source: str, output: Path, settings: Settings | None = None, **more
     events: list[Event] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch and transformers warn of goes to a child's log
-        done = run_job(Job(parsed, settings or Settings(**more), str(output)), events.append)
+        job = Job(parsed, settings or Settings(**more), str(output))
+        done = run_job(replace(job, signature=sign(job)), events.append)
     return Ran(output, done, events)
 
 

@@ -232,3 +232,24 @@ def test_the_real_minilm_with_a_real_prompt(tmp_path: Path) -> None:
     last = next(e for e in dump.entries if e.name == "model-output_last_hidden_state")
     assert last.spec.shape == (1, len(ids), 384)
     assert 0.1 < float(abs(last.read()).mean()) < 1
+
+
+CUT = """
+import os
+from tensordiff.dump.model import Entry
+real = Entry.read
+def read(entry):
+    array = real(entry)
+    os.truncate(entry.stored.file.path, 8192)
+    return array
+Entry.read = read
+"""
+
+
+def test_a_reference_that_becomes_shorter_while_it_is_injected(small: str, tmp_path: Path) -> None:
+    assert process("capture", small + "good", "-o", str(tmp_path / "r")).status == 0
+    file = script(tmp_path, SMALL + CUT, "cut.py")  # the user's file runs where the reference is read: in the child
+    said = process("capture", f"py:{file}:bad", "-o", str(tmp_path / "i"), "--inject", str(tmp_path / "r"))
+    assert said.status == 2
+    assert "tensors-00000.safetensors: became shorter while it" in said.err
+    assert "Traceback" not in said.err

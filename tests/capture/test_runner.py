@@ -49,6 +49,14 @@ def raises():
         raise ValueError("too \\x1b[31m odd")
     return made(what)
 
+def scratches():
+    def what():
+        from tensordiff.capture.process.disk_space import scratch_folder
+        with scratch_folder() as folder:
+            open(os.path.join(folder, "large"), "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return made(what)
+
 def killed():
     return made(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
@@ -129,6 +137,15 @@ def test_a_child_that_just_leaves_is_said(tmp_path: Path) -> None:
     last = listen(Run(job(tmp_path, "leaves")))[-1]
     assert isinstance(last, Failed)
     assert "ended with status 7 while running" in last.sentence
+
+
+def test_scratch_files_of_a_killed_child_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    last = listen(Run(job(tmp_path, "scratches")))[-1]
+    assert isinstance(last, Failed) and "SIGKILL" in last.sentence
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_cancelling_ends_the_child_and_what_it_started(tmp_path: Path) -> None:

@@ -34,6 +34,38 @@ def test_debug_shows_the_traceback_and_the_sentence(call: Call, place: str) -> N
     assert said.err.splitlines()[-1] == "tensordiff: nowhere: no such file or folder; check the path"
 
 
+LOUD = r"""
+import sys
+print("\x1b]0;owned\x07one\ttwo")
+sys.stdout.flush()
+
+def fails():
+    raise RuntimeError("first \x1b[31m line\nsecond\r\nthird \u2028 \u202e")
+
+def dies():
+    import os
+    print("last \x1b[2J words\n\nthen silence", flush=True)
+    os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("function", ["fails", "dies"])
+def test_debug_shows_what_a_child_said_line_by_line_and_without_its_escapes(
+    call: Call, tmp_path: Path, function: str
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "loud.py").write_text(LOUD)
+    said = call("--debug", "capture", f"py:{tmp_path / 'loud.py'}:{function}", "-o", tmp_path / "d")
+    assert said.status == 2
+    assert all(line.isprintable() for line in said.err.split("\n"))
+    if function == "fails":
+        assert "\nRuntimeError: first \\x1b[31m line\nsecond\nthird \\u2028 \\u202e\n" in said.err
+    else:
+        assert "\n\\x1b]0;owned\\x07one" in said.err
+        assert "\nlast \\x1b[2J words\n\nthen silence\n" in said.err
+    assert said.err.splitlines()[-1].startswith("tensordiff: py:")
+
+
 def test_json_that_fails_leaves_stdout_empty(call: Call) -> None:
     said = call("compare", REFERENCE, "nowhere", "--json")
     assert_one_sentence(said, "nowhere")

@@ -11,7 +11,7 @@ from tensordiff.align.rules.file import MapRule, RulesFile
 from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.state import SessionPaths, SessionState, identity_of, write_state
+from tensordiff.session.state import SessionState, identity_of, write_state
 from tests.cli.command import Call, assert_one_sentence
 from tests.making import numbers, save
 
@@ -23,7 +23,8 @@ def kept(folder: Path, **more: str) -> tuple[Path, Path, Path]:
     theirs["x"] = ours["b"]
     paths = save(folder / "r.safetensors", ours), save(folder / "c.safetensors", theirs)
     state = SessionState(tuple(map(identity_of, paths)), RulesFile(maps=(MapRule("b", "x"),)), **more)  # type: ignore[arg-type]
-    return *paths, write_state(SessionPaths((folder / "session.json",)), state)
+    write_state(folder / "session.json", state)
+    return *paths, folder / "session.json"
 
 
 def test_compare_and_align_apply_its_rules(call: Call, tmp_path: Path) -> None:

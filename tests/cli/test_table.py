@@ -112,7 +112,9 @@ def test_names_are_whole_when_piped(tmp_path: Path) -> None:
 
 
 def test_json_is_one_line_on_a_terminal_too() -> None:
-    status, seen = on_terminal("compare", REFERENCE, CANDIDATE, "--json", "--injected", str(SAMPLES / "candidate"))
+    status, seen = on_terminal(
+        "compare", REFERENCE, CANDIDATE, "--json", "--injected", str(SAMPLES / "candidate_injected")
+    )
     assert status == 1
     assert seen.count("\n") == 1
     assert "\x1b" not in seen

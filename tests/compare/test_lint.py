@@ -165,7 +165,7 @@ def test_nothing_paired(tmp_path: Path) -> None:
 def test_too_little_paired(tmp_path: Path) -> None:
     many = dict.fromkeys("abcd", A)
     [finding] = of(tmp_path, many, {"a": A, "x": A, "y": A})
-    assert (finding.level, finding.what) == ("warning", "only 33% of the entries found a partner")
+    assert (finding.level, finding.what) == ("warning", "only 25% of the outputs found a partner")
     assert of(tmp_path / "enough", many, {"a": A, "b": A, "y": A}) == []
 
 
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_read_names_side_and_file(tmp_path: Path) -> None:
     save(tmp_path / "c" / "a.safetensors", {"a": A})
     truncate(save(tmp_path / "c" / "b.safetensors", {"b": A}))
     [finding] = findings(reference, tmp_path / "c")
-    assert (finding.level, finding.where) == ("warning", "candidate: b.safetensors")
+    assert (finding.level, finding.where) == ("error", "candidate: b.safetensors")
 
 
 # --- phases -------------------------------------------------------------------------------------

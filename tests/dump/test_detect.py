@@ -142,6 +142,26 @@ def test_a_step_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         open_dump(tmp_path)
 
 
+def test_a_step_that_cannot_be_read_leaves_the_others(tmp_path: Path) -> None:
+    for step in ("0", "1", "2"):
+        save(tmp_path / step / "a.safetensors", {"a": A})
+    truncate(tmp_path / "1" / "a.safetensors")
+    dump = open_dump(tmp_path)
+    assert [entry.step for entry in dump.entries] == [0, 2]
+    [problem] = dump.problems
+    assert (problem.file, problem.is_unread) == ("1/a.safetensors", True)
+    assert "truncated" in problem.sentence
+
+
+def test_a_step_that_holds_two_dumps_leaves_the_others(tmp_path: Path) -> None:
+    save_npy(tmp_path / "0", {"a": A})
+    for name in ("torch_layers", "max_layers"):
+        (tmp_path / "1" / name).mkdir(parents=True)
+    [problem] = open_dump(tmp_path).problems
+    assert (problem.file, problem.is_unread) == ("1", True)
+    assert "holds two dumps" in problem.sentence
+
+
 def test_ten_thousand_names_are_listed_and_no_file_opened(tmp_path: Path, opens: list[str]) -> None:
     for i in range(10_000):
         os.mknod(tmp_path / f"layers.{i}-output.npy")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import FileTensor, MappedFile, map_file, view_buffer
+from tensordiff.dump.files import FileTensor, MappedFile, map_file, version_of, view_buffer
 from tensordiff.dump.model import Spec
 from tensordiff.errors import BadFile
 from tests.dump.file_damage import allocating_under
@@ -53,9 +53,62 @@ def test_what_cannot_be_opened(tmp_path: Path, make: object, reason: str) -> Non
     assert caught.value.path == str(tmp_path / "x")
 
 
-def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
-    assert map_file(tmp_path / "x") == b""
+    with pytest.raises(BadFile, match="is a pipe"):
+        map_file(tmp_path / "x")
+    writer = os.open(tmp_path / "x", os.O_RDWR | os.O_NONBLOCK)  # one that is there and writes nothing
+    try:
+        with pytest.raises(BadFile, match="is a pipe"):
+            map_file(tmp_path / "x")
+    finally:
+        os.close(writer)
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(BadFile, match="a device"):
+        map_file("/dev/null")
+
+
+def test_a_file_that_shrinks_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fstat
+    for size, left in ((1 << 20, 0), (1 << 20, 100), (40_000, 100)):
+        path = tmp_path / "x"
+        path.write_bytes(bytes(size))
+
+        def shrinks(handle: int, path: Path = path, left: int = left) -> os.stat_result:
+            found = real(handle)
+            os.truncate(path, left)
+            return found
+
+        monkeypatch.setattr(os, "fstat", shrinks)
+        try:
+            found = map_file(path)
+        except BadFile as error:
+            assert size == 1 << 20, error
+        else:
+            assert len(found) < size
+        monkeypatch.setattr(os, "fstat", real)
+
+
+def test_another_file_in_the_place_of_one_that_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(1 << 17))
+    file = MappedFile(path, version_of(path))
+    (tmp_path / "y").write_bytes(b"\x01" * (1 << 17))
+    os.utime(tmp_path / "y", ns=(1, 1))
+    (tmp_path / "y").replace(path)
+    with pytest.raises(BadFile, match="replaced after it was opened"):
+        _ = file.buffer
+
+
+def test_a_mapped_file_that_is_replaced_stays_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\x07" * (1 << 17))
+    found = map_file(path)
+    (tmp_path / "y").write_bytes(b"")
+    (tmp_path / "y").replace(path)
+    assert set(found[:]) == {7}
 
 
 def test_a_name_with_a_null(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import ml_dtypes
@@ -68,7 +69,15 @@ def test_files_left_out_are_listed_up_to_a_few(tmp_path: Path) -> None:
     found = list(lint_headers(open_dump(tmp_path)))
     assert [finding.where for finding in found] == [*(f"b{i}.safetensors" for i in range(5)), ""]
     assert found[-1].what == "3 more files were left out"
-    assert {finding.level for finding in found} == {"warning"}
+    assert {finding.level for finding in found} == {"error"}  # as compare, which cannot say that they agree
+
+
+def test_what_is_ignored_without_loss_is_a_warning(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=A)
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("README", "hello")
+    found = [finding for finding in lint_headers(open_dump(tmp_path)) if finding.level != "note"]
+    assert [(finding.level, finding.where) for finding in found] == [("warning", "a.npz/README")]
 
 
 # --- values -------------------------------------------------------------------------------------

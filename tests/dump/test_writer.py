@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.manifest import record, shard_key
@@ -372,3 +374,31 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
         pytest.skip("a small file system cannot be mounted here")
     command = [*inside, f'{mount} && exec "$0" "$@"', sys.executable, "-c", FULL, str(tmp_path / "dump")]
     check_full(processes.run(command, check=True).stdout, 15)
+
+
+def test_what_a_killed_writer_left_is_cleared_with_its_dump(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "d") as writer:
+        writer.add("a", np.ones(3, np.float32))
+    (tmp_path / "d" / ".tensordiff-0123456789abcdef").write_text("{")
+    with DumpWriter(tmp_path / "d", overwrite=True) as writer:
+        writer.add("b", np.ones(3, np.float32))
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["manifest.json", "tensors-00000.safetensors"]
+
+
+def test_nothing_planted_under_the_manifest_s_old_temporary_name_is_followed_or_in_the_way(tmp_path: Path) -> None:
+    with DumpWriter(tmp_path / "d") as writer:
+        (tmp_path / "d" / "manifest.json.partial").symlink_to(tmp_path / "victim")
+        writer.add("a", np.ones(3, np.float32))
+    assert not (tmp_path / "victim").exists()
+    assert [entry.name for entry in open_dump(tmp_path / "d").entries] == ["a"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another user's")
+def test_a_folder_that_is_a_link_of_another_user_s_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "d"
+    link.symlink_to("real")
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(WriteError, match="is a link that another user made"), DumpWriter(link):
+        pass
+    assert list((tmp_path / "real").iterdir()) == []

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from tensordiff.capture.job import Job, Source
+from tensordiff.capture.settings import Settings
+from tensordiff.capture.signature import sign
 from tensordiff.report.labels import label
 from tensordiff.report.model import build_report, run_facts
-from tests.making import nudged, numbers
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
+from tests.making import nudged, numbers, write
+from tests.processes import run
 from tests.report.comparisons import compared, samples
 
 A = numbers(3, 8)
@@ -108,8 +117,34 @@ def test_facts_of_both_sides() -> None:
 def test_a_dump_that_knows_its_source_offers_a_repro() -> None:
     session, outcome = samples()
     assert build_report(session, outcome).details[0].repro == ""
-    session.candidate.facts["source"] = "hf:some/model"  # type: ignore[index]
-    session.candidate.facts["settings"] = {}  # type: ignore[index]
+    signature = sign(Job(Source("hf", "some/model"), Settings(), ""))
+    session.candidate.facts.update(source="hf:some/model", settings={}, signature=signature)  # type: ignore[attr-defined]
     (close,) = build_report(session, outcome).details
     assert close.repro.startswith("tensordiff replay ")
-    assert close.repro.endswith("/reference model.model.layers.1.mlp.act_fn --source hf:some/model -o repro")
+    assert close.repro.startswith("tensordiff replay --source hf:some/model -o repro /")
+    assert close.repro.endswith("/reference model.model.layers.1.mlp.act_fn")
+
+
+def test_what_a_stranger_s_dump_names_does_not_come_to_stand_in_a_command() -> None:
+    session, outcome = samples()
+    session.candidate.facts.update(source="hf:evil/model", settings={})  # type: ignore[attr-defined]
+    (close,) = build_report(session, outcome).details
+    assert close.repro.endswith("/candidate model.model.layers.1.mlp.act_fn")  # which asks before it runs that
+    assert "evil" not in close.repro
+
+
+@pytest.mark.parametrize("layer", ["-o", "--source=py:evil.py:f", "a'; touch owned; '", "a\ntouch owned", "\x1b[31m"])
+def test_a_repro_is_about_a_layer_and_nothing_else_whatever_it_is_called(layer: str, tmp_path: Path) -> None:
+    signature = sign(Job(Source("hf", "some/model"), Settings(), ""))
+    made: dict[str, Any] = {"source": "hf:some/model", "settings": {}, "signature": signature}
+    ours, theirs = (
+        write(tmp_path / name, {f"{layer}-output": numbers(4, seed=k)}, **made) for k, name in enumerate("rc")
+    )
+    session = Session.open(Request(ours, theirs))
+    (close,) = build_report(session, session.outcome(session.comparer.rows(session.pairs))).details
+    assert close.repro.isprintable()
+    said = run(["bash", "-c", f"tensordiff() {{ printf '%s\\0' \"$@\"; }}; {close.repro}"], check=True, cwd=tmp_path)
+    dashes = ["--"] * layer.startswith("-")
+    wanted = ["replay", "--source", "hf:some/model", "-o", "repro", *dashes, str(ours), layer]
+    assert said.stdout.split("\0")[:-1] == wanted
+    assert not (tmp_path / "owned").exists()

@@ -18,7 +18,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.reruns import Rerunner
 from tensordiff.session.session import Session
-from tensordiff.session.state import SessionPaths, SessionState, write_state
+from tensordiff.session.state import SessionState, write_state
 from tests.capture.models import SMALL, run_here, script
 from tests.cli.command import Call
 from tests.cli.conftest import call as call
@@ -117,7 +117,7 @@ def test_rules_as_they_are_now_count_not_as_their_file_has_them(
 
 def test_verify_injects_by_the_rules_of_a_session_file(call: Call, dumps: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    write_state(SessionPaths((kept,)), SessionState(rules=RULES))
+    write_state(kept, SessionState(rules=RULES))
     sides = [f"py:{dumps / 'model_under_test.py'}:{name}" for name in ("good", "renamed")]
     found = json.loads(call("verify", *sides, "-o", tmp_path / "out", "--session", kept, "--json").out)
     assert found["culprit"]["name"].endswith("blocks.2.act")

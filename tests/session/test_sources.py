@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tensordiff.capture.job import Source
+from tensordiff.capture.job import Job, Source
 from tensordiff.capture.settings import Settings
+from tensordiff.capture.signature import sign
 from tensordiff.errors import CaptureError
 from tensordiff.session.request import Request
 from tensordiff.session.sources import Sources, source_in
@@ -28,6 +29,12 @@ def dump(folder: Path, **facts: Any) -> Path:
     return write(folder / "reference", {"a": numbers(2)}, **facts)
 
 
+def own_dump(folder: Path, made: Settings) -> Path:
+    """A dump that this user captured."""
+    job = Job(Source("hf", "other"), made, "")
+    return dump(folder, **job.facts(), signature=sign(job))
+
+
 def test_a_path_that_is_there_is_a_dump_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert source_in(Path("hf:model")) == Source("hf", "model")
@@ -39,9 +46,9 @@ def test_a_path_that_is_there_is_a_dump_whatever_it_is_called(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("said", "run"),
     [
-        (Settings(), Settings(prompt="why", image="cat.png", steps=4)),
-        (Settings(dtype="float16"), Settings(dtype="float16", prompt="why", image="cat.png", steps=4)),
-        (Settings(steps=2), Settings(prompt="why", image="cat.png", steps=2)),
+        (Settings(), Settings(prompt="why", image="/cat.png", steps=4)),
+        (Settings(dtype="float16"), Settings(dtype="float16", prompt="why", image="/cat.png", steps=4)),
+        (Settings(steps=2), Settings(prompt="why", image="/cat.png", steps=2)),
         (Settings(image="dog.png"), Settings(image="dog.png")),
         (Settings(prompt="how"), Settings(prompt="how")),
     ],
@@ -50,8 +57,8 @@ def test_a_path_that_is_there_is_a_dump_whatever_it_is_called(tmp_path: Path, mo
 def test_a_candidate_is_asked_what_the_reference_was_where_the_user_does_not_say(
     tmp_path: Path, said: Settings, run: Settings
 ) -> None:
-    made = Settings(prompt="why", image="cat.png", steps=4, dtype="bfloat16").to_json()
-    assert asked(HF, dump(tmp_path, source="hf:other", settings=made), said) == run
+    made = Settings(prompt="why", image="/cat.png", steps=4, dtype="bfloat16")
+    assert asked(HF, own_dump(tmp_path, made), said) == run
 
 
 def test_without_a_prompt_the_reference_s_token_ids_are_asked(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.state import (
     SCHEMA,
-    SessionPaths,
+    SUFFIX,
     SessionState,
     identity_of,
     read_state,
     restore_state,
     row_name,
     rules_of_state,
-    session_paths,
+    session_path,
     what_changed,
     write_state,
 )
@@ -48,25 +48,21 @@ STATES = st.builds(
 )
 
 
-def here(path: Path) -> SessionPaths:
-    return SessionPaths((path,))
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STATES)
 def test_what_is_kept_comes_back(tmp_path: Path, state: SessionState) -> None:
     path = tmp_path / "session.json"
-    write_state(here(path), state)
+    write_state(path, state)
     assert read_state(path) == state
-    assert restore_state(here(path)) == (state, ())
+    assert restore_state(path) == (state, ())
 
 
 def test_nothing_kept_is_an_empty_state(tmp_path: Path) -> None:
-    assert restore_state(here(tmp_path / "none.json")) == (SessionState(), ())
+    assert restore_state(tmp_path / "none.json") == (SessionState(), ())
 
 
 def kept_as_json(path: Path, **changes: object) -> Path:
-    write_state(here(path), SessionState(rules=READ, rules_base=RulesFile()))
+    write_state(path, SessionState(rules=READ, rules_base=RulesFile()))
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
 
@@ -91,13 +87,13 @@ def test_what_cannot_be_read_is_put_aside_with_a_sentence(tmp_path: Path, text: 
     path.write_bytes(text)
     with pytest.raises(BadFile, match=why):
         read_state(path)
-    found = restore_state(here(path))
+    found = restore_state(path)
     assert found.state == SessionState()
     assert why in found.sentences[0] and "put aside as session.json.aside" in found.sentences[0]
-    write_state(here(path), SessionState(filter="mine"))
+    write_state(path, SessionState(filter="mine"))
     assert (tmp_path / "session.json.aside").read_bytes() == text
     path.write_bytes(text)
-    restore_state(here(path))
+    restore_state(path)
     assert (tmp_path / "session.json.aside1").read_bytes() == text
 
 
@@ -121,44 +117,56 @@ def test_rules_that_are_none_are_pointed_at(tmp_path: Path) -> None:
         read_state(path)
 
 
-def test_beside_the_candidate_by_both_names(tmp_path: Path) -> None:
-    places = session_paths(tmp_path / "torch", tmp_path / "max")
-    assert places.paths[0] == tmp_path / "max.vs.torch.tensordiff-session.json"
-    other = session_paths(tmp_path / "fp32" / "torch", tmp_path / "max")
-    assert other.paths[0].name == "max.vs.fp32-torch.tensordiff-session.json"
-    assert session_paths(tmp_path / "a", tmp_path / "b", tmp_path / "told.json").paths == (tmp_path / "told.json",)
-    assert len(session_paths(tmp_path / ("r" * 200), tmp_path / ("c" * 200)).paths[0].name.encode()) < 255
-
-
-def test_where_nothing_can_be_written_beside_it_is_kept_in_the_state_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    blocked = tmp_path / "a_file"
-    blocked.write_text("")
-    places = session_paths(tmp_path / "torch", blocked / "max")
-    path = write_state(places, SessionState(filter="x"))
-    assert path.is_relative_to(tmp_path / "state")
-    assert restore_state(SessionPaths((tmp_path / "no.json", path))).state.filter == "x"
+    return tmp_path / "state"
+
+
+def test_in_the_state_folder_by_the_pair(tmp_path: Path, state_home: Path) -> None:
+    path = session_path(tmp_path / "torch", tmp_path / "max")
+    assert path.is_relative_to(state_home) and path.name.startswith("max.vs.") and path.name.endswith(SUFFIX)
+    others = [("fp32/torch", "max"), ("torch", "v2/max"), ("max", "torch"), ("torch:max", "max"), ("torch", "max:max")]
+    pairs = {session_path(tmp_path / one, tmp_path / other) for one, other in others}
+    assert len(pairs) == len(others) and path not in pairs
+    assert len(session_path(tmp_path / ("r" * 200), tmp_path / ("c" * 200)).name.encode()) < 255
+    write_state(path, SessionState(filter="x"))
+    assert restore_state(path).state.filter == "x"
+
+
+def test_the_same_pair_by_another_way(tmp_path: Path, state_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "max"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "max")
+    monkeypatch.chdir(tmp_path)
+    found = {session_path(Path("torch"), Path("max")), session_path(tmp_path / "torch", Path("torch/../link"))}
+    assert len(found) == 1
+
+
+def test_a_file_that_may_not_be_renamed_stays(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    path.write_text("{")
+    found = restore_state(path, may_rename=False)
+    assert "left as it is" in found.sentences[0] and list(tmp_path.iterdir()) == [path]
 
 
 def test_where_it_was_told_or_nowhere(tmp_path: Path) -> None:
     blocked = tmp_path / "a_file"
     blocked.write_text("")
     with pytest.raises(WriteError):
-        write_state(here(blocked / "session.json"), SessionState())
+        write_state(blocked / "session.json", SessionState())
 
 
 def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "session.json"
-    write_state(here(path), SessionState(filter="old"))
+    write_state(path, SessionState(filter="old"))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(WriteError, match="no space left"):
-        write_state(here(path), SessionState(filter="new"))
+        write_state(path, SessionState(filter="new"))
     assert read_state(path).filter == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -199,7 +207,7 @@ def test_a_session_is_opened_as_it_was_left(tmp_path: Path) -> None:
     theirs = save(tmp_path / "c.safetensors", {"a": numbers(4), "x": numbers(4, seed=1)})
     kept, rules = tmp_path / "session.json", tmp_path / "rules.toml"
     said = RulesFile(maps=(MapRule("b", "x"),))
-    write_state(here(kept), SessionState(rules=said))
+    write_state(kept, SessionState(rules=said))
     session = Session.open(Request(ours, theirs, session=kept))
     assert [row_name(pair) for pair in session.alignment.pairs] == ["a = a", "b = x"]
     assert session.rules == said and session.saved_rules == RulesFile()

@@ -15,6 +15,7 @@ from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import ComparisonScreen
 from tensordiff.tui.comparison.session_owner import SessionOwner
+from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.table import LayerTable
 from tests.making import SAMPLES
 from tests.tui.waiting import settled, until
@@ -98,9 +99,10 @@ async def running(
     settings: Preferences | None = None,
     *,
     saves_state: bool = False,
+    permissions: Permissions = ALL_PERMISSIONS,
 ) -> AsyncIterator[Running]:
     """The app on two dumps."""
-    app = TensordiffApp(request, settings, saves_state=saves_state)
+    app = TensordiffApp(request, settings, saves_state=saves_state, permissions=permissions)
     async with app.run_test(size=size) as pilot:
         run = Running(app, pilot)
         await run.settle()

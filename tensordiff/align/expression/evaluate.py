@@ -16,7 +16,12 @@ from tensordiff.align.expression.plan import computed_in, plan_call, whole, whol
 from tensordiff.align.expression.tree import Call, Expression, fold
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Spec
+from tensordiff.util.memory import shortage
 
+_COPIES = {"cat": 1, "interleave": 1, "deinterleave": 1, "cast": 2, "scale": 2} | dict.fromkeys(
+    ("sum", "sub", "mul", "silu", "gelu", "gelu_tanh", "relu"), 3
+)
+"""How many times its result a function holds at once, operands of that type included; others change the layout only."""
 ReadEntry = Callable[[str], Array]
 _Evaluator = Callable[..., Array]
 """Takes the call, the spec planned for it and its tensors."""
@@ -30,6 +35,8 @@ def evaluate(expression: Expression, read: ReadEntry) -> Array:
 
 def _apply(call: Call, tensors: tuple[Array, ...]) -> Array:
     after = plan_call(call, tuple(Spec(tensor.shape, tensor.dtype) for tensor in tensors))
+    if numbers := shortage(after.nbytes * _COPIES.get(call.function, 0)):
+        raise call.error(f"it takes {numbers}")
     try:
         with np.errstate(all="ignore"):  # inf and NaN are results here
             return EVALUATORS[call.function](call, after, *tensors)

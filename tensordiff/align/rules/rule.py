@@ -12,7 +12,6 @@ match must contain, as far as it is easily seen.
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,13 @@ from functools import cached_property, lru_cache
 from typing import Literal, get_args
 
 from tensordiff.dump.model import Dump
-from tensordiff.errors import AlignError, printable
+from tensordiff.util.regex import UserRegex, check_regex, check_replace
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
-_Step = tuple[str, Callable[[str, str], str], str, re.Pattern[str] | None]
+_Step = tuple[str, Callable[[str, str], str], str, UserRegex | None]
+LONGEST_OF_PRESETS = 1_000
+"""Characters of the longest name that presets rewrite; no model has one as long, and they know no time limit."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,8 @@ class Rule:
     """The preset or file it comes from. Not compared: rules that do the same are equal."""
     module_class: str | None = None
     """An expression that the module's class must match; entries of unknown class are left alone."""
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """The compiled expression."""
-        return re.compile(self.match)
-
-    @cached_property
-    def class_pattern(self) -> re.Pattern[str] | None:
-        """The compiled expression for classes."""
-        return None if self.module_class is None else re.compile(self.module_class)
+    is_ours: bool = field(default=False, compare=False, repr=False)
+    """Whether it comes with tensordiff: its expression is known to be quick, and needs no time limit."""
 
     def is_for(self, side: Side) -> bool:
         """Whether it is on and for this side."""
@@ -56,7 +49,13 @@ class Rule:
 
     @cached_property
     def _step(self) -> _Step:
-        return required_literal(self.match), self.pattern.sub, self.replace, self.class_pattern
+        where = f" of {self.source}" if self.source else ""
+        if self.is_ours:
+            sub: Callable[[str, str], str] = re.compile(self.match).sub
+        else:
+            sub = UserRegex(f"match of a rule{where}", self.match).sub
+        of_class = self.module_class and UserRegex(f"module_class of a rule{where}", self.module_class)
+        return required_literal(self.match), sub, self.replace, of_class or None
 
 
 def _default_rules() -> tuple[Rule, ...]:
@@ -83,7 +82,7 @@ class RuleSet:
         """How many entries each rule renames."""
         counts = [0] * len(self.rules)
         for side, dump in dumps.items():
-            steps = [(k, rule._step) for k, rule in enumerate(self.rules) if rule.is_for(side)]
+            steps = [(k, rule) for k, rule in enumerate(self.rules) if rule.is_for(side)]
             layers = Counter((entry.layer, entry.origin and entry.origin.module_class) for entry in dump.entries)
             for (layer, module_class), entries in layers.items():
                 for k in _rules_that_rename(steps, layer, module_class):
@@ -102,10 +101,11 @@ class RuleSet:
 def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
     """One side's rules in a row. Cached by name, since a layer has several entries."""
     steps = [rule._step for rule in rules]
+    of_users = [rule._step for rule in rules if not rule.is_ours]
 
     @lru_cache(maxsize=1 << 17)
     def rewrite(layer: str, module_class: str | None) -> str:
-        return _rewrite_with(steps, layer, module_class)
+        return _rewrite_with(steps if len(layer) <= LONGEST_OF_PRESETS else of_users, layer, module_class)
 
     return rewrite
 
@@ -113,16 +113,17 @@ def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
 def _rewrite_with(steps: Sequence[_Step], layer: str, module_class: str | None) -> str:
     """Apply all rules in one loop: a call for each would cost more than most of them do."""
     for literal, sub, replacement, of_class in steps:
-        if literal in layer and (of_class is None or (module_class is not None and of_class.search(module_class))):
+        if literal in layer and (of_class is None or (module_class is not None and of_class.matches(module_class))):
             layer = sub(replacement, layer)
     return layer
 
 
-def _rules_that_rename(steps: Sequence[tuple[int, _Step]], layer: str, module_class: str | None) -> Iterator[int]:
+def _rules_that_rename(rules: Sequence[tuple[int, Rule]], layer: str, module_class: str | None) -> Iterator[int]:
     """The positions of the rules that change a name."""
-    for k, step in steps:
-        if step[0] in layer:
-            before, layer = layer, _rewrite_with((step,), layer, module_class)
+    is_long = len(layer) > LONGEST_OF_PRESETS
+    for k, rule in rules:
+        if rule._step[0] in layer and not (is_long and rule.is_ours):
+            before, layer = layer, _rewrite_with((rule._step,), layer, module_class)
             if layer != before:
                 yield k
 
@@ -139,26 +140,6 @@ def switched_off(presets: Sequence[Rule], own: Sequence[Rule]) -> tuple[Rule, ..
     return tuple(
         replace(rule, on=False) if any(switches_off(one, rule) for one in unwanted) else rule for rule in presets
     )
-
-
-def check_regex(what: str, expression: str) -> None:
-    """Raise for what is not a regular expression, or one that Python warns about."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            re.compile(expression)
-    except (re.error, OverflowError, RecursionError, Warning) as error:
-        sentence = f"{what} {expression!r} is not a regular expression: {error}"
-        raise AlignError(printable(sentence)) from error
-
-
-def check_replace(match: str, replacement: str) -> None:
-    """Raise for a replacement that refers to groups its expression does not have."""
-    try:
-        re.compile(match).sub(replacement, "")
-    except (re.error, IndexError) as error:
-        sentence = f"replace {replacement!r} does not go with its match: {error}"
-        raise AlignError(printable(sentence)) from error
 
 
 def check_rule(rule: Rule) -> None:

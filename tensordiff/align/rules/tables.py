@@ -11,13 +11,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from pathlib import PurePath
 from typing import NamedTuple, cast, get_args
 
-from tensordiff.align.rules.rule import Rule, RuleSide, check_regex, check_replace
+from tensordiff.align.rules.rule import Rule, RuleSide
 from tensordiff.align.rules.toml_text import TextPosition, TomlText
 from tensordiff.errors import AlignError, printable
+from tensordiff.util.regex import UserRegex, check_regex, check_replace
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class ViewRule:
     candidate: str | None = None
     on: bool = True
 
+    @cached_property
+    def regex(self) -> UserRegex:
+        """The compiled expression."""
+        return UserRegex("match of a view", self.match)
+
 
 @dataclass(frozen=True)
 class ToleranceRule:
@@ -56,6 +63,11 @@ class ToleranceRule:
     def __post_init__(self) -> None:
         for name in AMOUNTS:
             check_amount(name, getattr(self, name))
+
+    @cached_property
+    def regex(self) -> UserRegex:
+        """The compiled expression."""
+        return UserRegex("match of a tolerance", self.match)
 
 
 AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")

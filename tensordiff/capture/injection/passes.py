@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensordiff.align.rules.rule import check_regex
 from tensordiff.capture.process.layers import holders, leaves
 from tensordiff.dump import Entry
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util.regex import UserRegex
 
 _RANGE = re.compile(r"(.*)\.\.(.*)", re.DOTALL)
 
@@ -117,8 +117,7 @@ def _by_inputs(injection_pass: Pass, layers: Layers) -> Pass:
 
 
 def _matching(at: str, everything: frozenset[str]) -> frozenset[str]:
-    check_regex("--inject-at", at)
-    matching = frozenset(layer for layer in everything if re.search(at, layer))
+    matching = frozenset(filter(UserRegex("--inject-at", at).matches, everything))
     if not matching:
         raise CaptureError(
             f"--inject-at {printable(at)}: no layer matches; "

@@ -12,14 +12,17 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 
 from tensordiff.capture.engines import ENGINES, module_of
 from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Tell, encode
 from tensordiff.capture.job import Job
+from tensordiff.capture.process.loaded_files import loaded_files
 from tensordiff.capture.runner import dump_at
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, TensordiffError, printable
+from tensordiff.util.mappings import count_losses, raise_unclaimed
 
 _STDIN = 0
 IDLE_S = 900.0
@@ -35,10 +38,14 @@ def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: flo
         job = Job.decode(line)
         try:
             refuse_settings(job)
+            before = count_losses()
             last = answer(job, tell)
+            raise_unclaimed(before)
         except BaseException as error:  # whatever it is, the parent must hear of it
             tell(failure(job, error))
             return 1
+        if isinstance(last, Done) and job.lists_files:
+            last = replace(last, files=loaded_files(job.output))
         tell(last)
         if not is_reusable or isinstance(last, NewProcessNeeded):
             return 0

@@ -1,4 +1,4 @@
-"""How much a dump may take: the budget of ``--max-bytes``, and whether the disk has room.
+"""How much a dump may take: the budget of ``--max-bytes``, whether the disk has room; and a folder for scratch files.
 
 A dump that reaches its budget holds the beginning of the run without gaps: after the first tensor that does not fit,
 none is written.
@@ -6,7 +6,9 @@ none is written.
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +18,13 @@ from tensordiff.errors import CaptureError, printable
 from tensordiff.util.sizes import format_bytes
 
 _SPARE = 64 << 20  # left free whatever happens
+SCRATCH = "TENSORDIFF_SCRATCH"
+"""The environment variable by which the parent names a folder for scratch files."""
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the length of a block. The parent removes it where this process is killed."""
+    return tempfile.TemporaryDirectory(prefix="tensordiff-", dir=os.environ.get(SCRATCH))
 
 
 @dataclass

@@ -10,10 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 
 from tensordiff.capture.settings import Settings
 from tensordiff.dump.model import CallKey, EntryKey
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util.regex import UserRegex
 
 ROOT = "model"
 """The name of the whole model."""
@@ -109,7 +111,15 @@ class Selection:
         """Whether tensors of a layer are written."""
         if self.leaves and not is_leaf:
             return False
-        return self.layers is None or re.search(self.layers, layer) is not None
+        return self.is_named(layer)
+
+    def is_named(self, layer: str) -> bool:
+        """Whether the name of a layer is one of those asked for."""
+        return self._regex is None or self._regex.matches(layer)
+
+    @cached_property
+    def _regex(self) -> UserRegex | None:
+        return None if self.layers is None else UserRegex("--layers", self.layers)
 
     def takes(self, layer: str, port: str, *, is_leaf: bool) -> bool:
         """Whether a tensor is written."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tensordiff.capture.events import Done, Note, Tell
@@ -75,9 +75,7 @@ def _add_error(output: Output, error: BaseException) -> None:
 
 def first_facts(job: Job, framework: str) -> dict[str, Any]:
     """What a dump says of itself before anything runs."""
-    # Whether an older dump was overwritten is no part of how this one was made.
-    settings = replace(job.settings, force=False).to_json()
-    return {"source": str(job.source), "framework": framework, "settings": settings}
+    return {**job.facts(), "framework": framework, "signature": job.signature}
 
 
 class Count(Protocol):

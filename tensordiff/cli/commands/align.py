@@ -16,7 +16,7 @@ from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap, gaps
 from tensordiff.align.suggest import Suggestion
-from tensordiff.cli.options import PATH, json_option
+from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
@@ -81,6 +81,7 @@ class AlignOptions(NamedTuple):
 @click.option("--accept-above", type=Confidence(0, 1), metavar="X", help="Accept suggestions this confident, 0 to 1.")
 @click.option("--suggest/--no-suggest", default=True, help="Look for partners of orphans by value (default: on).")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the maps that were accepted to a rules file.")
+@keep_option
 @json_option
 def command(reference: Path, candidate: Path, rules: Path | None, session: Path | None, **options: Any) -> int:
     """Pair the tensors of two dumps by rules, maps and, for what is left over, by their values.
@@ -92,7 +93,7 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
     Exit status: 0 something was paired, 2 nothing was.
     """
-    request = Request(reference, candidate, rules=rules, session=session)
+    request = Request(reference, candidate, rules=rules, session=session, keep=options.pop("keep"))
     return show_alignment(request, AlignOptions(**options))
 
 
@@ -146,7 +147,7 @@ def _lines(
     alignment = session.alignment
     counts = Counter(pair.by for pair in alignment.pairs)
     yield f"{len(alignment.pairs)} pairs: " + ", ".join(f"{count} by {by}" for by, count in counts.items())
-    yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {alignment.coverage:.0%}"
+    yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {alignment.coverage.share:.0%}"
     for part in _order_parts(session)[:_SHOWN]:
         yield f"  position {part.position}: {printable(part.reference)} against {printable(part.candidate)}"
     yield from _pair_lines(session)
@@ -221,7 +222,7 @@ def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[Ma
              "by": p.by, "views": list(p.views)}
             for p in alignment.pairs
         ],
-        "coverage": round(alignment.coverage, 4),
+        "coverage": round(alignment.coverage.share, 4),
         "order": alignment.order,
         "order_from": alignment.order_from,
         "order_differences": [part._asdict() for part in _order_parts(session)],

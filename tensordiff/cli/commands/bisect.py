@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 import click
 
 from tensordiff.capture.child import ReusableChild
-from tensordiff.cli.options import PATH, comparison_options, json_option, make_request, source_options, take, two_sides
+from tensordiff.cli.consent import tell_offer, trust_option, with_consent
+from tensordiff.cli.options import (
+    PATH,
+    comparison_options,
+    json_option,
+    keep_option,
+    make_request,
+    source_options,
+    take,
+    two_sides,
+)
 from tensordiff.cli.sources import follow_quietly, open_session
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
 from tensordiff.cli.summary import inconclusive_error
@@ -32,6 +42,7 @@ from tensordiff.session.rerun_oracle import RerunOracle
 from tensordiff.session.session import Session
 from tensordiff.session.state import read_state
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.shell_line import shell_line
 from tensordiff.util.text_width import wrap
 
 _LONGEST_LOG = 1 << 24  # characters
@@ -50,6 +61,7 @@ class BisectOptions(NamedTuple):
     replay: Path | None = None
     as_json: bool = False
     rerun: bool = False
+    trust_source: bool = False
 
     @property
     def is_automatic(self) -> bool:
@@ -61,8 +73,10 @@ class BisectOptions(NamedTuple):
 @two_sides
 @comparison_options
 @source_options
+@keep_option
 @click.option("--auto", is_flag=True, help="Judge by verdict, reading only the pairs that are probed.")
 @click.option("--rerun", is_flag=True, help="Judge by running the candidate again, all before a layer made right.")
+@trust_option
 @click.option("--log", type=PATH, metavar="FILE", help="Write every mark to a new file as it is given.")
 @click.option("--replay", type=PATH, metavar="FILE", help="Begin with the marks of a log.")
 @json_option
@@ -75,6 +89,8 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
     With --rerun each question is a run of the candidate in which everything before the layer is the reference's:
     if the model's output heals, the fault lies before it. The candidate must be a source, or a dump that capture made.
+    A dump that you did not capture here names a stranger's code: it is shown, and run only after a typed yes or with
+    --trust-source. Give --python and --trust-remote-code again where they are needed: no dump can ask for them.
 
     \b
     g, good   this is right            u, undo  take the last mark back
@@ -90,10 +106,9 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 def bisect(request: Request, options: BisectOptions) -> int:
     """Search and print; the exit status. Raises after printing where the result is unknown."""
     session = open_session(request)
-    nothing = session.outcome(())
     if not session.pairs:
-        raise inconclusive_error(session, nothing)
-    rerun = RerunOracle.over(session, follow_quietly) if options.rerun else None
+        raise inconclusive_error(session, session.outcome(()))
+    rerun = _rerun_oracle(session, options) if options.rerun else None
     oracle = rerun.verdicts() if rerun else VerdictOracle.over(session.comparer, session.pairs)
     state = _begin(oracle, options, request.session)
     _introduce(session, state, options)
@@ -104,11 +119,20 @@ def bisect(request: Request, options: BisectOptions) -> int:
     else:
         state = _ask_person(state, oracle, options)
     check = check_neighbours(state, oracle) if options.auto and not rerun else None
-    outcome = BisectOutcome(state, oracle, check, nothing.unread)
+    outcome = BisectOutcome(state, oracle, check, session.doubts)
     _report(session, outcome, options)
     if outcome.verdict == "unknown":
         raise inconclusive_search(outcome, options.log)
     return outcome.exit_status
+
+
+def _rerun_oracle(session: Session, options: BisectOptions) -> RerunOracle:
+    """What judges by reruns, once the user has agreed to what is run."""
+    oracle = with_consent(
+        lambda trust: RerunOracle.over(session, follow_quietly, trust), trust_source=options.trust_source
+    )
+    tell_offer(oracle.offer, trust_source=options.trust_source)
+    return oracle
 
 
 def _begin(oracle: VerdictOracle, options: BisectOptions, session: Path | None) -> Bisect:
@@ -310,7 +334,7 @@ def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: Ne
         page.print(f"{len(check.looked)} more places that were looked at bear this out")
     if check.is_monotone is False:
         told = "; ".join(_contradictions(outcome, check))
-        scan = f"tensordiff compare {printable(session.reference.path)} {printable(session.candidate.path)}"
+        scan = shell_line(["tensordiff", "compare"], [session.reference.path, session.candidate.path])
         page.print(f"not monotone ({told}), so a scan may answer otherwise: {scan}", "! ", fg="yellow")
 
 
@@ -334,7 +358,7 @@ def inconclusive_search(outcome: BisectOutcome, log: Path | None) -> TensordiffE
         kept = "save the marks shown above" if log is None else f"the marks are in {printable(log)}"
         return TensordiffError(f"{left}; {kept}, and go on with --replay" if bisect.marks else left)
     if bisect.all_good:
-        return TensordiffError(f"{outcome.unread[0]}; what it holds was not searched")
+        return TensordiffError(f"nothing is bad, but {outcome.doubts[0]}")
     first = bisect.suspects[0]
     why = f"{label(outcome.oracle.pairs[first])}: {outcome.oracle.row(first).verdict.why}"
     return TensordiffError(f"{len(bisect.suspects)} places were skipped and none is known to be bad, first {why}")

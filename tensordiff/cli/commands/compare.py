@@ -13,6 +13,7 @@ from tensordiff.cli.options import (
     comparison_options,
     json_option,
     junit_option,
+    keep_option,
     make_request,
     source_options,
     take,
@@ -23,7 +24,7 @@ from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
 from tensordiff.cli.table import Table
-from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.report.comparison_json import compare_json, dumps
@@ -49,6 +50,7 @@ class CompareOptions(NamedTuple):
 @two_sides
 @comparison_options
 @source_options
+@keep_option
 @json_option
 @junit_option
 @click.option("--faults", "only_faults", is_flag=True, help="Print only rows that do not agree.")
@@ -74,7 +76,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
     session = open_session(request)
-    findings = list(lint_pair(session.reference, session.candidate, session.alignment))
+    findings = list(session.header_findings())
     outcome = _print_json(session, findings, options) if options.as_json else _print_text(session, findings, options)
     write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
     if outcome.verdict == "unknown":

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.cli.options import PATH, json_option
+from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import dump_of
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.look.statistics import statistics
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import lint_headers
-from tensordiff.errors import DumpError, TensordiffError, printable
+from tensordiff.errors import AlignError, DumpError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import LEVELS, number
+from tensordiff.util.regex import UserRegex
 from tensordiff.util.sizes import format_bytes
 from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 
@@ -29,9 +29,10 @@ from tensordiff.util.text_width import columns, cut_middle, pad, wrap
 @click.option("--stats", is_flag=True, help="Read every tensor: minimum, maximum, mean, RMS, NaN and infinities.")
 @click.option("--only", metavar="REGEX", help="Only entries whose name matches.")
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run.")
-def command(dump: Path, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
+@keep_option
+def command(dump: Path, keep: Path | None, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
     """List a dump's entries in order, with shape, dtype and size. Reads headers only, unless --stats is given."""
-    return inspect(dump_of(dump), as_json=as_json, stats=stats, only=only, step=step)
+    return inspect(dump_of(dump, keep), as_json=as_json, stats=stats, only=only, step=step)
 
 
 SCHEMA = "tensordiff.inspect/1"
@@ -39,7 +40,7 @@ _STEP, _ABOUT = 4, 37  # columns of the step, and of dtype, shape and size
 
 
 def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: int | None) -> int:
-    """Show a dump; status 2 if any entry cannot be read."""
+    """Show a dump; status 2 if any entry cannot be read, or something beside them was not."""
     dump = open_dump(path)
     entries = _chosen(dump, only, step)
     with Progress("reading", len(entries)) as progress:
@@ -50,11 +51,14 @@ def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: i
 
 
 def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
-    try:
-        pattern = re.compile(only or "")
-    except re.error as error:
-        raise TensordiffError(f"--only {only!r} is not a regular expression: {error}") from error
-    return [e for e in dump.entries if pattern.search(e.name) and (step is None or e.step == step)]
+    is_named = UserRegex("--only", only or "").matches
+    entries = [entry for entry in dump.entries if is_named(entry.name) and (step is None or entry.step == step)]
+    if dump.entries and not entries:
+        wanted = "" if only is None else f" named like {only!r}"
+        wanted += "" if step is None else f" of step {step}"
+        count = f"none of the {len(dump)} entries is{printable(wanted)}"
+        raise AlignError(f"{printable(dump.path)}: {count}; ask for others")
+    return entries
 
 
 def _record(entry: Entry, stats: bool) -> dict[str, Any]:
@@ -78,11 +82,15 @@ def _print_json(dump: Dump, records: list[dict[str, Any]]) -> int:
         "problems": [problem._asdict() for problem in dump.problems],
     }  # fmt: skip
     echo(dumps(whole))
-    return _status(records)
+    return _status(records) or _unread_status(dump)
 
 
 def _status(records: list[dict[str, Any]]) -> int:
     return 2 if any(record["problem"] for record in records) else 0
+
+
+def _unread_status(dump: Dump) -> int:
+    return 2 if any(problem.is_unread for problem in dump.problems) else 0
 
 
 def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, Any]], progress: Progress) -> int:
@@ -93,7 +101,7 @@ def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, An
         where = f"{printable(finding.where)} " if finding.where else ""
         page.print(f"{finding.level}: {where}{printable(finding.what)}", f"  {LEVELS[finding.level][0]} ", "    ")
     layout = _Layout.of(entries, page)
-    total, status = 0, 0
+    total, status = 0, _unread_status(dump)
     for record in records:
         progress.clear()
         for line in layout.lines(record):

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from tensordiff.cli.options import comparison_options, make_request, source_options, two_sides
+from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.launch import Launch
+from tensordiff.tui.permissions import ALL_PERMISSIONS, SPELLINGS, Permissions
 from tensordiff.util.garbage_collector import heap_frozen
 
 
@@ -18,21 +19,31 @@ from tensordiff.util.garbage_collector import heap_frozen
 @two_sides
 @comparison_options
 @source_options
-def command(reference: Path, candidate: Path, **options: Any) -> int:
-    """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test."""
-    return run_app(Launch(reference, candidate, lambda: make_request(reference, candidate, **options)))
+@keep_option
+@click.option("--served", type=click.Choice([*SPELLINGS]), hidden=True, help="What a visitor of serve may do.")
+def command(reference: Path, candidate: Path, served: str | None, **options: Any) -> int:
+    """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test.
+
+    A side may be a source, which is run first; i, c and o in the app run what made a dump again. Give --python and
+    --trust-remote-code here where that needs them: no dump can ask for them.
+    """
+    launch = Launch(reference, candidate, lambda: make_request(reference, candidate, **options))
+    return run_app(launch, permissions=ALL_PERMISSIONS if served is None else SPELLINGS[served])
 
 
-def run_app(launch: Launch | None = None, *, saves_state: bool = True) -> int:
+def run_app(
+    launch: Launch | None = None, *, saves_state: bool = True, permissions: Permissions = ALL_PERMISSIONS
+) -> int:
     """Run the app until it ends; its exit status. Raises, the terminal restored, where nothing could be opened."""
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
-        from tensordiff.session.preferences import preferences_file, read_preferences
+        from tensordiff.session.preferences import preferences_here
         from tensordiff.tui.app import TensordiffApp
 
-        app = TensordiffApp(launch, read_preferences(preferences_file()), saves_state=saves_state)
-    status = app.run()
+        app = TensordiffApp(launch, preferences_here(), saves_state=saves_state, permissions=permissions)
+    with app.ending.minded():
+        status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)
     return status if status is not None else app.return_code or 0

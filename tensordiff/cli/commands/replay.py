@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from tensordiff.capture.job import Job
-from tensordiff.capture.provenance import Provenance, provenance_of
+from tensordiff.capture.job import Job, Source
+from tensordiff.capture.provenance import provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.cli.commands.compare import CompareOptions, compare
+from tensordiff.cli.consent import tell_offer, trust_option, with_consent
 from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.sources import follow, required_source
-from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.cli.streams import say
+from tensordiff.dump import Dump, open_dump
+from tensordiff.errors import printable
 from tensordiff.session.request import Request
+from tensordiff.session.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer, with_code_of
+from tensordiff.util.temporary_folders import temporary_folder
 
 
 class ReplayOptions(NamedTuple):
@@ -30,6 +33,13 @@ class ReplayOptions(NamedTuple):
     step: int = 0
     call: int = 1
     python: str | None = None
+    trust_remote_code: bool = False
+    trust_source: bool = False
+
+    @property
+    def said(self) -> Settings:
+        """Whose code may be run, as far as the command line says it."""
+        return Settings(python=self.python, trust_remote_code=self.trust_remote_code)
 
 
 @click.command("replay")
@@ -40,6 +50,8 @@ class ReplayOptions(NamedTuple):
 @click.option("--step", type=click.IntRange(min=0), default=0, metavar="N", help="The step to replay (default 0).")
 @click.option("--call", type=click.IntRange(min=1), default=1, metavar="N", help="The call to replay (default 1).")
 @click.option("--python", metavar="PATH", help="Run in another interpreter.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never).")
+@trust_option
 @json_option
 def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
     """Rebuild one layer with its weights, call it as the dump says it was called, and compare what it gives.
@@ -48,6 +60,9 @@ def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
     wrong is its own. With -o a folder is written with the inputs, the outputs that the dump has, the weights and a
     repro.py that needs torch alone and prints the same error.
 
+    What made the dump is run again only if you captured it here. Anything else is shown first, and needs a typed yes
+    or --trust-source; the interpreter and --trust-remote-code are never taken from a dump.
+
     Exit status: as compare: 0 agrees, 1 diverges, 2 could not tell.
     """
     return replay(dump, layer, ReplayOptions(**options), as_json=as_json)  # type: ignore[arg-type]
@@ -55,27 +70,44 @@ def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
 
 def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> int:
     """Replay and compare; the exit status."""
-    provenance = _provenance(path, options)
-    with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
+    source, settings = _what_to_run(open_dump(path), options)
+    with temporary_folder() as folder:
         more = {
             "dump": str(path.absolute()), "layer": layer, "step": options.step, "call": options.call,
             "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
-        settings = replace(
-            provenance.settings, inject=None, ops=None, python=options.python or provenance.settings.python
-        )
-        job = Job(provenance.source, settings, str(Path(folder) / "replayed"), "replay", more)
+        settings = replace(settings, inject=None, ops=None)
+        job = Job(source, settings, str(folder / "replayed"), "replay", more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
         return compare(Request(path, Path(done.path), only=only), CompareOptions(as_json=as_json))
 
 
-def _provenance(path: Path, options: ReplayOptions) -> Provenance:
-    found = provenance_of(open_dump(path))
-    if options.source is not None:
-        source = required_source(options.source)
-        is_alike = found is not None and found.source.kind == source.kind  # settings of one kind are not for another
-        return Provenance(source, found.settings if found and is_alike else Settings())
-    if found is None:
-        raise CaptureError(f"{printable(path)}: does not say which source made it; give one with --source hf:… or py:…")
-    return found
+def _what_to_run(dump: Dump, options: ReplayOptions) -> tuple[Source, Settings]:
+    if options.source is None:
+        offer = with_consent(lambda trust: _trusted(dump, options, trust), trust_source=options.trust_source)
+        tell_offer(offer, trust_source=options.trust_source)
+        return offer.source, offer.settings
+    source = required_source(options.source)
+    return source, with_code_of(options.said, _settings_for(source, dump, options), source)
+
+
+def _trusted(dump: Dump, options: ReplayOptions, trust: Trust) -> RerunOffer:
+    offer = rerun_offer(dump, "the dump", options.said)
+    refuse_untrusted(offer, trust)
+    return offer
+
+
+def _settings_for(source: Source, dump: Dump, options: ReplayOptions) -> Settings:
+    """How the dump was run, for a source that the user has named: settings of one kind are not for another."""
+    made = provenance_of(dump)
+    if made is None or made.source.kind != source.kind:
+        return Settings()
+    if made.is_own or options.trust_source:
+        return made.settings
+    if left_out := sorted(set(made.settings.to_json()) - set(made.plain().settings.to_json())):
+        say(
+            f"{printable(dump.path)} was not captured by you here ({made.doubt}), so of its settings "
+            f"{', '.join(left_out)} {'is' if len(left_out) == 1 else 'are'} left out; --trust-source takes all"
+        )
+    return made.plain().settings

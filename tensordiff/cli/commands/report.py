@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from tensordiff.cli.options import (
     comparison_options,
     json_option,
     junit_option,
+    keep_option,
     make_request,
     source_options,
     take,
@@ -25,16 +25,17 @@ from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
-from tensordiff.errors import AlignError, WriteError, printable
+from tensordiff.errors import AlignError, TensordiffError, WriteError, printable
 from tensordiff.report.change import Change, change, change_json, change_markdown, change_text, read_comparison
 from tensordiff.report.comparison_json import dumps
 from tensordiff.report.formats import render_for, write_model
 from tensordiff.report.junit import write_junit
-from tensordiff.report.labels import label
+from tensordiff.report.labels import counted, label
 from tensordiff.report.model import build_report
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.regex import UserRegex, check_regex
 
 
 class ReportOptions(NamedTuple):
@@ -52,6 +53,7 @@ class ReportOptions(NamedTuple):
 @two_sides
 @comparison_options
 @source_options
+@keep_option
 @click.option(
     "-o", "--output", "outputs", type=PATH, multiple=True, metavar="FILE",
     help="Write by suffix: .md .html .json .txt .csv .png; may be given several times.",
@@ -65,13 +67,13 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Compare two dumps and write what was found; without -o, as text on stdout.
 
     Given two files that compare --json or report -o FILE.json wrote, say what got better and what got worse between
-    them; with -o as .md, .json or .txt.
+    them; with -o as .md, .json or .txt. Fewer pairs than before are inconclusive unless --allow-partial is given.
 
     Exit status: as compare; for two such files 0 nothing is worse, 1 something is, 2 could not tell.
     """
     chosen = take(options, ReportOptions)
     if all(path.suffix == ".json" and path.is_file() for path in (reference, candidate)):
-        return report_change(reference, candidate, chosen)
+        return report_change(reference, candidate, chosen, allow_partial=options["allow_partial"])
     return report(make_request(reference, candidate, **options), chosen)
 
 
@@ -79,6 +81,8 @@ def report(request: Request, options: ReportOptions) -> int:
     """Compare and write; the exit status. Raises after writing where the result is unknown."""
     for path in options.outputs:
         render_for(path)  # an unknown suffix is refused before the work, not after it
+    if options.select is not None:
+        check_regex("--select", options.select)
     session = open_session(request)
     outcome = measure(session)
     rows = None if options.select is None else _selected(outcome, options.select)
@@ -100,11 +104,8 @@ def report(request: Request, options: ReportOptions) -> int:
 
 
 def _selected(outcome: Outcome, select: str) -> list[Row]:
-    try:
-        pattern = re.compile(select)
-    except re.error as error:
-        raise AlignError(f"--select {select!r} is not a regular expression: {error}") from error
-    found = [row for row in outcome.rows if pattern.search(label(row.pair))]
+    selected = UserRegex("--select", select).matches
+    found = [row for row in outcome.rows if selected(label(row.pair))]
     if not found:
         raise AlignError(f"--select {select!r}: no pair is named like that; see tensordiff align for the names")
     return found
@@ -117,14 +118,18 @@ _CHANGE_FORMATS: dict[str, Callable[[Change], str]] = {
 }
 
 
-def report_change(before: Path, after: Path, options: ReportOptions) -> int:
+def report_change(before: Path, after: Path, options: ReportOptions, *, allow_partial: bool) -> int:
     """What changed between two comparisons; the exit status."""
     formats = [(path, _change_format(path)) for path in options.outputs]
     found = change(read_comparison(before), read_comparison(after))
     for path, render in formats:
         write_file(path, render(found), make_folders=True)
     echo((dumps(change_json(found)) if options.as_json else change_text(found)).rstrip("\n"))
-    return found.exit_status
+    status = found.exit_status(allow_partial=allow_partial)
+    if status == 2 and found.gone:
+        lost = f"{counted(len(found.gone), 'pair')} of the first comparison not in the second, first {found.gone[0]}"
+        raise TensordiffError(f"{lost}; compare the same again, or accept fewer pairs with --allow-partial")
+    return status
 
 
 def _change_format(path: Path) -> Callable[[Change], Any]:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import shlex
+import re
 import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
-from tensordiff.cli.options import comparison_options, two_sides
+from tensordiff.cli.options import comparison_options, take, two_sides
 from tensordiff.cli.streams import echo, say
 from tensordiff.errors import TensordiffError, printable
+from tensordiff.tui.permissions import Permissions
+
+_NAME = re.compile(r"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?", re.IGNORECASE | re.ASCII)
+
+
+class ServeOptions(NamedTuple):
+    """Where the server is, and what its visitors may do."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allow_host: tuple[str, ...] = ()
+    max_visitors: int = 8
+    allow_reruns: bool = False
+    allow_writes: bool = False
+
+    @property
+    def permissions(self) -> Permissions:
+        """What visitors may do; who may run code may write as well."""
+        return Permissions(reruns=self.allow_reruns, writes=self.allow_writes or self.allow_reruns)
 
 
 @click.command("serve")
@@ -24,86 +41,117 @@ from tensordiff.errors import TensordiffError, printable
 @comparison_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Others can connect elsewhere.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-def command(reference: Path, candidate: Path, host: str, port: int, **options: Any) -> int:
+@click.option("--allow-host", multiple=True, metavar="NAME", help="Another name that visitors call it by; NAME:PORT.")
+@click.option("--max-visitors", type=click.IntRange(min=1), default=8, show_default=True, help="One process each.")
+@click.option("--allow-reruns", is_flag=True, help="Visitors may run the models again (i, c, o), and write files.")
+@click.option("--allow-writes", is_flag=True, help="Visitors may write files where they like, as this user.")
+def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Show the app in a browser: each visitor gets one of their own. Prints the address, and ends with Ctrl-C.
 
-    There is no password: whoever can connect can read the two dumps and whatever the app can write. That is why
-    it listens on this machine alone unless --host says otherwise.
+    The address has a token in it, new every time: whoever has the whole address can look at the two dumps, and nobody
+    else can. It is kept from pages of other sites in the same browser, too. It is not encrypted on its way, so it
+    listens on this machine alone unless --host says otherwise; from afar, rather forward the port:
+    ssh -L 8000:localhost:8000 THERE, with the same number on both sides, or say --allow-host localhost:9000.
+
+    Visitors look, search and edit rules; what they did is kept in your state folder, and a report is a download.
+    Running models again and writing to files is off, unless allowed.
     """
-    return serve(reference, candidate, host, port, options)
+    return serve(reference, candidate, take(options, ServeOptions), options)
 
 
-_LOOPBACK = ("localhost", "127.", "::1")
-_LOOK_S, _PATIENCE = 0.02, 150
-
-
-def serve(reference: Path, candidate: Path, host: str, port: int, options: Mapping[str, Any]) -> int:
+def serve(reference: Path, candidate: Path, how: ServeOptions, options: Mapping[str, Any]) -> int:
     """Serve until interrupted."""
+    from tensordiff.cli.serving.guard import TOKEN, Guard, host_headers, is_every_address, is_loopback
+    from tensordiff.cli.serving.server import AppServer
+
     for path in (reference, candidate):
         if not path.exists():
             raise TensordiffError(f"{printable(path)}: is not there; give a dump (file or folder) to serve")
-    port = _free(host, port)
-    server = _server(command_line(reference, candidate, options), host, port)
-    if not host.startswith(_LOOPBACK):
-        say(f"anyone who can reach {host}:{port} can read these dumps; there is no password")
-    echo(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
-    server.serve()
+    _check_names(how, needs_one=is_every_address(how.host))
+    sockets = _listen(how.host, how.port)
+    port = int(sockets[0].getsockname()[1])
+    guard = Guard(host_headers(how.host, port, how.allow_host), f"tensordiff-{port}")
+    if not is_loopback(how.host):
+        say(f"whoever has this address can read these dumps, and the way to {printable(how.host)} is not encrypted")
+    if options.get("session") is not None and not how.permissions.writes:
+        say(f"{printable(options['session'])}: is read, and not written under serve unless --allow-writes")
+    echo(f"http://{_name(how, port)}/?{TOKEN}={guard.token}")
+    AppServer(command_line(reference, candidate, how.permissions, options), guard, how.max_visitors).serve(sockets)
     return 0
 
 
-def command_line(reference: Path, candidate: Path, options: Mapping[str, Any]) -> str:
-    """What each visitor's process runs: this interpreter, whatever is on the path."""
-    said = [str(part) for key, value in options.items() if value is not None for part in (f"--{key}", value)]
-    words = [sys.executable, "-m", "tensordiff", str(reference.absolute()), str(candidate.absolute()), *said]
-    return shlex.join(words)
+def command_line(
+    reference: Path, candidate: Path, permissions: Permissions, options: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What each visitor's process runs: this interpreter, with nothing imported from the current folder."""
+    said = (word for key, value in options.items() for word in _option(key, value))
+    sides = str(reference.absolute()), str(candidate.absolute())
+    return (sys.executable, "-P", "-m", "tensordiff", *sides, f"--served={permissions.spelled}", *said)
 
 
-def _free(host: str, port: int) -> int:
-    """The port, or a free one for 0; says so before anything is started where it is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise TensordiffError(
-                f"{printable(host)}:{port}: cannot listen there ({error.strerror or error}); try --port 0"
-            ) from error
-        return int(probe.getsockname()[1])
+def _option(key: str, value: Any) -> list[str]:
+    """An option as it was given; a flag stands alone."""
+    name = f"--{key.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [name] if value else []
+    return [] if value is None else [f"{name}={value}"]
 
 
-def _server(command: str, host: str, port: int) -> Any:
-    from textual_serve.server import Server
-
-    class Quiet(Server):  # type: ignore[misc]
-        """Without a banner: stdout is the address and nothing else."""
-
-        def initialize_logging(self) -> None:
-            """Warnings alone, to stderr."""
-            logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-
-        async def on_startup(self, app: Any) -> None:
-            """Say nothing; and at the end, see all visitors off."""
-            app.on_cleanup.append(_see_off)
-
-    return Quiet(command, host=host, port=port, title="tensordiff")
+def _check_names(how: ServeOptions, *, needs_one: bool) -> None:
+    for name in how.allow_host:
+        if not _is_name(name):
+            raise TensordiffError(f"--allow-host {printable(name)}: is neither a name nor NAME:PORT, such as gpu7:8000")
+    if needs_one and not how.allow_host:
+        raise TensordiffError(
+            f"--host {how.host}: is every address of this machine, and no name that a browser could call it by; say "
+            f"which one visitors use, such as --allow-host {printable(socket.gethostname())}"
+        )
 
 
-async def _see_off(_: object) -> None:
-    """Wait until every visitor's process has ended and was heard of: asyncio complains where its loop is gone."""
-    for _ in range(_PATIENCE):
-        if not _has_children():
-            break
-        await asyncio.sleep(_LOOK_S)
-    await asyncio.sleep(_LOOK_S)
+def _is_name(text: str) -> bool:
+    found = _NAME.fullmatch(text)
+    return found is not None and (found["port"] is None or 0 < int(found["port"]) < 1 << 16)
 
 
-def _has_children() -> bool:
-    """Whether a process of ours still runs, or ended without being heard of."""
-    if not hasattr(os, "waitid"):
-        return False
+def _name(how: ServeOptions, port: int) -> str:
+    """Name and port of the address that is printed."""
+    from tensordiff.cli.serving.guard import in_url, is_every_address
+
+    if not is_every_address(how.host):
+        return f"{in_url(how.host)}:{port}"
+    name = how.allow_host[0]
+    return name if urlsplit(f"//{name}").port is not None else f"{in_url(name)}:{port}"
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen at a host's addresses, on one port; from now on nobody else can."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+        found = dict.fromkeys(info[::4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        raise TensordiffError(f"--host {printable(host)}: is no address of this machine ({error})") from error
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in found:
+            sockets.append(_bound(family, (address[0], port, *address[2:])))
+            port = int(sockets[0].getsockname()[1])
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        raise TensordiffError(
+            f"{printable(host)}:{port}: cannot listen there ({error.strerror or error}); try --port 0"
+        ) from error
+    return sockets
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        one.bind(address)
+        one.listen(128)
+    except OSError:
+        one.close()
+        raise
+    return one

@@ -19,7 +19,6 @@ from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import inconclusive_error
-from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.row import Row
 from tensordiff.compare.tolerances import Need, match_for, need_of, pareto_front, tolerance_for
 from tensordiff.dump.lint import Finding, read_facts
@@ -121,7 +120,7 @@ def _refuse_bad(session: Session) -> None:
 
 
 def _errors(session: Session) -> Iterator[Finding]:
-    found: list[Iterator[Finding]] = [lint_pair(session.reference, session.candidate, session.alignment)]
+    found: list[Iterator[Finding]] = [session.header_findings()]
     sides = session.reference, session.candidate
     found.extend((item for item in read_facts(dump) if isinstance(item, Finding)) for dump in sides)
     return (finding for findings in found for finding in findings if finding.level == "error")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from tensordiff.capture.engines import spellings
+from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.cli.commands.compare import measure
@@ -34,7 +35,7 @@ from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.errors import CaptureError, WriteError, printable
+from tensordiff.errors import CaptureError, TensordiffError, WriteError, printable
 from tensordiff.report.comparison_json import culprit_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.report.model import ReportModel, build_report
@@ -73,6 +74,7 @@ class VerifyOptions(NamedTuple):
 @click.option("--save-layers", is_flag=True, help="Keep the tensors too.")
 @click.option("--suite", type=PATH, metavar="FILE", help="Verify every model of a suite (TOML) instead of one pair.")
 @click.option("--fresh", is_flag=True, help="With --suite: verify again what is done already.")
+@click.option("--resume", is_flag=True, help="With --suite: what nobody sees, such as data or a hub, did not change.")
 @comparison_options
 @source_options
 @junit_option
@@ -95,11 +97,14 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
     """
     from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
 
-    chosen, suite, fresh = take(options, VerifyOptions), options.pop("suite"), options.pop("fresh")
+    chosen, suite = take(options, VerifyOptions), options.pop("suite")
+    fresh, resume = options.pop("fresh"), options.pop("resume")
     if suite is not None:
+        if fresh and resume:
+            raise click.UsageError("--fresh and --resume: give one of them", click.get_current_context())
         if reference is not None:
             raise click.UsageError("give a suite or two sides, not both", click.get_current_context())
-        return verify_suite(suite, make_request(Path(), Path(), **options), chosen, fresh=fresh)
+        return verify_suite(suite, make_request(Path(), Path(), **options), chosen, fresh=fresh, resume=resume)
     if reference is None or candidate is None:
         raise click.UsageError("Missing argument 'REFERENCE CANDIDATE'", click.get_current_context())
     return verify(make_request(reference, candidate, **options), chosen)
@@ -115,11 +120,22 @@ class _Captures(NamedTuple):
     """Why there is no injected run."""
     folders: tuple[Path, ...]
     """The dumps that were captured for this."""
+    files: tuple[str, ...]
+    """The files that the children were made of."""
+
+
+class Verified(NamedTuple):
+    """What came of it, and of what."""
+
+    found: Verification
+    session: Session
+    files: tuple[str, ...]
+    """The files that the children were made of, where any ran."""
 
 
 def verify(request: Request, options: VerifyOptions) -> int:
     """Verify and print the result; the exit status. Raises after writing where the result is unknown."""
-    found, session = verify_both(request, options)
+    found, session, _ = verify_both(request, options)
     if options.as_json:
         echo(dumps(_as_json(found, options)))
     else:
@@ -133,8 +149,8 @@ def verify(request: Request, options: VerifyOptions) -> int:
     return outcome.exit_status
 
 
-def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> tuple[Verification, Session]:
-    """Capture, compare and write everything; returns the result and the session that it is of."""
+def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> Verified:
+    """Capture, compare and write everything."""
     title = title or f"{_side_name(request.candidate)} against {_side_name(request.reference)}"
     with _captures(request, options) as captures:
         session, injected = captures.session, None
@@ -149,7 +165,7 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
         write_junit(options.junit, whole.outcome, whole.title)
         if options.save_layers:
             _save_layers(session, options.output)
-    return found, session
+    return Verified(found, session, captures.files)
 
 
 def _side_name(side: Path) -> str:
@@ -198,24 +214,38 @@ def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
 def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
     """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
     sources, job = Sources.of(replace(request, injected=None)), None
+    files: list[str] = []
     while (side := sources.side) is not None:
         folder = output / WITHOUT / (REFERENCE_LAYERS if side == "reference" else CANDIDATE_LAYERS)
         job = sources.job(folder)
-        sources = sources.with_dump(_capture(job, folder, folders, side))
+        folders.append(folder)
+        files += _capture(job, folder, side).files
+        sources = sources.with_dump(folder)
     session = open_session(sources.request)
     if request.injected is not None:
-        return _Captures(session, request.injected, "", tuple(folders))
+        return _Captures(session, request.injected, "", tuple(folders), tuple(files))
     if job is None or sources.candidate is None:
         beside = injected_beside(request.candidate)
-        return _Captures(session, beside, "" if beside else _no_injected(request.candidate), tuple(folders))
+        why_not = _no_injected(request.candidate) if beside is None else _why_not_injected(session, beside)
+        return _Captures(session, None if why_not else beside, why_not, tuple(folders), tuple(files))
     folder = output / WITH / CANDIDATE_LAYERS
     settings = replace(job.settings, inject=injection(session, "all"))
     job = replace(job, settings=settings, output=str(folder.absolute()))
+    folders.append(folder)
     try:
-        _capture(job, folder, folders, "candidate, injected")
+        files += _capture(job, folder, "candidate, injected").files
     except CaptureError as error:
-        return _Captures(session, None, str(error), tuple(folders))
-    return _Captures(session, folder, "", tuple(folders))
+        return _Captures(session, None, str(error), tuple(folders), tuple(files))
+    return _Captures(session, folder, "", tuple(folders), tuple(files))
+
+
+def _why_not_injected(session: Session, beside: Path) -> str:
+    """Why a dump that nobody gave, and that only lies beside the candidate, is not taken; nothing where it is."""
+    try:
+        session.with_injected(beside)
+    except TensordiffError as error:
+        return str(error)
+    return ""
 
 
 def _no_injected(candidate: Path) -> str:
@@ -226,12 +256,10 @@ def _no_injected(candidate: Path) -> str:
     )
 
 
-def _capture(job: Job, folder: Path, folders: list[Path], label: str) -> Path:
+def _capture(job: Job, folder: Path, label: str) -> Done:
     if dump_at(str(folder)):
         shutil.rmtree(folder)  # what an earlier verification kept
-    folders.append(folder)
-    follow(Run(job), label)
-    return folder
+    return follow(Run(replace(job, lists_files=True)), label)
 
 
 def _save_layers(session: Session, output: Path) -> None:

@@ -12,15 +12,14 @@
     candidate_settings = {dtype = "bfloat16"}
 
 Paths are relative to the suite's folder. A suite that was interrupted resumes: a finished model has a ``done.json``,
-written last, with a fingerprint of the request and of the files that it names, and is verified again only where that
-changed. A model that cannot be verified does not stop the others.
+written last, and is verified again unless that is believed; ``session.suite_record`` says when. A model that cannot be
+verified does not stop the others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -32,11 +31,21 @@ from tensordiff.capture.settings import Settings
 from tensordiff.cli.commands.verify import VerifyOptions, verify_both
 from tensordiff.cli.streams import echo, say
 from tensordiff.compare.measure.dtype_plan import Tolerance
-from tensordiff.errors import AlignError, BadFile, TensordiffError, printable
+from tensordiff.errors import AlignError, BadFile, TensordiffError, WriteError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import glyph_of, label, number
 from tensordiff.report.markdown import code, prose, table
+from tensordiff.session.dependencies import Dependencies, dependencies_of
 from tensordiff.session.request import Request
+from tensordiff.session.suite_record import (
+    RECORD,
+    Record,
+    Result,
+    read_record,
+    record_of,
+    why_again,
+    write_record,
+)
 from tensordiff.util.atomic_write import write_file
 
 SCHEMA = "tensordiff.suite/1"
@@ -55,24 +64,13 @@ class Model(NamedTuple):
     request: Request
 
 
-class Result(NamedTuple):
-    """The result of one model."""
+def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh: bool, resume: bool) -> int:
+    """Verify every model; the exit status: 1 where one diverges, else 2 where one could not be told, else 0.
 
-    name: str
-    verdict: str
-    culprit: str | None
-    rel_l2: str
-    pairs: int
-    sentence: str
-
-
-def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh: bool) -> int:
-    """Verify every model; the exit status: 1 where one diverges, else 2 where one could not be told, else 0."""
-    results = []
-    for model in read_suite(path, defaults):
-        result = None if fresh else _done(model, options.output)
-        say(f"{model.name}: {'done already' if result else 'verifying'}")
-        results.append(result or _verify(model, options))
+    ``fresh`` takes no result of an earlier run; ``resume`` takes those, too, that depend on what nobody sees.
+    """
+    models = read_suite(path, defaults)
+    results = [_result(model, _own_options(model, options), fresh=fresh, resume=resume) for model in models]
     write_file(options.output / "summary.md", "\n".join(_summary(results)) + "\n", make_folders=True)
     if options.as_json:
         echo(dumps({"schema": SCHEMA, "models": [result._asdict() for result in results]}))
@@ -83,12 +81,32 @@ def verify_suite(path: Path, defaults: Request, options: VerifyOptions, *, fresh
     return 1 if 1 in statuses else max(statuses)
 
 
-def _verify(model: Model, options: VerifyOptions) -> Result:
-    folder = options.output / model.name
-    (folder / "done.json").unlink(missing_ok=True)
+def _own_options(model: Model, options: VerifyOptions) -> VerifyOptions:
+    """The options for one model: a folder and a file of its own."""
     junit = options.junit and options.junit.with_name(f"{options.junit.stem}-{model.name}{options.junit.suffix}")
+    return options._replace(output=options.output / model.name, junit=junit)
+
+
+def _result(model: Model, options: VerifyOptions, *, fresh: bool, resume: bool) -> Result:
+    """The result of an earlier run where that holds still, else of a new one."""
+    record = "" if fresh else read_record(options.output / RECORD, model.name)
+    if isinstance(record, Record):
+        why = why_again(record, _depends(model, options), believes=resume)
+        if not why:
+            say(f"{model.name}: done already")
+            return record.result
+    else:
+        why = record
+    say(f"{model.name}: verifying again: {why}" if why else f"{model.name}: verifying")
+    return _verify(model, options)
+
+
+def _verify(model: Model, options: VerifyOptions) -> Result:
+    begun_ns = time.time_ns()
     try:
-        found, _ = verify_both(model.request, options._replace(output=folder, junit=junit), model.name)
+        _remove_record(options.output)
+        before = _depends(model, options)
+        found, _, files = verify_both(model.request, options, model.name)
     except TensordiffError as error:
         say(f"{model.name}: {printable(error)}")
         return Result(name=model.name, verdict="unknown", culprit=None, rel_l2="-", pairs=0, sentence=printable(error))
@@ -102,37 +120,40 @@ def _verify(model: Model, options: VerifyOptions) -> Result:
         pairs=len(whole.rows),
         sentence=whole.sentence,
     )
-    done = {"fingerprint": _fingerprint(model), **result._asdict()}
-    write_file(folder / "done.json", dumps(done) + "\n", make_folders=True)
+    if files and found.left_out:
+        return result  # what could not be run this time may run the next
+    if changed := _depends(model, options).changed(before.states):
+        record: Record | str = f"{changed} changed"
+    else:
+        own = options.output.resolve()  # with the reference's layers, which a child reads to inject them
+        given = [file for file in files if not Path(file).is_relative_to(own)]
+        record = record_of(result, before, given, _written(options), begun_ns)
+    if isinstance(record, str):
+        say(f"{model.name}: {record} while it was verified, so it will be verified again the next time")
+    else:
+        write_record(options.output / RECORD, record)
     return result
 
 
-def _done(model: Model, output: Path) -> Result | None:
-    """The result of an earlier run, where nothing changed since."""
+def _depends(model: Model, options: VerifyOptions) -> Dependencies:
+    said = f"{options.save_layers} {options.junit} {options.output.absolute()}"
+    return dependencies_of(model.request, said, options.output.parent)
+
+
+def _written(options: VerifyOptions) -> list[Path]:
+    """The files that were written for a model."""
+    files = sorted(path for path in options.output.rglob("*") if path.is_file() and path.name != RECORD)
+    return [path.absolute() for path in (*files, *filter(None, [options.junit]))]
+
+
+def _remove_record(folder: Path) -> None:
+    """Before anything is written: a folder with a record is one that was finished."""
     try:
-        found = json.loads((output / model.name / "done.json").read_bytes())
-        if found.pop("fingerprint") != _fingerprint(model):
-            return None
-        return Result(**found)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # there is none, or none that can be believed: it is verified again
-
-
-def _fingerprint(model: Model) -> str:
-    request = model.request
-    paths = (request.reference, request.candidate, request.session, *(getattr(request, name) for name in _PATHS))
-    asked = repr((request, [_state(path) for path in paths]))
-    return hashlib.sha256(asked.encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _state(path: Path | None) -> object:
-    """Sizes and times of the files at a path; none for the id of a model on a hub."""
-    if path is None:
-        return None
-    source = parse_source(str(path))
-    path = Path(source.target) if source else path
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
-    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+        (folder / RECORD).unlink(missing_ok=True)
+    except OSError as error:
+        raise WriteError(
+            f"{printable(folder / RECORD)}: cannot be removed ({(error.strerror or '').lower()})"
+        ) from error
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 - ``between_parts``: a module whose parts are right is wrong between them.
 - ``token_errors``: the error of a tensor is that of its largest tokens. A norm makes all tokens equally large, so what
   came into it may be worse than its error says; and a single wrong token may have been sent to another expert.
-- ``is_same_mask``: a float16 run cannot hold the -3.4e38 that a float32 run masks with, and some runs use minus
-  infinity. Masks that hide the same tokens agree whatever number they hide them with.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.upstream_error import UpstreamError
-from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.errors import printable
@@ -59,39 +56,22 @@ def token_errors(pair: Pair) -> NDArray[np.float64] | None:
     sides = values_of(pair)
     if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
         return None
-    ref, cand = (side.reshape(-1, side.shape[-1]) for side in sides)
+    return errors_of_tokens(*sides)
+
+
+def errors_of_tokens(ref: Array, cand: Array) -> NDArray[np.float64]:
+    """The relative error of each row of two tensors, or of some spread over all."""
+    ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
     step = max(1, ref.size // _MOST)
-    wide, other = ref[::step].astype(np.float64), cand[::step].astype(np.float64)
+    is_complex = any(side.dtype.kind == "c" for side in (ref, cand))
+    wide, other = (side[::step].astype(np.complex128 if is_complex else np.float64) for side in (ref, cand))
     with np.errstate(all="ignore"):
         sizes = np.linalg.norm(wide, axis=1)
         errors = np.linalg.norm(other - wide, axis=1)
-    return np.asarray(errors[sizes > 0] / sizes[sizes > 0])
+        return np.asarray(errors[sizes > 0] / sizes[sizes > 0])
 
 
 def even_error(pair: Pair) -> float:
     """The error of a tensor if all its tokens were equally large."""
     errors = token_errors(pair)
     return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))
-
-
-_HIDDEN = -1e4  # a mask hides tokens with this or less
-
-
-def is_same_mask(pair: Pair, diff: Diff) -> bool:
-    """Whether both sides are masks that hide the same tokens. Reads them only where the measured error allows it."""
-    sides = values_of(pair) if _may_be_mask(pair) and (diff.apart or diff.max_abs >= -_HIDDEN / 2) else None
-    if sides is None or not all(is_float(side.dtype) for side in sides):
-        return False
-    ref, cand = sides
-    return bool(_is_mask(ref) and _is_mask(cand) and ((ref == 0) == (cand == 0)).all())
-
-
-def _may_be_mask(pair: Pair) -> bool:
-    return pair.reference.is_input or "mask" in pair.reference.name
-
-
-def _is_mask(side: Array) -> bool:
-    """Whether every element is 0 (visible) or far below (hidden), and some are hidden."""
-    with np.errstate(all="ignore"):
-        hidden = side.astype(np.float64) <= _HIDDEN
-    return bool(((side == 0) | hidden).all() and hidden.any())

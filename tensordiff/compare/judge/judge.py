@@ -8,21 +8,28 @@ type that cannot hold the reference. That reads the pair again, which few pairs 
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 import numpy as np
 
 from tensordiff.align.match import Pair
 from tensordiff.align.views import Views
-from tensordiff.compare.judge.excuses import between_parts, even_error, is_same_mask, token_errors
-from tensordiff.compare.judge.routes import RouteFlips, judge_routes
-from tensordiff.compare.judge.upstream_error import UpstreamError
+from tensordiff.compare.judge.excuses import between_parts, errors_of_tokens, even_error, token_errors
+from tensordiff.compare.judge.masks import diff_of_visible, is_same_mask
+from tensordiff.compare.judge.outliers import error_of_most
+from tensordiff.compare.judge.padding import Padding, Visible
+from tensordiff.compare.judge.precision import Precision
+from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, most_flips, router_logits
+from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
 from tensordiff.compare.judge.verdict import (
     GROWTH,
+    GROWTH_OF_FEW_BITS,
     GoldenErrors,
     Verdict,
     floor_for,
     growth_for,
+    growth_of,
     is_coarser,
     judge_by_golden,
     judge_diff,
@@ -32,6 +39,8 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row, values_of
 
+_PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
+_EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 _FEW_TOKENS = 1 / 6  # share of the tokens that near-ties may send to other experts in one layer
 
 
@@ -53,41 +62,82 @@ class Measurement(NamedTuple):
 class Judge:
     """Judges pairs in execution order, each in the light of those before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_dtypes: tuple[str, str] | None = None) -> None:
         self.upstream = UpstreamError()
+        self.precision = Precision(run_dtypes)
+        self.padding = Padding()
         self.flips: RouteFlips | None = None
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
+        measured = _of_visible(measured)
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
+        measured = measured._replace(
+            dtypes=self.precision.on_the_way(pair, dtypes, is_exact=floor_for(*dtypes)[0] == "exact")
+        )
         carried = self.upstream.carried_into(pair)
         ratio = golden.ratio if golden else None
+        ignored = golden.reference if golden and not golden.is_trusted(dtypes) else None
         shown = tuple(pair.views + views.named())
-        verdict = self._verdict(measured, carried)
         row = Row(
             pair=pair, dtypes=dtypes, shape=views.shape, views=shown, diff=diff, injected=injected, golden_ratio=ratio,
-            verdict=verdict, amplification=_amplification(diff.rel_l2, carried),
+            verdict=self._verdict(measured, carried), amplification=_amplification(diff.rel_l2, carried),
+            ignored_golden=ignored, after_flips=self.flips is not None, computed_in=measured.dtypes,
         )  # fmt: skip
-        if verdict.name == "agrees" or limits.are_set:
+        if limits.are_set:
             self.upstream.record(row, golden)
             return row
-        return self._after_excuses(row, measured)
+        self.padding.see(row)
+        if row.verdict.name == "diverges":
+            kind, floor = floor_for(*measured.dtypes)
+            few = _FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
+            self.padding.guess(row, max(floor.agrees, 3 * (carried or 0.0)), few)
+        if row.verdict.name != "agrees" and (visible := self.padding.visible(row)) is not None:
+            return self._of_visible_tokens(row, measured, visible)
+        self.padding.record(row)
+        hidden = _hidden_error(row, diff, measured.dtypes, carried)
+        if hidden is not None:
+            row = row._replace(verdict=_of_hidden(hidden, measured, carried))
+            measured = measured._replace(diff=diff._replace(rel_l2=hidden))
+        if row.verdict.name == "agrees":
+            self.upstream.record(row, golden)
+            return row
+        return self._after_excuses(row, measured, hidden)
+
+    def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
+        """A row that does not agree, judged by the tokens that are no padding."""
+        measured = measured._replace(diff=measure(visible.ref, visible.cand))
+        verdict = self._verdict(measured, self.upstream.carried_into(row.pair))
+        is_aside = verdict.name != "diverges" and self.padding.is_guessed(row)
+        name = "drifts" if is_aside else verdict.name
+        row = row._replace(
+            verdict=Verdict(name, f"{verdict.why} ({visible.told})"),
+            set_aside=row.verdict if is_aside and row.verdict.name == "diverges" else None,
+        )
+        self.padding.record(row, is_wrong_in_padding=verdict.name == "agrees")
+        if verdict.name == "agrees":
+            self.upstream.record(row, measured.golden, measured.diff.rel_l2)
+            return row
+        return self._after_excuses(row, measured, measured.diff.rel_l2)
 
     def _verdict(self, measured: Measurement, carried: float | None) -> Verdict:
         """By the golden run where it says something, else by the floor and what came in."""
         pair, dtypes, _, diff, _, golden, limits, kl_div = measured
-        if golden is not None and not limits.are_set and not diff.apart and diff.elements:
+        may_judge = golden is not None and golden.is_trusted(dtypes)
+        if golden is not None and may_judge and not limits.are_set and not diff.apart and diff.elements:
             ratio = golden.guarded(dtypes)
             if ratio is not None:
                 return judge_by_golden(golden, ratio, self.upstream.golden_ratio_into(pair))
         return judge_diff(diff, dtypes, carried, limits, kl_div, self.upstream.worst_agreeing)
 
-    def _after_excuses(self, row: Row, measured: Measurement) -> Row:
+    def _after_excuses(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
         """A row that does not agree, after everything that may excuse it or locate the fault."""
         if is_same_mask(row.pair, measured.diff):
             return row._replace(verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
         row = row._replace(verdict=self._by_routes(row, measured))
         for check in (
+            self._unless_padding,
+            self._unless_rows_of_expert,
             self._unless_downcast,
             self._unless_cancelled,
             self._unless_small_tokens,
@@ -95,11 +145,12 @@ class Judge:
         ):
             row = check(row, measured) if row.verdict.name == "diverges" else row
         if measured.injected is not None:
-            row = row._replace(verdict=_weigh_injected(row.verdict, measured, measured.injected))
+            plain, weighed = row.verdict, _weigh_injected(row.verdict, measured, measured.injected)
+            row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)
         if row.verdict.name == "diverges" and not row.is_input:
             where = between_parts(row, self.upstream, knows_inputs=measured.injected is not None)
             row = row._replace(verdict=Verdict("diverges", f"{row.verdict.why}{where}"))
-        self.upstream.record(row, measured.golden, self._propagated_error(row, measured))
+        self.upstream.record(row, measured.golden, self._propagated_error(row, measured) or hidden)
         return row
 
     def _propagated_error(self, row: Row, measured: Measurement) -> float | None:
@@ -110,7 +161,10 @@ class Judge:
 
     def _by_routes(self, row: Row, measured: Measurement) -> Verdict:
         """Judge experts by the tokens whose routes agree."""
-        if row.is_exact and not row.is_input and (judged := judge_routes(row, self.upstream.latest_outputs)):
+        tokens = math.prod((row.shape or (0,))[:-1])
+        hidden = self.padding.hidden_tokens(row.pair.reference.step, tokens)
+        may_be_routes = row.is_exact and (not row.is_input or is_router(row.pair))
+        if may_be_routes and (judged := judge_routes(row, self.upstream.latest_outputs, hidden)):
             self.flips = judged[1] or self.flips
             return judged[0]
         if self.flips is None or not self.flips.concerns(row.pair):
@@ -129,17 +183,51 @@ class Judge:
             return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
         return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}; the others {part.rel_l2:.1e}")
 
+    def _unless_padding(self, row: Row, measured: Measurement) -> Row:
+        """Padding that came in wrong, and not into a module around the layer, is that module's fault."""
+        if row.is_input or not self.padding.came_in(row):
+            return row
+        why = f"rel_l2 {measured.diff.rel_l2:.1e}, and what came in is wrong in tokens that the mask hides"
+        return row._replace(verdict=Verdict("drifts", why))
+
+    def _unless_rows_of_expert(self, row: Row, measured: Measurement) -> Row:
+        """Rows of one expert are of other tokens, where tokens took other experts."""
+        entry = row.pair.reference
+        if not _PART_OF_EXPERTS.search(entry.layer) or len(measured.views.shape) != 2:
+            return row
+        same = self.upstream.same_routes.get((mixture_of(entry.layer), entry.step))
+        given = [] if row.is_input else self.upstream.inputs_of(row.pair)
+        has_right_inputs = bool(given) and all(one.verdict.name == "agrees" for one in given)
+        is_padded = self.padding.is_known(entry.step)
+        may_flip = growth_for(measured.dtypes) != GROWTH or is_padded
+        if has_right_inputs or (same and not is_padded) or (same is None and not may_flip):
+            return row
+        why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
+        return row._replace(verdict=Verdict("drifts", why))
+
+    def unmeasured(self, row: Row) -> Row:
+        """A row that could not be measured; an expert that got other tokens may have got another number of them."""
+        entry = row.pair.reference
+        if row.dtypes is None or not _PART_OF_EXPERTS.search(entry.layer):
+            return row
+        if self.upstream.same_routes.get((mixture_of(entry.layer), entry.step)):
+            return row
+        return row._replace(verdict=Verdict("drifts", f"{row.verdict.why}: rows are tokens of one expert"))
+
     def _unless_downcast(self, row: Row, measured: Measurement) -> Row:
         """A candidate of fewer bits cannot be nearer than the reference cast to its type, which is measured here."""
-        sides = values_of(row.pair) if is_coarser(measured.dtypes) else None
+        own = row.dtypes or measured.dtypes
+        sides = values_of(row.pair) if is_coarser(own) else None
         if sides is None:
             return row
         ref, cand = sides
+        if ref.dtype.kind == "c" and cand.dtype.kind != "c":
+            return row  # no cast explains a lost imaginary part
         with np.errstate(all="ignore"):
             cast = ref.astype(cand.dtype)
         best, left = measure(ref, cast), measure(cast, cand)
         row = row._replace(downcast=left.rel_l2)
-        kind, error = measured.dtypes[1], measured.diff.rel_l2
+        kind, error = own[1], measured.diff.rel_l2
         if best.apart and not left.apart:
             return row._replace(verdict=Verdict("diverges", f"{row.verdict.why}; {kind} cannot hold the reference"))
         if best.apart or measured.diff.apart or error > growth_for(measured.dtypes) * best.rel_l2:
@@ -167,19 +255,52 @@ class Judge:
 
     def _unless_few_tokens(self, row: Row, measured: Measurement) -> Row:
         """A few tokens of a block, of which nothing else was dumped, may have been sent to other experts."""
-        is_block = row.pair.reference.layer.rpartition(".")[2].isdigit()
+        entry = row.pair.reference
+        is_block = entry.layer.rpartition(".")[2].isdigit()
         is_all_there_is = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
+        knows_routes = (mixture_of(entry.layer), entry.step) in self.upstream.same_routes
+        may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes)
         has_few_bits = growth_for(measured.dtypes) != GROWTH
-        if row.is_input or measured.diff.apart or not (is_block and is_all_there_is and has_few_bits):
+        if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
             return row
-        errors = token_errors(row.pair)
+        visible = self.padding.visible(row)
+        errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
         most = growth_for(measured.dtypes) * max(self.upstream.worst or 0.0, floor_for(*measured.dtypes)[1].agrees / 2)
         wrong = None if errors is None else errors[errors > most]
-        if errors is None or wrong is None or not 0 < wrong.size <= _FEW_TOKENS * errors.size or wrong.max() > 1:
+        logits = None if errors is None else router_logits(row, self.upstream.latest_outputs, errors.size)
+        few = float(most_flips(*logits)) if logits else _FEW_TOKENS * (errors.size if errors is not None else 0)
+        if errors is not None and errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges:
+            few = max(few, 1.0)  # of the few tokens of a batch that decodes
+        if errors is None or wrong is None or not 0 < wrong.size <= few or wrong.max() > _EXCHANGED:
             return row
         told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
         why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
         return row._replace(verdict=Verdict("drifts", why))
+
+
+def _of_visible(measured: Measurement) -> Measurement:
+    """Masked scores without what both sides hide."""
+    visible = None if measured.limits.are_set else diff_of_visible(measured.pair, measured.diff)
+    return measured if visible is None else measured._replace(diff=visible)
+
+
+def _hidden_error(row: Row, diff: Diff, dtypes: tuple[str, str], carried: float | None) -> float | None:
+    """The error of most elements of a pair that seems right, where a few large ones hide that it is not."""
+    kind, floor = floor_for(*dtypes)
+    is_clean = carried is None or carried <= floor.agrees
+    if kind == "exact" or not (row.verdict.name == "agrees" or (row.verdict.name == "drifts" and is_clean)):
+        return None
+    error = error_of_most(row.pair, diff)
+    # Without its largest elements every tensor is a little further off: that alone hides nothing.
+    most = max(floor.diverges, GROWTH_OF_FEW_BITS * diff.rel_l2)
+    return error if error is not None and not error <= most else None
+
+
+def _of_hidden(error: float, measured: Measurement, carried: float | None) -> Verdict:
+    """Judge a pair by the error of most of its elements."""
+    verdict = judge_diff(measured.diff._replace(rel_l2=error), measured.dtypes, carried, Limits())
+    why = f"rel_l2 {measured.diff.rel_l2:.1e} is that of a few large elements; the others are off by {error:.1e}"
+    return Verdict(verdict.name, why if carried is None else f"{why}, and {carried:.1e} came in")
 
 
 def _amplification(error: float, carried: float | None) -> float | None:

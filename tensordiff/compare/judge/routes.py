@@ -5,10 +5,15 @@ router, whose logits agree, nor of an expert, which got another token. So a diff
 took the best experts by its own logits, and outputs of experts are judged by the tokens that took the same ones. The
 logits prove that integers are routes; a router's name is believed only where both sides hold the same integers in
 another order. For all other integers, such as ids or positions, the order counts.
+
+Some routers add a bias to their scores, or choose among groups first, and hand on only logits. Then the logits of each
+side do not say which experts are the best; but how far they are apart, and how close the scores of experts lie, says
+how many tokens rounding may send elsewhere.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.upstream_error import mixture_of, parent_of
 from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
@@ -27,6 +32,8 @@ Mask = NDArray[np.bool_]
 _PROVEN = 0.98  # share of tokens whose integers are the best experts by the logits: then they are routes
 _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:[._]|$)", re.IGNORECASE)
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
+_EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
+_HARDLY = 0.02  # tokens that are expected to flip, below which none should
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
@@ -63,6 +70,14 @@ class RouteFlips(NamedTuple):
         if sides is None or self.flipped.all():
             return None
         ref, cand = sides
+        if ref.shape == self.routes[0].shape and ref.dtype.kind not in "iu":
+            # Weights of the chosen experts stand in the order of the choice, which need not be the same.
+            ref, cand = (
+                np.take_along_axis(side, routes.argsort(1, kind="stable"), 1)
+                for side, routes in zip((ref, cand), self.routes, strict=True)
+            )
+        if ref.ndim > 2 and math.prod(ref.shape[:-1]) == self.tokens:
+            ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
         if self.tokens in ref.shape[:-1]:
             keep, axis = ~self.flipped, ref.shape.index(self.tokens)
             return np.compress(keep, ref, axis), np.compress(keep, cand, axis)
@@ -89,19 +104,74 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
     return {(int(at) // each, int(flat[at])): row for row, at in enumerate(order)}
 
 
-def judge_routes(row: Row, before: Iterable[Row]) -> tuple[Verdict, RouteFlips | None] | None:
-    """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not."""
+def judge_routes(
+    row: Row, before: Iterable[Row], hidden: Mask | None = None
+) -> tuple[Verdict, RouteFlips | None] | None:
+    """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not.
+
+    ``hidden`` are tokens that are padding, whose routes do not count.
+    """
     taken = values_of(row.pair)
     if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
         return None
     ref, cand = (_by_token(side).astype(np.int64) for side in taken)
     flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
+    if hidden is not None and hidden.shape == flipped.shape:
+        flipped |= hidden
     flips = RouteFlips(row.pair.reference.layer, row.pair.reference.step, (ref, cand), flipped)
     if not flipped.any():
         is_choice = _are_sets(ref) and (is_router(row.pair) or _logits(row, before, ref, cand) is not None)
         return (Verdict("agrees", "the same experts, in another order"), flips) if is_choice else None
     logits = _logits(row, before, ref, cand)
-    return None if logits is None else _by_logits(flips, *logits)
+    if logits is not None:
+        return _by_logits(flips, *logits)
+    return _by_chance(flips, row, before, hidden)
+
+
+def _by_chance(
+    flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None
+) -> tuple[Verdict, RouteFlips | None] | None:
+    """The verdict on routes that no logits prove: whether no more differ than rounding may make differ."""
+    logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
+    seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
+    if logits is None or int(seen.sum()) > most_flips(*logits):
+        return None
+    told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
+    return Verdict("drifts", told), flips
+
+
+def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
+    """Both sides of the last logits that a router of the same mixture gave for so many tokens."""
+    mixture = mixture_of(row.pair.reference.layer)
+    for other in reversed(list(before)):
+        entry = other.pair.reference
+        shape: tuple[int, ...] = other.shape or ()
+        if other.is_exact or entry.step != row.pair.reference.step or len(shape) < 2:
+            continue
+        is_beside = mixture_of(entry.layer) == mixture and is_router(other.pair) and not _EXPERTS.search(entry.layer)
+        if is_beside and shape[-1] > 1 and math.prod(shape[:-1]) == tokens and (sides := values_of(other.pair)):
+            return _by_token(sides[0]).astype(np.float64), _by_token(sides[1]).astype(np.float64)
+    return None
+
+
+def most_flips(ref: Array, cand: Array) -> int:
+    """How many tokens rounding may send to other experts, by far: none where the two hardly differ.
+
+    Two neighbouring scores change places if the errors of both exceed what is between them. Any two neighbours may be
+    those that decide, for a choice of groups and one of experts.
+    """
+    gaps = np.diff(np.sort(ref, axis=1), axis=1)
+    apart = np.sqrt(2 * np.square(cand - ref).mean(1, keepdims=True))
+    with np.errstate(all="ignore"):
+        ratios = np.divide(gaps, apart, out=np.full_like(gaps, np.inf), where=apart > 0)
+    expected = float(2 * _above(ratios).mean(1).sum())
+    return 0 if not expected >= _HARDLY else math.ceil(expected + 3 * math.sqrt(expected))
+
+
+def _above(ratios: Array) -> NDArray[np.float64]:
+    """The probability that a normal variable exceeds so many of its deviations."""
+    found = [0.5 * math.erfc(ratio / math.sqrt(2)) for ratio in ratios.reshape(-1).tolist()]
+    return np.array(found, np.float64).reshape(ratios.shape)
 
 
 def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdict, RouteFlips | None]:
@@ -145,7 +215,7 @@ def _logits(row: Row, before: Iterable[Row], routes: Ints, cand: Ints) -> tuple[
     if min(routes.min(), cand.min()) < 0:
         return None
     for other in reversed(list(before)):
-        shape = other.shape or ()
+        shape: tuple[int, ...] = other.shape or ()
         if other.is_exact or other.pair.reference.step != row.pair.reference.step or len(shape) < 2:
             continue
         if shape[-1] <= max(routes.shape[1], int(routes.max()), int(cand.max())) or np.prod(shape[:-1]) != len(routes):

@@ -1,12 +1,15 @@
 """What earlier rows say about a pair: the error that came into its layer, and how its parts did.
 
 The incoming error is that of the layer's inputs where they were dumped. Where they were not, any output that ran before
-may have come in, and the worst of them counts. The parts of a module run before it ends, so their rows are known when
-its own is judged: whether they are right tells whether the fault lies between them.
+may have come in, and the worst of them counts. Integers and booleans come in as equal or not: a layer that was given
+only those is right up to there, or nothing can be said of it. The parts of a module run before it ends, so their rows
+are known when its own is judged: whether they are right tells whether the fault lies between them.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict, deque
 from functools import lru_cache, reduce
 
@@ -23,6 +26,10 @@ class UpstreamError:
 
     def __init__(self) -> None:
         self.input_errors: dict[CallKey, float] = {}
+        self.equal_integers: dict[CallKey, bool] = {}
+        """Calls that were given integers or booleans: whether all of them are equal."""
+        self.same_routes: dict[tuple[str, int], bool] = {}
+        """Mixtures of experts, by step: whether all tokens are known to take the same experts."""
         self.input_rows: dict[CallKey, list[Row]] = {}
         self.golden_input_ratios: dict[CallKey, float] = {}
         self.parts: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
@@ -36,7 +43,20 @@ class UpstreamError:
         """The error that came into a pair's layer; an input may come from anything that ran before. None if unknown."""
         if pair.reference.is_input:
             return self.worst
-        return self.input_errors.get(pair.reference.call_key, self.worst)
+        call = pair.reference.call_key
+        if not self.equal_integers.get(call, True):
+            return math.inf
+        if call not in self.input_errors and self._is_wrong_inside(pair):
+            return 0.0
+        return self.input_errors.get(call, self.worst)
+
+    def _is_wrong_inside(self, pair: Pair) -> bool:
+        """Whether a module was given only integers, all equal, and a part of it was given what is wrong.
+
+        Only then is the module to blame: without such a jump the errors of its parts have added up to its own.
+        """
+        is_given = pair.reference.call_key in self.equal_integers
+        return is_given and any(part.is_input and part.verdict.name == "diverges" for part in self.parts_of(pair))
 
     def golden_ratio_into(self, pair: Pair) -> float | None:
         """The same as a ratio of errors against a golden run."""
@@ -46,7 +66,8 @@ class UpstreamError:
 
     def has_inputs(self, pair: Pair) -> bool:
         """Whether the inputs of a pair's layer were dumped."""
-        return pair.reference.call_key in self.input_errors
+        call = pair.reference.call_key
+        return call in self.input_errors or call in self.equal_integers
 
     def inputs_of(self, pair: Pair) -> list[Row]:
         """Rows of the inputs of a pair's layer, as far as they were dumped."""
@@ -64,16 +85,23 @@ class UpstreamError:
         if not is_input:
             self.latest_outputs.append(row)
         if row.is_exact:
+            if row.shape is not None and len(row.shape) >= 2:
+                key = mixture_of(entry.layer), entry.step
+                self.same_routes[key] = self.same_routes.get(key, True) and diff.max_abs == 0
+            if is_input:
+                call = entry.call_key
+                self.equal_integers[call] = self.equal_integers.get(call, True) and row.verdict.name != "diverges"
             return
         if is_input:
             call = entry.call_key
-            self.input_errors[call] = worse(self.input_errors.get(call, 0.0), diff.rel_l2)
+            own = diff.rel_l2 if error is None else error
+            self.input_errors[call] = worse(self.input_errors.get(call, 0.0), own)
             self.input_rows.setdefault(call, []).append(row)
         else:
             self._record_output(entry.layer, parent, diff.rel_l2 if error is None else error)
             if agrees:
-                self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2)
-        if golden is not None:
+                self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2 if error is None else error)
+        if golden is not None and row.ignored_golden is None:
             self._record_golden(row, golden)
 
     def _record_output(self, layer: str, parent: str, error: float) -> None:
@@ -112,6 +140,16 @@ class UpstreamError:
         terms = (term for term in (*parts, *self.inputs_of(row.pair)) if term.shape == row.shape)
         errors = (term.diff.rms for term in terms if term.diff and term.diff.rel_l2 <= most)
         return max(errors, default=0.0) / row.diff.ref_rms if parts else None
+
+
+_EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
+
+
+@lru_cache(maxsize=1 << 16)
+def mixture_of(layer: str) -> str:
+    """The module that holds a router and experts, by the name of one of them or of a part of the experts."""
+    found = _EXPERTS.search(layer)
+    return layer[: found.start()] if found else parent_of(layer)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -8,6 +8,7 @@ stands clear of what precision explains (the floor) *and* of what its inputs car
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -64,6 +65,13 @@ def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
     return "exact", FLOORS["exact"]
 
 
+def coarsest_floor(dtypes: Iterable[tuple[str, str]]) -> tuple[str, Floor]:
+    """The floor of the coarsest float type among pairs of types, and that type's name; of float32 where none is."""
+    kinds = {floor_for(*pair)[0] for pair in set(dtypes)}
+    kind = next((name for name in _COARSEST_FIRST if name in kinds), "float32")
+    return kind, FLOORS[kind]
+
+
 def growth_of(kind: str) -> float:
     """How much a healthy layer may multiply the incoming error, in a type."""
     return GROWTH if kind in ("float32", "float64", "exact") else GROWTH_OF_FEW_BITS
@@ -83,6 +91,14 @@ def is_coarser(dtypes: tuple[str, str]) -> bool:
     """Whether the candidate has fewer bits than the reference."""
     kinds = [floor_for(name, name)[0] for name in dtypes]
     return "exact" not in kinds and _COARSEST_FIRST.index(kinds[1]) < _COARSEST_FIRST.index(kinds[0])
+
+
+def coarser(one: str, other: str) -> str:
+    """That of two types which has fewer bits; the first where it holds no floats, or they have as many."""
+    kinds = [floor_for(name, name)[0] for name in (one, other)]
+    if "exact" in kinds:
+        return one
+    return other if _COARSEST_FIRST.index(kinds[1]) < _COARSEST_FIRST.index(kinds[0]) else one
 
 
 def judge_diff(
@@ -132,7 +148,8 @@ def _by_what_came_in(error: float, carried: float | None, usual: float | None, k
     growth = growth_of(kind)
     if carried is not None and not carried <= floor.agrees:  # a NaN is not
         if error <= growth * carried or not carried <= _HALF_WRONG:
-            return Verdict("drifts", f"rel_l2 {error:.1e}, and {carried:.1e} came in")
+            came = "integers that differ" if carried == math.inf else f"{carried:.1e}"
+            return Verdict("drifts", f"rel_l2 {error:.1e}, and {came} came in")
         return Verdict("diverges", f"rel_l2 {error:.1e} is {error / carried:.0f} times what came in ({carried:.1e})")
     came = "" if carried is None else f", though what came in agrees ({carried:.1e})"
     stands_out = usual is not None and error > growth * max(usual, carried or 0.0)
@@ -154,6 +171,15 @@ class GoldenErrors(NamedTuple):
     def ratio(self) -> float | None:
         """Candidate's error over reference's; None where the reference is exact."""
         return self.candidate / self.reference if self.reference > 0 else None
+
+    def is_trusted(self, dtypes: tuple[str, str]) -> bool:
+        """Whether the reference lies as near to the golden as its own precision explains.
+
+        A golden of other weights or another prompt is as far from the candidate as from the reference, however wrong
+        the candidate is.
+        """
+        kind, floor = floor_for(dtypes[0], dtypes[0])
+        return self.reference <= growth_of(kind) * floor.agrees
 
     def guarded(self, dtypes: tuple[str, str]) -> float | None:
         """The ratio, counting no error as less than a few roundings; None for types where it says nothing.

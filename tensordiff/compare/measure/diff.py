@@ -61,7 +61,8 @@ class Sums(NamedTuple):
                 mine[peak], mine[where] = theirs[peak], theirs[where]
         mine[FIRST_NAN:TOTALS] = np.minimum(mine[FIRST_NAN:TOTALS], theirs[FIRST_NAN:TOTALS])
         mine[NAN_REF:FIRST_NAN] += theirs[NAN_REF:FIRST_NAN]
-        mine[TOTALS:] += theirs[TOTALS:]
+        with np.errstate(all="ignore"):  # sums of float64 may be infinite: see wide_range
+            mine[TOTALS:] += theirs[TOTALS:]
 
 
 def empty_cells(elements: Sequence[int]) -> Cells:
@@ -79,6 +80,28 @@ class Products(NamedTuple):
     rd: float
     cc: float
     rc: float
+
+
+class WideDiff(NamedTuple):
+    """The numbers of a pair that ``wide_range`` has summed; non-finite places are left aside."""
+
+    max_abs: float
+    max_abs_at: int
+    max_rel: float
+    max_rel_at: int
+    outside: int
+    mean_abs: float
+    rms: float
+    ref_rms: float
+    rel_l2: float
+    cosine_distance: float
+    scale: float
+    bucket_rms: NDArray[np.float64]
+
+    @property
+    def mse(self) -> float:
+        """The square of ``rms``, infinite where float64 does not hold it."""
+        return self.rms * self.rms
 
 
 _JSON_FIELDS = (
@@ -109,8 +132,8 @@ class Diff(NamedTuple):
     ref_rms: float
     scale: float
     """The factor that best fits cand = factor * ref."""
-    bucket_rms: NDArray[np.float32]
-    """RMS error of each bucket of the flattened tensor."""
+    bucket_rms: NDArray[np.floating[Any]]
+    """RMS error of each bucket of the flattened tensor; in float32, where that can hold it."""
     shape: tuple[int, ...]
     """Of the real numbers compared: complex tensors have a last axis of real and imaginary part."""
     is_complex: bool = False
@@ -119,7 +142,8 @@ class Diff(NamedTuple):
     def profile(self) -> tuple[float, ...]:
         """Relative error of each bucket: its RMS error over the RMS of the whole reference."""
         if 0 < self.ref_rms < math.inf:
-            return tuple((self.bucket_rms.astype(np.float64) / self.ref_rms).tolist())
+            with np.errstate(over="ignore"):
+                return tuple((self.bucket_rms.astype(np.float64) / self.ref_rms).tolist())
         return tuple(math.inf if error else 0.0 for error in self.bucket_rms.tolist())
 
     @property

@@ -15,11 +15,12 @@ import numpy as np
 
 from tensordiff.compare.measure import numpy_pass
 from tensordiff.compare.measure.chunks import flat_chunks
-from tensordiff.compare.measure.diff import Cells, Diff, Products, Sums, empty_cells
+from tensordiff.compare.measure.diff import Cells, Diff, Products, Sums, WideDiff, empty_cells
 from tensordiff.compare.measure.dtype_plan import DtypePlan, PassOptions, Tolerance, plan_for
-from tensordiff.compare.measure.metrics import diffs_from_cells
-from tensordiff.compare.measure.scheduler import in_order, load_kernels, scan_all, scan_part
-from tensordiff.dump.dtypes import Array, DType
+from tensordiff.compare.measure.metrics import SecondSums, diffs_from_cells
+from tensordiff.compare.measure.scheduler import has_kernels, in_order, load_kernels, scan_all, scan_part
+from tensordiff.compare.measure.wide_range import measure_wide
+from tensordiff.dump.dtypes import Array, DType, has_zero
 
 LARGE = 1 << 24
 """Elements from which a pair always goes through the compiled pass."""
@@ -47,7 +48,9 @@ def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None)
         for k, task in enumerate(tasks):
             cells[k] = next(scanned) if task.in_place else _cells_of(task)
     fill_all = load_kernels().fill_all if in_place else None
-    diffs = diffs_from_cells(sizes, shapes, cells, lambda k, factor: _products(tasks[k], factor), fill_all)
+    wide = [k for k, task in enumerate(tasks) if task.plan.is_wide and task.ref.size]
+    second = SecondSums(lambda k: _products(tasks[k]), wide, lambda k: _measure_wide(tasks[k]))
+    diffs = diffs_from_cells(sizes, shapes, cells, second, fill_all)
     for k, task in enumerate(tasks):
         if task.is_complex:
             diffs[k] = diffs[k]._replace(is_complex=True)
@@ -74,7 +77,8 @@ def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bo
     is_complex = ref.dtype.kind == "c" or cand.dtype.kind == "c"
     ref, cand = as_reals(ref, cand) if is_complex else (ref, cand)
     plan, size = plan_for(ref.dtype, cand.dtype), ref.size
-    is_compiled = plan.may_compile and (_selector.use_compiled(plan, size) if compiled is None else compiled)
+    wants_compiled = _selector.use_compiled(plan, size) if compiled is None else compiled
+    is_compiled = plan.may_compile and wants_compiled and has_kernels()
     in_place = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
     return _Task(
         ref=ref, cand=cand, plan=plan, options=plan.options(size, tolerance),
@@ -116,9 +120,12 @@ def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
 
 
 def _real(array: Array) -> Array:
-    """Complex numbers as pairs along a last axis; real ones get an imaginary part of zero, in their own type."""
+    """Complex numbers as pairs along a last axis; real ones get an imaginary part of zero, in their own type.
+
+    A type that has no zero, which is only powers of two (float8_e8m0fnu), becomes float32.
+    """
     if array.dtype.kind != "c":
-        pairs = np.zeros((*array.shape, 2), array.dtype)
+        pairs = np.zeros((*array.shape, 2), array.dtype if has_zero(array.dtype) else np.float32)
         pairs[..., 0] = array
         return pairs
     return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.dtype(f"f{array.dtype.itemsize // 2}"))
@@ -146,11 +153,15 @@ def _scan_chunk(task: _Task, offset: int, ref: Array, cand: Array) -> Sums:
     return Sums(whole, scan_part(task.options, *task.plan.convert(ref, cand), offset, whole))
 
 
-def _products(task: _Task, factor: float) -> Products:
+def _products(task: _Task) -> Products:
     total = np.zeros(5)
     for _, r, c in flat_chunks(task.ref, task.cand):
-        if not task.is_compiled or factor != 1:
-            total += numpy_pass.products(r, c, factor)
-        else:
+        if task.is_compiled:
             load_kernels().exact_products(*task.plan.convert(r, c), total)
+        else:
+            total += numpy_pass.products(r, c)
     return Products(*total.tolist())
+
+
+def _measure_wide(task: _Task) -> WideDiff:
+    return measure_wide(lambda: flat_chunks(task.ref, task.cand), task.ref.size, task.options.tolerance)

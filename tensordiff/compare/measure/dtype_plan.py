@@ -39,7 +39,9 @@ class Tolerance:
     @classmethod
     def of(cls, atol: float | None, rtol: float | None) -> Tolerance | None:
         """What the user said: of two the missing one is 0, or it would let everything pass. None for neither."""
-        return None if atol is None and rtol is None else cls(atol or 0.0, rtol or 0.0)
+        if atol is None and rtol is None:
+            return None
+        return cls(0.0 if atol is None else atol, 0.0 if rtol is None else rtol)
 
 
 # torch.testing's defaults, coarsest type first.
@@ -70,6 +72,8 @@ class DtypePlan(NamedTuple):
 
     may_compile: bool
     in_place: bool
+    is_wide: bool
+    """Whether a side is float64, whose squares, and even differences, may overflow or vanish."""
     enter: tuple[DType, DType]
     """The array types under which the pair enters the compiled pass."""
     usual: PassOptions
@@ -104,7 +108,10 @@ def plan_for(ref: DType, cand: DType) -> DtypePlan:
         enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
     usual = PassOptions(enter, usual_tolerance(*names), splits_ties=True)
     of_large = usual if max(ref.itemsize, cand.itemsize) > 2 else usual._replace(splits_ties=False)
-    return DtypePlan(not (is_long(ref) or is_long(cand)), in_place, enter, usual, of_large)
+    return DtypePlan(
+        may_compile=not (is_long(ref) or is_long(cand)), in_place=in_place, is_wide="float64" in names,
+        enter=enter, usual=usual, usual_of_large=of_large,
+    )  # fmt: skip
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:

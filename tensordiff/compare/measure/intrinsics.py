@@ -90,6 +90,20 @@ def _like_typed(sample: Any, value: Any) -> Any:
     return lambda sample, value: np.float64(value)
 
 
+_LARGEST_FLOAT32, _LARGEST_FLOAT64 = float(np.finfo(np.float32).max), float(np.finfo(np.float64).max)
+
+
+def at_most_largest(sample: Any, value: Any) -> Any:
+    """A float64 in the sample's type; the largest of the type where it would be infinite in it."""
+
+
+@overload(at_most_largest, inline="always", strict=False)  # type: ignore[untyped-decorator]
+def _at_most_largest_typed(sample: Any, value: Any) -> Any:
+    if sample == types.float32:
+        return lambda sample, value: np.float32(min(value, _LARGEST_FLOAT32))
+    return lambda sample, value: min(value, _LARGEST_FLOAT64)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def memory_at(typing: Any, address: Any, like: Any) -> Any:
     """The memory at an address, as elements of a type."""

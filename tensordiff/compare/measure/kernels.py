@@ -6,7 +6,8 @@ additions a SIMD lane, so no sum is off by more than 1e-6 however long the tenso
 searched only in blocks that can hold it.
 
 Nothing here knows about dumps, shapes or verdicts. bfloat16 comes in as uint16 and float16 as int16, which is how they
-are told apart. Only ``scheduler.load_kernels`` imports this module: it takes a fifth of a second to load.
+are told apart. Only ``scheduler.load_kernels`` imports this module: it takes a fifth of a second to load. What is
+called from outside is kept on disk by ``kernel_cache``, with all that it calls.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tensordiff.compare.measure.diff import (
     WIDTH,
 )
 from tensordiff.compare.measure.intrinsics import (
+    at_most_largest,
     bits_of,
     count_if,
     float_of,
@@ -49,6 +51,7 @@ from tensordiff.compare.measure.intrinsics import (
     steps_from,
     take,
 )
+from tensordiff.compare.measure.kernel_cache import cached
 
 
 def _prefer_wide_vectors() -> None:
@@ -70,8 +73,8 @@ _NEAR = 256  # steps of a type by which an element is clearly outside
 _BAND = 4e-6  # wider than any float32 rounding between a block's estimate and the exact value
 
 # No nnan or ninf: a NaN must survive to be seen. reassoc is what lets sums be vectorized.
-_fast = njit(nogil=True, cache=True, error_model="numpy", fastmath={"nsz", "contract", "reassoc"})
-_strict = njit(nogil=True, cache=True, error_model="numpy")
+_fast = njit(nogil=True, error_model="numpy", fastmath={"nsz", "contract", "reassoc"})
+_strict = njit(nogil=True, error_model="numpy")
 
 
 @_strict  # type: ignore[untyped-decorator]
@@ -209,7 +212,8 @@ def _scan_bucket(
     """Take elements ``first`` to ``last`` into one row of sums."""
     guard = like(vanishing, REL_GUARD)
     band = 1 - _BAND if splits_ties else 1 + _BAND
-    peak, bar = like(guard, cells[PEAKS]), like(guard, cells[PEAKS + 1] * band)
+    # Infinite in the tensors' type, no later error would be above them.
+    peak, bar = at_most_largest(guard, cells[PEAKS]), at_most_largest(guard, cells[PEAKS + 1] * band)
     total_abs, total_dd, total_rr, total_rd, outside = 0.0, 0.0, 0.0, 0.0, 0.0
     for start in range(first, last, BLOCK):
         stop = min(start + BLOCK, last)
@@ -232,7 +236,7 @@ def _scan_bucket(
             holds_peak = _beats(ref, cand, start, stop, cells[PEAKS], cells[PEAKS + 1] * (1 - 1e-15))
         if holds_peak:
             _search_block(ref, cand, start, stop, offset, cells)
-            peak, bar = like(guard, cells[PEAKS]), like(guard, cells[PEAKS + 1] * band)
+            peak, bar = at_most_largest(guard, cells[PEAKS]), at_most_largest(guard, cells[PEAKS + 1] * band)
     row[SUM_ABS] += total_abs
     row[SUM_DD] += total_dd
     row[SUM_RR] += total_rr
@@ -261,6 +265,7 @@ def scan(ref: Any, cand: Any, offset: Any, whole: Any, tolerance: Any, near: Any
                 cells[TOTALS + k] += row[k]
 
 
+@cached
 @_strict  # type: ignore[untyped-decorator]
 def scan_taken(
     taken: Any, table: Any, ref_like: Any, cand_like: Any, tolerance: Any, near: Any, splits_ties: Any, cells: Any
@@ -279,6 +284,7 @@ def scan_taken(
         scan(ref, cand, offset, whole, tolerance, near, splits_ties, cells[row])
 
 
+@cached
 @_strict  # type: ignore[untyped-decorator]
 def join_pieces(pieces: Any, firsts: Any, cells: Any) -> None:
     """Put the cells of each pair's pieces together: ``Sums.add``, for many."""
@@ -297,11 +303,11 @@ def join_pieces(pieces: Any, firsts: Any, cells: Any) -> None:
                 mine[cell] += theirs[cell]
 
 
-# numba caches the compiled code by this file's date: touch it after a change in ``metrics`` or ``intrinsics``.
-for _part in (metrics.ratio, metrics.cosine_distance, metrics.summing_factor, metrics.fill_ratios, metrics.fill):
+for _part in (metrics.ratio, metrics.cosine_distance, metrics.is_cancelling, metrics.fill_ratios, metrics.fill):
     register_jitable(_part)
 
 
+@cached
 @_strict  # type: ignore[untyped-decorator]
 def fill_all(cells: Any, elements: Any, reals: Any, counts: Any) -> None:
     """``metrics.fill`` every row."""
@@ -309,6 +315,7 @@ def fill_all(cells: Any, elements: Any, reals: Any, counts: Any) -> None:
         metrics.fill(cells[k], elements[k], reals[k], counts[k])
 
 
+@cached
 @_fast  # type: ignore[untyped-decorator]
 def exact_products(ref: Any, cand: Any, out: Any) -> None:
     """Inner products (dd, rr, rd, cc, rc) of the finite places, in float64 throughout."""

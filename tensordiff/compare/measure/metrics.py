@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,45 +37,79 @@ from tensordiff.compare.measure.diff import (
     Cells,
     Diff,
     Products,
+    WideDiff,
     lengths,
 )
 
-SumAgain = Callable[[int, float], Products]
-"""Sums a pair again in float64, scaled by a factor, where the first sums were not precise enough."""
 Numbers = NDArray[Any]
 
-# What ``fill`` writes for a pair: real numbers in the order of ``Diff``, then the factor to sum again with ...
+# What ``fill`` writes for a pair: real numbers in the order of ``Diff``, then whether to sum again ...
 REALS = 10
-RMS, REF_RMS, FACTOR = 4, 7, 9
+RMS, REL_L2, COSINE, REF_RMS, SCALE, CANCELS = range(4, REALS)
 # ... and whole numbers.
 COUNTS = 8
+OUTSIDES, APART = 2, 7
+_LEAST_SUM, _MOST_SUM = 1e-290, 1e300  # of squares in float64: where a sum is smaller, some of it has vanished
+_LEAST_DRAWN, _MOST_DRAWN = 1e-30, 1e38  # errors of a profile that float32 holds with all its digits
+
+
+class SecondSums(NamedTuple):
+    """Reads a pair again, given its number, where the first sums are not precise enough."""
+
+    products: Callable[[int], Products]
+    """In float64."""
+    wide: Sequence[int]
+    """The pairs that hold float64 ..."""
+    measure_wide: Callable[[int], WideDiff]
+    """... whose sums may have to be taken on another scale."""
 
 
 def diffs_from_cells(
-    elements: Sequence[int], shapes: Sequence[tuple[int, ...]], cells: Cells, again: SumAgain, fill_all: FillAll | None
+    elements: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
+    cells: Cells,
+    second: SecondSums,
+    fill_all: FillAll | None,
 ) -> list[Diff]:
     """The diff of each pair, from its row of cells, its size and its shape."""
     if not elements:
         return []
     reals, counts = np.empty((len(elements), REALS)), np.empty((len(elements), COUNTS), np.int64)
     (fill_all or fill_in_python)(cells, np.array(elements), reals, counts)
-    for k in np.flatnonzero(reals[:, FACTOR]).tolist():
-        products = again(k, float(reals[k, FACTOR]))
+    profiles, wide = _profiles(elements, cells), _beyond_squares(cells, second.wide)
+    for k in set(np.flatnonzero(reals[:, CANCELS]).tolist()) - wide:
+        products = second.products(k)
         fill_ratios(products.dd, products.rr, products.rd, products.cc, products.rc, reals[k])
-        _fill_roots(products, float(reals[k, FACTOR]), max(elements[k], 1), reals[k])
-    return list(map(_diff, reals.tolist(), counts.tolist(), elements, _profiles(elements, cells), shapes))
+        if products.cc < _LEAST_SUM and k in second.wide:
+            wide.add(k)
+    for k in wide:
+        profiles[k] = _fill_wide(second.measure_wide(k), reals[k], counts[k])
+    return list(map(_diff, reals.tolist(), counts.tolist(), elements, profiles, shapes))
 
 
-def _fill_roots(products: Products, factor: float, n: int, reals: Numbers) -> None:
-    """The RMS of the error and of the reference, where float64 holds them but not their squares."""
-    for place, total in ((RMS, products.dd), (REF_RMS, products.rr)):
-        if reals[place] in (0.0, math.inf) and 0 < total < math.inf:
-            reals[place] = math.sqrt(total / n) / factor
+def _beyond_squares(cells: Cells, wide: Sequence[int]) -> set[int]:
+    """Of the pairs that hold float64, those with sums that overflowed or vanished."""
+    if not wide:
+        return set()
+    rows = cells[wide]
+    dd, rr = rows[:, TOTALS + SUM_DD], rows[:, TOTALS + SUM_RR]
+    has_vanished = (rr < _LEAST_SUM) | ((dd < _LEAST_SUM) & (rows[:, PEAKS] > 0))
+    has_overflowed = ~(np.abs(rows[:, TOTALS : TOTALS + OUTSIDE]) < _MOST_SUM).all(axis=1)  # nor is a NaN
+    is_beyond = has_vanished | has_overflowed
+    return {wide[place] for place in np.flatnonzero(is_beyond).tolist()}
 
 
-def _diff(
-    reals: list[float], counts: list[int], elements: int, profile: NDArray[np.float32], shape: tuple[int, ...]
-) -> Diff:
+def _fill_wide(found: WideDiff, reals: Numbers, counts: Numbers) -> NDArray[np.float64]:
+    """Put numbers of another scale in the place of those from the cells; where sides stand apart, few have any."""
+    reals[REF_RMS], counts[OUTSIDES] = found.ref_rms, found.outside
+    if not counts[APART]:
+        reals[:RMS] = found.max_abs, found.max_rel, found.mean_abs, found.mse
+        reals[RMS:REF_RMS] = found.rms, found.rel_l2, found.cosine_distance
+        reals[SCALE], counts[:OUTSIDES] = found.scale, (found.max_abs_at, found.max_rel_at)
+    return found.bucket_rms
+
+
+def _diff(reals: list[float], counts: list[int], elements: int, profile: Profile, shape: tuple[int, ...]) -> Diff:
     max_abs, max_rel, mean_abs, mse, rms, rel_l2, cosine, ref_rms, scale, _ = reals
     at_abs, at_rel, outside, nan_ref, nan_cand, inf_ref, inf_cand, apart = counts
     return Diff(
@@ -93,49 +127,44 @@ def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Numbers, co
         fill(cells[k].tolist(), int(elements[k]), reals[k], counts[k])
 
 
-# --- compiled by kernels, too: change them, and the cached machine code in __pycache__ is stale ----
+# --- compiled by kernels, too -----------------------------------------------------------------------
 
 
 def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
-    """All numbers of a pair but its profile. Where the factor is not 0, ``fill_ratios`` needs better products."""
+    """All numbers of a pair but its profile. Where sums cancel, ``fill_ratios`` needs better products."""
     n = max(elements, 1)
     max_abs, max_rel, at_abs, at_rel = cells[PEAKS], cells[PEAKS + 1], cells[WHERE], cells[WHERE + 1]
     total_abs, dd = cells[TOTALS + SUM_ABS], cells[TOTALS + SUM_DD]
     rr, rd = cells[TOTALS + SUM_RR], cells[TOTALS + SUM_RD]
     cc, rc = max(0.0, rr + 2 * rd + dd), rr + rd
-    factor = summing_factor(dd, rr, rd, cc, max_abs)
+    cancels = is_cancelling(dd, rr, rd, cc)
     is_apart = cells[NAN_APART] > 0 or cells[INF_APART] > 0
     if is_apart:
         max_abs = math.nan if cells[NAN_APART] > 0 else math.inf
         at_abs = cells[FIRST_NAN] if cells[NAN_APART] > 0 else cells[FIRST_INF]
-        max_rel, at_rel, total_abs, dd, factor = max_abs, at_abs, max_abs, max_abs, 0.0
+        max_rel, at_rel, total_abs, dd, cancels = max_abs, at_abs, max_abs, max_abs, False
     reals[0], reals[1], reals[2], reals[3] = max_abs, max_rel, total_abs / n, dd / n
-    reals[RMS], reals[REF_RMS], reals[FACTOR] = math.sqrt(dd / n), math.sqrt(rr / n), factor
+    reals[RMS], reals[REF_RMS], reals[CANCELS] = math.sqrt(dd / n), math.sqrt(rr / n), 1.0 if cancels else 0.0
     fill_ratios(dd, rr, rd, cc, rc, reals)
     if is_apart:
-        reals[6] = reals[8] = math.nan
-    counts[0], counts[1], counts[2] = int(at_abs), int(at_rel), int(cells[TOTALS + OUTSIDE])
+        reals[REL_L2], reals[COSINE], reals[SCALE] = max_abs, math.nan, math.nan
+    counts[0], counts[1], counts[OUTSIDES] = int(at_abs), int(at_rel), int(cells[TOTALS + OUTSIDE])
     counts[3], counts[4], counts[5], counts[6] = (
         int(cells[NAN_REF]), int(cells[NAN_CAND]), int(cells[INF_REF]), int(cells[INF_CAND])
     )  # fmt: skip
-    counts[7] = int(cells[NAN_APART] + cells[INF_APART])
+    counts[APART] = int(cells[NAN_APART] + cells[INF_APART])
 
 
 def fill_ratios(dd: float, rr: float, rd: float, cc: float, rc: float, reals: Any) -> None:
     """The scale-free numbers: rel_l2, the cosine distance, the factor that fits best."""
-    reals[5] = ratio(dd, rr)
-    reals[6] = cosine_distance(dd, rr, rd, cc, rc)
-    reals[8] = rc / rr if rr != 0 else math.nan
+    reals[REL_L2] = ratio(dd, rr)
+    reals[COSINE] = cosine_distance(dd, rr, rd, cc, rc)
+    reals[SCALE] = rc / rr if rr != 0 else math.nan
 
 
-def summing_factor(dd: float, rr: float, rd: float, cc: float, max_abs: float) -> float:
-    """The factor to sum again with, where squares overflow, vanish or cancel; 0 where the sums are good enough."""
-    if math.isinf(dd) or math.isinf(rr):
-        return 2.0**-600
-    if dd == 0 and max_abs > 0:
-        return 2.0**600
-    is_cancelling = dd > 0 and rr > 0 and (dd - rd * (rd / rr) < 1e-3 * dd or cc < 1e-3 * max(rr, dd))
-    return 1.0 if is_cancelling else 0.0
+def is_cancelling(dd: float, rr: float, rd: float, cc: float) -> bool:
+    """Whether the cosine depends on digits that sums of blocks do not have."""
+    return dd > 0 and rr > 0 and (dd - rd * (rd / rr) < 1e-3 * dd or cc < 1e-3 * max(rr, dd))
 
 
 def ratio(dd: float, rr: float) -> float:
@@ -160,10 +189,17 @@ def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> fl
     return max(0.0, across) / cc / (1 + min(cosine, 1.0))
 
 
-def _profiles(elements: Sequence[int], cells: Cells) -> list[NDArray[np.float32]]:
-    """RMS error of each bucket, precise enough to draw; float32 overflow is drawn as infinite."""
+Profile = NDArray[np.floating[Any]]
+
+
+def _profiles(elements: Sequence[int], cells: Cells) -> list[Profile]:
+    """RMS error of each bucket, precise enough to draw: in float32, but for errors that it cannot hold."""
     squares = cells[:, SQUARES:]
     held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
-    with np.errstate(over="ignore"):
-        drawn = np.sqrt(squares / held).astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = np.sqrt(squares / held)
+        largest = exact.max(axis=1)
+        drawn: list[Profile] = list(exact.astype(np.float32))
+    for k in np.flatnonzero((largest > _MOST_DRAWN) | ((largest > 0) & (largest < _LEAST_DRAWN))).tolist():
+        drawn[k] = exact[k]
     return [row if n >= BUCKETS else row[:n] for n, row in zip(elements, drawn, strict=True)]

@@ -102,14 +102,14 @@ def _set_odd_aside(
     return np.where(odd_r, 0.0, r), np.where(odd, 0.0, d), apart
 
 
-def products(ref: Array, cand: Array, factor: float) -> Products:
-    """Inner products of the finite places, each side times a factor, in float64."""
+def products(ref: Array, cand: Array) -> Products:
+    """Inner products of the finite places, in float64."""
     total = np.zeros(5)
     for begin in range(0, len(ref), STRETCH):
         r, c = ref[begin : begin + STRETCH], cand[begin : begin + STRETCH]
         with np.errstate(all="ignore"):
             d, r, c = difference(r, c), r.astype(np.float64), c.astype(np.float64)
             keep = np.isfinite(d)
-            d, r, c = d[keep] * factor, r[keep] * factor, c[keep] * factor
+            d, r, c = d[keep], r[keep], c[keep]
             total += (np.dot(d, d), np.dot(r, r), np.dot(r, d), np.dot(c, c), np.dot(r, c))
     return Products(*total.tolist())

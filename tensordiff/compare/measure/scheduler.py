@@ -9,11 +9,14 @@ piece nor on how many cores there are.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
@@ -75,11 +78,30 @@ def in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
 PIECE = 1 << 20
 """Elements in a piece. Each searches its largest error anew, which costs as much as a thousand elements."""
+_MOST_IN_FLOAT32 = 1e30  # of a tolerance: its product with a value may be larger, and then allows any error
 _WORTH_SHARING = 1 << 19  # elements one core measures in the time that another one needs to wake up
 
 
 Piece = tuple[int, int, int, int, int]
 """Addresses of both sides, elements in the piece, where it begins, elements of the whole pair."""
+
+
+_SETTINGS_OF_NUMBA = Path(".numba_config.yaml")
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether there is a compiled pass; where there is none, numpy measures everything.
+
+    numba obeys a file of settings in the current folder, which may be a stranger's, as soon as it is imported.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" or ("numba" not in sys.modules and _SETTINGS_OF_NUMBA.exists()):
+        return False
+    try:
+        load_kernels()
+    except ImportError:  # numba, or the LLVM it comes with, is not installed whole
+        return False
+    return True
 
 
 @cache
@@ -172,8 +194,12 @@ def _like(dtype: DType) -> Array:
 
 @lru_cache(maxsize=256)
 def _bounds(tolerance: Tolerance, wide: bool) -> tuple[Array, Array]:
-    """The tolerance; and, in the tensors' precision, a bound just below it and the smallest sum of squares to trust."""
+    """The tolerance; and, in the tensors' precision, a bound just below it and the smallest sum of squares to trust.
+
+    Where that precision cannot hold the tolerance no sum is trusted: every block is then summed in float64.
+    """
     real, slack, vanishing = ("f8", 4e-15, 1e-290) if wide else ("f4", 1e-6, 1e-34)
-    least = np.finfo(real).smallest_subnormal  # with 0, equal elements would count as nearly outside
-    under = [max(tolerance.atol * (1 - slack), least), tolerance.rtol * (1 - slack)]
-    return np.array([tolerance.atol, tolerance.rtol], np.float64), np.array([*under, vanishing], real)
+    least = float(np.finfo(real).smallest_subnormal)  # with 0, equal elements would count as nearly outside
+    under = max(tolerance.atol * (1 - slack), least), tolerance.rtol * (1 - slack)
+    near = (0.0, 0.0, math.inf) if max(under) > _MOST_IN_FLOAT32 and not wide else (*under, vanishing)
+    return np.array([tolerance.atol, tolerance.rtol], np.float64), np.array(near, real)

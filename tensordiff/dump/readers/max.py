@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
-from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.folders import DumpPath, name_files
 from tensordiff.dump.model import Dump, Spec, entry
 from tensordiff.errors import BadFile
 
@@ -72,12 +72,12 @@ def _is_ours(at: DumpPath) -> bool:
     return False
 
 
-def _dump(at: DumpPath, names: list[str]) -> Dump:
-    entries = tuple(entry(stem(name), MaxFile(at.folder / name)) for name in names)
-    return Dump(at.path, "max", entries, ordered=False, problems=at.problems)
+def _dump(at: DumpPath, files: list[str]) -> Dump:
+    entries = tuple(entry(name, MaxFile(at.folder / file)) for name, file in name_files(files, _stem))
+    return Dump(at.path, "max", entries, ordered=False, problems=at.problems, files=frozenset(files))
 
 
-def stem(name: str) -> str:
+def _stem(name: str) -> str:
     """A tensor's name from its file's: dots belong to the name, one suffix does not."""
     return name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
 

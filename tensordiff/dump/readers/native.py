@@ -8,16 +8,17 @@ module checks it against the other records and the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump import manifest
-from tensordiff.dump.files import MappedFile, map_file, parse_json
+from tensordiff.dump.files import MappedFile, map_file, parse_json, version_of
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
+from tensordiff.dump.readers.safetensors import read_header
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
 
@@ -31,6 +32,7 @@ class _Contents(NamedTuple):
     facts: dict[str, object]
     entries: list[Entry]
     problems: list[Problem]
+    shards: Collection[str] = ()
 
 
 def try_open(at: DumpPath) -> Dump | None:
@@ -38,22 +40,34 @@ def try_open(at: DumpPath) -> Dump | None:
     name = next((name for name in (MANIFEST, JOURNAL) if name in at.files), None)
     if name is None:
         return None
+    was_finished = name == MANIFEST
     path = at.path / name
     text = _text(path)
     # Other programs use these file names too: it is ours if it says so, or lies beside shards.
     if _MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
         return None
     with gc_paused():
-        read = _read_manifest(path, text) if name == MANIFEST else _read_journal(path, text)
+        read = _read_manifest(path, text) if was_finished else _read_journal(path, text)
     return Dump(
         path=at.path,
         format="tensordiff",
         entries=tuple(read.entries),
         ordered=True,
         problems=(*at.problems, *read.problems),
-        interrupted=name == JOURNAL,
+        interrupted=not was_finished,
         facts={key: value for key, value in read.facts.items() if value is not None},
+        files=frozenset(name for name in at.files if name in read.shards or _is_spare(at.path / name, was_finished)),
     )
+
+
+def _is_spare(path: Path, was_finished: bool) -> bool:
+    """Whether a shard that no record names holds nothing: one is begun before its first tensor is complete."""
+    if not manifest.is_shard_name(path.name):
+        return False
+    try:
+        return not was_finished or not read_header(path).rows
+    except BadFile:
+        return False
 
 
 def _text(path: Path) -> bytes:
@@ -71,12 +85,12 @@ def _read_manifest(path: Path, text: bytes) -> _Contents:
     records = facts.pop("entries", None)
     if not isinstance(records, list):
         raise BadFile(path, "the manifest has no list of entries; capture it again")
-    shards = _Shards(path.parent)
+    shards = _Shards(path.parent, are_final=True)
     try:
         entries = [shards.entry(record)[0] for record in records]
     except RecordError as error:
         raise _bad_record(path, f"entry {len(shards)}", records[len(shards)], error) from error
-    return _Contents(facts, entries, list(shards.problems()))
+    return _Contents(facts, entries, list(shards.problems()), shards.names)
 
 
 def _bad_record(path: Path, where: str, record: object, error: RecordError) -> BadFile:
@@ -99,7 +113,7 @@ def _without_schema(path: Path, content: object) -> dict[str, object]:
 def _read_journal(path: Path, text: bytes) -> _Contents:
     """Read all complete lines up to the first that is damaged."""
     first, *lines = text.split(b"\n")[:-1] or [b""]
-    read, shards = _Contents({}, [], []), _Shards(path.parent)
+    read, shards = _Contents({}, [], []), _Shards(path.parent, are_final=False)
     _add_line(path, read, shards, "line 1", _without_schema(path, parse_json(first, path, "line 1")))
     for number, line in enumerate(lines, 2):
         where = f"line {number}"
@@ -110,7 +124,7 @@ def _read_journal(path: Path, text: bytes) -> _Contents:
             read.problems.append(Problem(JOURNAL, why, is_unread=True))
             break
     lost = (problem._replace(is_unread=True) for problem in shards.problems())  # with a manifest they stay entries
-    return read._replace(problems=[*read.problems, *lost])
+    return read._replace(problems=[*read.problems, *lost], shards=shards.names)
 
 
 def _add_line(path: Path, read: _Contents, shards: _Shards, where: str, line: object) -> None:
@@ -138,14 +152,20 @@ class _Shard:
 class _Shards:
     """The shards that the records of a manifest or a journal refer to."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, are_final: bool) -> None:
+        """``are_final`` says that the capture is over, and shards do not grow any more."""
+        self._folder, self._are_final = folder, are_final
         self._shards: dict[str, _Shard] = {}
         self._seen: set[EntryKey] = set()
 
     def __len__(self) -> int:
         """How many records were read."""
         return len(self._seen)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The shards that records named."""
+        return self._shards.keys()
 
     def entry(self, record: object) -> tuple[Entry, bool]:
         """Read a record, and whether its bytes are there. Two of one key, or that share bytes, are refused."""
@@ -164,7 +184,9 @@ class _Shards:
             if not manifest.is_shard_name(name):
                 raise RecordError(f"lies in {name!r:.80}, which is no shard of this dump")
             path = member_path(self._folder, name)
-            self._shards[name] = _Shard(MappedFile(path), path.stat().st_size if path.is_file() else 0)
+            version = version_of(path) if path.is_file() else None
+            file = MappedFile(path, version if self._are_final else None)
+            self._shards[name] = _Shard(file, version.size if version else 0)
         return self._shards[name].file
 
     def problems(self) -> Iterator[Problem]:

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
-from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
-from tensordiff.dump.model import Dump, Problem, Spec, entry
+from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memory, view_buffer
+from tensordiff.dump.folders import DumpPath, FilePart, join_parts, name_files, open_parts
+from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
 
@@ -37,6 +37,10 @@ MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes bef
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
 _NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
 _MAX_BYTES = (1 << 63) - 1
+_LITTLE_ENDIAN = "save it little-endian, and it is read in place"
+_DOCUMENT = re.compile(
+    r"(?i)(^|/)(readme|licen[cs]e|notice)[^/]*$|\.(txt|md|json|csv|toml|ya?ml|html|png|svg|log|xml|py)$"
+)
 
 
 class NpyHeader(NamedTuple):
@@ -148,6 +152,14 @@ class NpzMember:
     zipped: ZipMap
     name: bytes
 
+    @property
+    def is_array(self) -> bool:
+        """Whether it begins as an array does, as numpy itself asks of members that are not named ``.npy``."""
+        try:
+            return self._first_bytes.startswith(MAGIC)
+        except BadFile:
+            return False
+
     @cached_property
     def spec(self) -> Spec:
         """Shape and dtype, from the header; of a compressed array no more than that is unpacked."""
@@ -158,18 +170,24 @@ class NpzMember:
         header = self._header
         if self._member.as_is:
             return _view(self.zipped.buffer, self._path, self.zipped.span(self.name).start, header)
-        return header.as_array(self._deflated.read()[header.data_start :])
+        values = self._deflated.read()[header.data_start :]
+        if header.stored != header.spec.dtype:
+            what = f"{self._subject} in this machine's byte order takes"
+            refuse_beyond_memory(self._path, what, header.spec.nbytes, _LITTLE_ENDIAN)
+        return header.as_array(values)
 
     @cached_property
     def _header(self) -> NpyHeader:
-        if self._member.as_is:
-            start, size = self.zipped.span(self.name)
-            first_bytes = self.zipped.buffer[start : start + min(size, MAX_HEADER_BYTES)]
-        else:
-            first_bytes = self._deflated.first_bytes(MAX_HEADER_BYTES)
-        header = parse_header(first_bytes, self._path, self._subject)
+        header = parse_header(self._first_bytes, self._path, self._subject)
         _check_length(header, self._member.size, self._path, self._subject)
         return header
+
+    @property
+    def _first_bytes(self) -> bytes:
+        if not self._member.as_is:
+            return self._deflated.first_bytes(MAX_HEADER_BYTES)
+        start, size = self.zipped.span(self.name)
+        return self.zipped.buffer[start : start + min(size, MAX_HEADER_BYTES)]
 
     @property
     def _deflated(self) -> DeflatedMember:
@@ -198,9 +216,9 @@ def try_open(at: DumpPath) -> Dump | None:
         if names := at.with_suffix(".npy"):
             return _open_npy(at, names)
         names = at.with_suffix(".npz")
-        return open_parts(at, "npz", names, _open_npz) if names else None
+        return open_parts(at, "npz", names, lambda path: _open_npz(path, f"{path.name}/")) if names else None
     if at.path.name.lower().endswith(".npz"):
-        return join_parts(at, "npz", [_open_npz(at.path)], [])
+        return join_parts(at, "npz", [_open_npz(at.path, "")], [])
     return _open_npy(at, [at.path.name]) if _is_npy(at) else None
 
 
@@ -210,16 +228,22 @@ def _is_npy(at: DumpPath) -> bool:
     return at.head.startswith(MAGIC)
 
 
-def _open_npy(at: DumpPath, names: list[str]) -> Dump:
-    entries = tuple(entry(_stem(name), NpyFile(at.folder / name)) for name in names)
-    return Dump(at.path, "numpy", entries, ordered=False, problems=at.problems)
+def _open_npy(at: DumpPath, files: list[str]) -> Dump:
+    entries = tuple(entry(name, NpyFile(at.folder / file)) for name, file in name_files(files, _stem))
+    return Dump(at.path, "numpy", entries, ordered=False, problems=at.problems, files=frozenset(files))
 
 
-def _open_npz(path: Path) -> FilePart:
+def _open_npz(path: Path, prefix: str) -> FilePart:
+    """The arrays of an ``.npz``; ``prefix`` leads from the dump to a member."""
     zipped = map_zip(map_file(path), path)
-    arrays = [name for name in zipped.rows if name.endswith(b".npy")]
-    others = [Problem(_text(name), "is not a .npy array") for name in zipped.rows if not name.endswith(b".npy")]
-    entries = [entry(_stem(_text(name)), NpzMember(zipped, name)) for name in arrays]
+    entries: list[Entry] = []
+    others: list[Problem] = []
+    for name in zipped.rows:
+        member, text = NpzMember(zipped, name), _text(name)
+        if name.lower().endswith(b".npy") or member.is_array:
+            entries.append(entry(_stem(text), member))
+        elif not name.endswith(b"/"):
+            others.append(Problem(f"{prefix}{text:.120}", "is not a .npy array", not _DOCUMENT.search(text)))
     return FilePart(path.name, entries, False, others, {})
 
 
@@ -242,5 +266,7 @@ def _check_length(header: NpyHeader, length: int, path: Path, subject: str) -> N
 
 
 def _view(buffer: Buffer, path: Path, start: int, header: NpyHeader) -> Array:
+    if header.stored != header.spec.dtype:
+        refuse_beyond_memory(path, "in this machine's byte order it takes", header.spec.nbytes, _LITTLE_ENDIAN)
     raw = Spec((header.spec.nbytes,), DTYPES["uint8"])
     return header.as_array(view_buffer(buffer, path, start + header.data_start, raw))

@@ -24,7 +24,15 @@ import msgspec
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.files import MAX_RANK, MappedFile, map_file, parse_json, view_buffer
+from tensordiff.dump.files import (
+    MAX_RANK,
+    MappedFile,
+    map_file,
+    parse_json,
+    refuse_beyond_memory,
+    version_of,
+    view_buffer,
+)
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.errors import BadFile
@@ -220,6 +228,8 @@ class _Tensor(NamedTuple):
         if code != "F4":
             return view_buffer(file.buffer, file.path, data_start + begin, self.spec)
         packed = Spec((end - begin,), DTYPES["uint8"])
+        what = f"tensor {self.row.name!r:.120} unpacks to"
+        refuse_beyond_memory(file.path, what, 2 * self.spec.nbytes, "dump it in another dtype")
         return _unpack(view_buffer(file.buffer, file.path, data_start + begin, packed), self.spec)
 
     def _refusal(self) -> BadFile:
@@ -252,8 +262,8 @@ def _is_ours(at: DumpPath) -> bool:
 
 def _open_part(path: Path) -> FilePart:
     with gc_paused():
+        file = MappedFile(path, version_of(path))
         header = read_header(path)
-        file = MappedFile(path)
         entries = [entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]
     order = header.metadata.pop(_ORDER, None)
     if order is None:

@@ -214,6 +214,7 @@ def _open(at: DumpPath, files: list[str], suffix: str, list_path: Path) -> Dump:
             "layer_classes": {layer: kind for layer, kind in metadata.classes.items() if kind},
             "injected_layers": metadata.injected,
         },
+        files=frozenset(files),
     )
 
 
@@ -250,18 +251,26 @@ def _assign_files(
 ) -> tuple[dict[str, LayerPort], list[Problem]]:
     """The layer and port of each file. Of two files for one port, the one the metadata names is kept."""
     known = {spelling: layer for layer in layers for spelling in (mangle(layer), layer)}
-    stems = {file[: -len(suffix)]: file for file in files}
+    stems: dict[str, str] = {}
+    for file in files:
+        stems.setdefault(file[: -len(suffix)], file)
     kept: dict[LayerPort, str] = {}
     problems = [
         Problem(f"{stem:.120}{suffix}", f"is named in {METADATA} but is not here; was it copied?", is_unread=True)
         for stem in metadata.ports
         if stem not in stems
     ]
+    problems += [
+        Problem(file, f"is left out: {first} has the same name", is_unread=True)
+        for file in files
+        if (first := stems[file[: -len(suffix)]]) != file
+    ]
     for stem in sorted(stems, key=lambda stem: stem not in metadata.ports):
         owner = metadata.ports.get(stem) or _guess(stem, known)
         if kept.setdefault(owner, stem) != stem:
             why = f"is left out: {kept[owner]} is the same tensor, from another run"
-            problems.append(Problem(stems[stem], why))
+            # Which of the two belongs to this run is known only where the metadata names one.
+            problems.append(Problem(stems[stem], why, is_unread=kept[owner] not in metadata.ports))
     ports = {stem: owner for owner, stem in kept.items()}
     return {file: ports[stem] for stem, file in stems.items() if stem in ports}, problems
 

@@ -79,7 +79,7 @@ class BisectBar(Static, can_focus=True):
 
         oracle: VerdictOracle
         bisect: Bisect | None
-        unread: tuple[str, ...]
+        doubts: tuple[str, ...]
         sentence: str = ""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -87,7 +87,7 @@ class BisectBar(Static, can_focus=True):
         self.oracle: VerdictOracle | None = None
         self.bisect: Bisect | None = None
         self.check: NeighbourCheck | None = None
-        self.unread: tuple[str, ...] = ()
+        self.doubts: tuple[str, ...] = ()
         self.shows_log = False
         self.is_busy = False
 
@@ -112,7 +112,7 @@ class BisectBar(Static, can_focus=True):
             self.action_reset()
             self.notify(f"the search is ended: {message.sentence}", severity="warning", markup=False, timeout=8)
             return
-        self.oracle, self.unread = message.oracle, message.unread
+        self.oracle, self.doubts = message.oracle, message.doubts
         self._become(message.bisect)
 
     def suspects(self, listing: Listing) -> frozenset[int]:
@@ -235,7 +235,7 @@ class BisectBar(Static, can_focus=True):
             self.update(plain(Text("\n").join(self._lines(self.bisect, self.oracle)), self.app.no_color))
 
     def _lines(self, bisect: Bisect, oracle: VerdictOracle) -> list[Text]:
-        lines = _answer(BisectOutcome(bisect, oracle, self.check, self.unread)) if bisect.is_done else [self._probe()]
+        lines = _answer(BisectOutcome(bisect, oracle, self.check, self.doubts)) if bisect.is_done else [self._probe()]
         if self.shows_log:
             lines += [Text(printable(line), "dim") for line in bisect.log().splitlines()[-6:]]
         return [*lines, Text(_HINT, "dim")]
@@ -252,13 +252,13 @@ class BisectBar(Static, can_focus=True):
 
 def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
     """A search over the session's outputs, with what was measured of them already."""
-    oracle, unread = VerdictOracle.over(session.comparer, session.pairs), session.outcome(()).unread
+    oracle, doubts = VerdictOracle.over(session.comparer, session.pairs), session.doubts
     known = {id(row.pair): row for row in rows if row is not None}
     oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
     try:
-        return BisectBar._Begun(oracle, oracle.start().replay(log), unread)
+        return BisectBar._Begun(oracle, oracle.start().replay(log), doubts)
     except TensordiffError as error:
-        return BisectBar._Begun(oracle, None, unread, str(error))
+        return BisectBar._Begun(oracle, None, doubts, str(error))
 
 
 def _answer(outcome: BisectOutcome) -> list[Text]:
@@ -272,6 +272,8 @@ def _answer(outcome: BisectOutcome) -> list[Text]:
     elif bisect.any_bad:
         names = ", ".join(label(pairs[at]) for at in bisect.suspects[:4])
         lines = [Text(f"? Skips leave {len(bisect.suspects)} suspects: {names}", "bold yellow")]
+    elif bisect.all_good and outcome.doubts:
+        lines = [Text(f"? Nothing is bad, but {outcome.doubts[0]}", "bold yellow")]
     elif bisect.all_good:
         lines = [Text("✓ Nothing is bad", "bold green")]
     else:

@@ -13,12 +13,14 @@ from textual.screen import Screen
 from textual.widgets import Input, Label, RadioButton, RadioSet
 
 from tensordiff.compare.row import Row
-from tensordiff.report import write_report
+from tensordiff.report import render_report, write_report
 from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Dialog
+from tensordiff.tui.download import download
 from tensordiff.tui.notice import tell
+from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.threads import in_thread
 
 SUFFIXES = (".md", ".html", ".txt", ".json", ".csv", ".png")
@@ -42,9 +44,9 @@ class Radio(RadioButton):
 
 
 class Export(Dialog[ExportChoice]):
-    """Scope, format, file."""
+    """Scope, format, file; the file is a download where no folder is given."""
 
-    def __init__(self, selected: str, marked: int, folder: Path) -> None:
+    def __init__(self, selected: str, marked: int, folder: Path | None) -> None:
         super().__init__("Export a report")
         self.selected, self.marked, self.folder = selected, marked, folder
 
@@ -58,8 +60,8 @@ class Export(Dialog[ExportChoice]):
             with RadioSet(id="format"):
                 for suffix in SUFFIXES:
                     yield Radio(suffix[1:], suffix == ".md")
-        yield Label("to", markup=False)
-        yield Input(str(self.folder / "tensordiff-report.md"))
+        yield Label("to" if self.folder else "as a download, called", markup=False)
+        yield Input(str((self.folder or Path()) / "tensordiff-report.md"))
 
     def _is_there(self, scope: str) -> bool:
         return scope == "all" or bool(self.marked if scope == "marked" else self.selected)
@@ -79,7 +81,9 @@ class Export(Dialog[ExportChoice]):
         if path.suffix.lower() not in SUFFIXES:
             self.say(f"the name must end in one of {' '.join(SUFFIXES)}")
             return None
-        if path.is_dir():
+        if self.folder is None:
+            path = Path(path.name)
+        elif path.is_dir():
             self.say("this is a folder; give a file in it")
             return None
         scope = self.query_one("#scope", RadioSet).pressed_index
@@ -89,19 +93,24 @@ class Export(Dialog[ExportChoice]):
 def export_report(
     screen: Screen[None], session: Session, outcome: Outcome, *, selected: Row | None, marked: Sequence[Row]
 ) -> None:
-    """Ask what to write, and write it."""
+    """Ask what to write, and write it; where nothing may be written, it is handed to the browser."""
+    may_write = permissions_of(screen).writes
 
     def write(choice: ExportChoice) -> None:
         rows = {"all": None, "marked": marked, "pair": [selected] if selected else []}[choice.scope]
-        write_report(session, outcome, choice.path, rows=rows)
-        screen.app.call_from_thread(tell, screen, f"written to {choice.path.absolute()}")
+        if may_write:
+            write_report(session, outcome, choice.path, rows=rows)
+            screen.app.call_from_thread(tell, screen, f"written to {choice.path.absolute()}")
+        else:
+            content = render_report(session, outcome, choice.path, rows=rows)
+            screen.app.call_from_thread(download, screen, choice.path.name, content)
 
     def take(choice: ExportChoice | None) -> None:
         if choice is not None:
             in_thread(screen, "export", lambda: write(choice))
 
     name = "" if selected is None else label(selected.pair)
-    screen.app.push_screen(Export(name, len(marked), Path.cwd()), take)
+    screen.app.push_screen(Export(name, len(marked), Path.cwd() if may_write else None), take)
 
 
 def _plain(text: str) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tensordiff.compare.lint import lint_pair, lint_rows
+from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.search.outcome import Outcome, culprits
@@ -42,7 +42,7 @@ def listing_of(session: Session, before: Listing) -> Listing:
 
 def header_findings(session: Session) -> tuple[Finding, ...]:
     """What the headers and the alignment make doubtful."""
-    return tuple(lint_pair(session.reference, session.candidate, session.alignment))
+    return tuple(session.header_findings())
 
 
 def batches(session: Session, rows: list[Row]) -> Iterator[Batch]:

@@ -24,6 +24,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.state import SessionState
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.export_dialog import export_report
+from tensordiff.tui.comparison.offered_dialog import offer_session
 from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS, CouldNotOpen
 from tensordiff.tui.comparison.session_owner import (
     Aligned,
@@ -40,6 +41,7 @@ from tensordiff.tui.jobs.reruns import Reruns
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.rules.side import RulesSide
 from tensordiff.tui.start import note_recent
 from tensordiff.tui.table.columns import ThirdDump, columns_without
@@ -50,6 +52,7 @@ from tensordiff.tui.table.summary import Facts, Summary, findings_dialog
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.threads import ThreadFailed, in_thread
 from tensordiff.util.garbage_collector import heap_frozen
+from tensordiff.util.temporary_folders import is_temporary
 
 if TYPE_CHECKING:
     from tensordiff.tui.rules.panel import RulesPanel
@@ -73,8 +76,9 @@ class ComparisonScreen(Screen[None]):
         super().__init__()
         self.saves_state, self.columns = saves_state, columns
         self.owner = SessionOwner(
-            request, partial(in_thread, self), self.post_message, saves_state=saves_state, state=state
-        )
+            request, partial(in_thread, self), self.post_message, saves_state=saves_state, state=state,
+            permissions=permissions_of(self),
+        )  # fmt: skip
         self.reruns = Reruns(self)
         self.view_state = ViewState(self)
 
@@ -150,13 +154,21 @@ class ComparisonScreen(Screen[None]):
         if not self.view_state.is_restored:
             self.view_state.restore()
             in_thread(self, "begin", self._after_first_open)
+            if self.owner.keeper.offered is not None:
+                offer_session(self, self.owner.keeper.offered)
         if not self.owner.listing.pairs:
             tell(self, "nothing could be paired; write rules that make the names alike (m)", "warning")
 
+    def take_session(self) -> None:
+        """Begin anew as the session has it that came with the dumps."""
+        self.view_state.forget()
+        self.owner.take_offered()
+
     def _after_first_open(self) -> None:
         """In a thread, once, when the first dumps are open: note the pair as recent, load the other screens."""
-        if self.saves_state:
-            note_recent(self.owner.request.reference, self.owner.request.candidate)
+        request = self.owner.request
+        if self.saves_state and not (is_temporary(request.reference) or is_temporary(request.candidate)):
+            note_recent(request.reference, request.candidate)
         _load_the_rest()
 
     @on(ThreadFailed)
@@ -352,6 +364,10 @@ class ComparisonScreen(Screen[None]):
     def action_ops(self) -> None:
         """Look inside a layer."""
         self.reruns.operations()
+
+    def action_keep(self) -> None:
+        """Let what was captured stay."""
+        self.reruns.keep()
 
     def compare_inside(self, request: Request, state: SessionState) -> None:
         """Another comparison, on top of this one."""

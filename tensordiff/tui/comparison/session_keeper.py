@@ -1,7 +1,7 @@
 """Between a comparison and its session file: what a person did, restored when they come back.
 
 Everything in a session file is by name (see ``session.state``). A file is written only once there is something to
-keep.
+keep. One that came with the dumps is at hand as ``offered``, and does nothing until a person takes it.
 """
 
 from __future__ import annotations
@@ -9,38 +9,52 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tensordiff.errors import printable
+from tensordiff.session.offered import OfferedSession, offered_session
 from tensordiff.session.request import Request
 from tensordiff.session.state import (
     DumpIdentity,
-    SessionPaths,
     SessionState,
     identity_of,
     restore_state,
-    session_paths,
+    session_path,
     what_changed,
     write_state,
 )
+from tensordiff.tui.permissions import ALL_PERMISSIONS, NO_WRITES, Permissions
 
 
 @dataclass
 class SessionKeeper:
     """The session file of one comparison."""
 
-    paths: SessionPaths | None = None
-    """Where the file may stand; None where nothing is to be kept on disk."""
+    path: Path | None = None
+    """Where it is written; None where nothing is to be kept on disk."""
     state: SessionState = field(default_factory=SessionState)
     sentences: tuple[str, ...] = ()
     """What a person should be told about the file."""
+    offered: OfferedSession | None = None
+    """A session that came with the dumps, and was not answered yet."""
     is_dirty: bool = False
 
     @classmethod
-    def restored(cls, request: Request) -> SessionKeeper:
+    def restored(cls, request: Request, permissions: Permissions = ALL_PERMISSIONS) -> SessionKeeper:
         """Read what was kept for two dumps. Looks at files, so not in the event loop."""
-        paths = session_paths(request.reference, request.candidate, request.session)
-        restored = restore_state(paths)
+        is_named = request.session is not None
+        may_write = permissions.writes or not is_named
+        path = request.session or session_path(request.reference, request.candidate)
+        kept = restore_state(path, may_rename=may_write)
+        offered = None if is_named else offered_session(request.reference, request.candidate)
         now = identities(request)
-        changed = what_changed(restored.state, *now)
-        return cls(paths, replace(restored.state, dumps=now), (*restored.sentences, *changed))
+        sentences = *kept.sentences, *what_changed(kept.state, *now), *([offered] if isinstance(offered, str) else [])
+        if not may_write:
+            sentences = *sentences, f"{printable(path)}: what you do is not kept there; {NO_WRITES}"
+        return cls(
+            path=path if may_write else None,
+            state=replace(kept.state, dumps=now),
+            sentences=sentences,
+            offered=offered if isinstance(offered, OfferedSession) else None,
+        )
 
     def note(self, **changes: object) -> None:
         """Change the state; ``write`` puts it on disk."""
@@ -48,12 +62,19 @@ class SessionKeeper:
         self.is_dirty = self.is_dirty or changed != self.state
         self.state = changed
 
+    def take_offered(self) -> None:
+        """Take what was offered, in the place of all that was kept."""
+        offered, self.offered = self.offered, None
+        if offered is not None:
+            self.state, self.is_dirty = replace(offered.state, dumps=self.state.dumps), True
+
     def write(self) -> Path | None:
         """Write the file if there is anything new; raises ``WriteError``."""
-        if self.paths is None or not self.is_dirty:
+        if self.path is None or not self.is_dirty:
             return None
         self.is_dirty = False
-        return write_state(self.paths, self.state)
+        write_state(self.path, self.state)
+        return self.path
 
 
 def identities(request: Request) -> tuple[DumpIdentity, DumpIdentity]:

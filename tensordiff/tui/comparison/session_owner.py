@@ -31,6 +31,7 @@ from tensordiff.session.state import DumpIdentity, SessionState
 from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.measurement import Result
 from tensordiff.tui.comparison.session_keeper import SessionKeeper, identities
+from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.model import Batch, Listing
 from tensordiff.util.garbage_collector import freeze_heap, heap_frozen
 
@@ -111,8 +112,9 @@ class SessionOwner:
         *,
         saves_state: bool = True,
         state: SessionState | None = None,
+        permissions: Permissions = ALL_PERMISSIONS,
     ) -> None:
-        self._start, self._post = start, post
+        self._start, self._post, self._permissions = start, post, permissions
         self.request = request
         """What is asked for; ahead of ``session.request`` while dumps are being opened."""
         self.book = RuleBook(RulesFile())
@@ -152,6 +154,12 @@ class SessionOwner:
         self.request, self._must_open = request, True
         self._align()
 
+    def take_offered(self) -> None:
+        """Open the dumps as the session has them that came with them; whatever was kept before is gone."""
+        self.keeper.take_offered()
+        self.book = RuleBook(RulesFile())
+        self.open(self.request)
+
     def edit_rules(self, book: RuleBook) -> None:
         """Take another rule book, and align by it."""
         self.book = book
@@ -179,7 +187,7 @@ class SessionOwner:
     def _run_alignment(self, task: AlignmentTask) -> None:
         """In a thread."""
         try:
-            keeper = task.keeper or SessionKeeper.restored(task.request)
+            keeper = task.keeper or SessionKeeper.restored(task.request, self._permissions)
             on_disk = identities(task.request) if task.session is None else None
             with heap_frozen():
                 if task.session is None:

@@ -49,6 +49,10 @@ class ViewState:
             cursor = key_of(self._screen.owner.listing.pairs[position])
             self._keeper.state = replace(self._keeper.state, cursor=cursor)
 
+    def forget(self) -> None:
+        """Another session is to be restored, once the dumps are open again."""
+        self.is_restored = False
+
     def write_soon(self) -> None:
         """Write the file, if there is anything new."""
         if self._keeper.is_dirty and self._timer is None:
@@ -83,6 +87,7 @@ class ViewState:
             table.go(at)
         if state.bisect:
             screen.search_again(state.bisect)
+        self.write_soon()
 
     def ask_note(self) -> None:
         """Write a note on the layer under the cursor."""

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.widgets import Input, Label
 
 from tensordiff.capture.settings import Settings
+from tensordiff.errors import printable
 from tensordiff.tui.dialogs import Dialog
 
 _FIELDS = (
@@ -30,9 +31,13 @@ class CaptureForm(Dialog[Settings]):
     def ask(self) -> ComposeResult:
         """One field a setting."""
         for name, label, usual in _FIELDS:
-            value = getattr(self.settings, name)
             yield Label(label, markup=False)
-            yield Input("" if value is None else str(value), placeholder=usual, id=name, compact=True)
+            yield Input(self._shown(name), placeholder=usual, id=name, compact=True)
+
+    def _shown(self, name: str) -> str:
+        """A setting as its field shows it at first."""
+        value = getattr(self.settings, name)
+        return "" if value is None else printable(value)
 
     @on(Input.Submitted)
     def _take(self) -> None:
@@ -40,13 +45,17 @@ class CaptureForm(Dialog[Settings]):
 
     def answer(self) -> Settings | None:
         """The settings as they were, with what was changed."""
-        said = {name: self.query_one(f"#{name}", Input).value.strip() or None for name, _, _ in _FIELDS}
-        count = said.pop("num_hidden_layers")
-        if count is not None and not (count.isascii() and count.isdecimal() and int(count) > 0):
-            self.say(f"{count} is no number of layers")
-            return None
-        changed: dict[str, object] = {**said, "device": said["device"] or "auto"}
-        if said["prompt"] != self.settings.prompt:
+        typed = {name: self.query_one(f"#{name}", Input).value for name, _, _ in _FIELDS}
+        changed: dict[str, object] = {
+            name: text.strip() or None for name, text in typed.items() if text != self._shown(name)
+        }
+        if isinstance(count := changed.get("num_hidden_layers"), str):
+            if not (count.isascii() and count.isdecimal() and int(count) > 0):
+                self.say(f"{count} is no number of layers")
+                return None
+            changed["num_hidden_layers"] = int(count)
+        if "device" in changed:
+            changed["device"] = changed["device"] or "auto"
+        if "prompt" in changed:
             changed |= {"input_ids": None, "prompt_file": None}
-        settings = replace(self.settings, **changed)  # type: ignore[arg-type]
-        return replace(settings, num_hidden_layers=int(count) if count else None)
+        return replace(self.settings, **changed)  # type: ignore[arg-type]

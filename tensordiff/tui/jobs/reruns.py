@@ -2,6 +2,8 @@
 
 What a run is made of is ``session.reruns``'s; it runs in a child process, which the job line shows. This asks what is
 missing, begins a run, and opens what it made. Where something cannot be run the reason is told, so that no key is dead.
+Where a dump names what is to be run and the user did not capture it, all of it is shown and they are asked first; a yes
+holds for as long as the comparison is open.
 """
 
 from __future__ import annotations
@@ -15,20 +17,24 @@ from typing import TYPE_CHECKING
 from tensordiff.align.match import Pair
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.child import ReusableChild
-from tensordiff.capture.events import Done
+from tensordiff.capture.events import Done, Failed
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.reruns import Action, Rerunner, is_rerun
 from tensordiff.session.sources import Sources
 from tensordiff.session.state import SessionState
 from tensordiff.session.third_dumps import injected_beside
+from tensordiff.session.trust import RerunOffer, Trust
 from tensordiff.tui.dialogs import Ask, Choose
 from tensordiff.tui.jobs.capture_form import CaptureForm
+from tensordiff.tui.jobs.consent import Consent
 from tensordiff.tui.jobs.job_line import JobLine, Purpose
 from tensordiff.tui.notice import tell
+from tensordiff.tui.permissions import NO_RERUNS, permissions_of
 from tensordiff.tui.threads import in_thread
+from tensordiff.util.temporary_folders import is_temporary, keep_temporary_folder
 
 if TYPE_CHECKING:
     from tensordiff.tui.comparison.screen import ComparisonScreen
@@ -44,6 +50,10 @@ _REASONS = {
     "all": "every layer, since this one does not diverge: then each that is wrong by itself shows",
 }
 """Why a choice is offered first."""
+_BESIDE = (
+    "is then held to be the candidate, run with the reference's inputs: it decides which layers are wrong by "
+    "themselves and which only because of what came before. Take it if you know where it comes from."
+)
 
 
 class Reruns:
@@ -55,6 +65,7 @@ class Reruns:
         self.shows_injected = True
         """Whether injected errors are shown, where there are any."""
         self._child = ReusableChild()
+        self._trust = Trust()
         self._sources: Sources | None = None
         """What is to be opened when its sources have run."""
         self._operations: tuple[Pair, Path | None] | None = None
@@ -72,13 +83,15 @@ class Reruns:
 
     def _rerunner(self) -> Rerunner | None:
         session = self._owner.session
-        return None if session is None else Rerunner(session, child=self._child)
+        return None if session is None else Rerunner(session, child=self._child, trust=self._trust)
 
     def _runnable(self, action: Action, *sides: Side) -> Rerunner | None:
         """What runs sides again, where they can be run now; else the reason is told."""
         rerunner = self._rerunner()
-        if rerunner is None:
-            why: str | None = "the dumps are still being opened"
+        if not permissions_of(self._screen).reruns:
+            why: str | None = NO_RERUNS
+        elif rerunner is None:
+            why = "the dumps are still being opened"
         elif self._job_line.run is not None:
             why = "something is running already; x ends it"
         else:
@@ -88,14 +101,50 @@ class Reruns:
             return None
         return rerunner
 
-    def _begin(self, begin: Callable[[], Run], title: str, purpose: Purpose) -> None:
+    def _begin(self, begin: Callable[[Rerunner], Run], title: str, purpose: Purpose, *sides: Side) -> None:
+        """Begin a run of the first of these sides, once the user has agreed to what the dumps of all of them name."""
+        if (rerunner := self._rerunner()) is None:
+            return
         try:
-            run = begin()
+            self._refuse_unless_permitted()
+            offers = [rerunner.offer(side) for side in sides]
+            if untrusted := [offer for offer in offers if not self._trust.allows(offer)]:
+                self._ask_consent(untrusted[0], partial(self._begin, begin, title, purpose, *sides))
+                return
+            run = begin(rerunner)
         except TensordiffError as error:
             tell(self._screen, str(error), "error")
             return
+        for note in offers[0].notes():
+            tell(self._screen, note, "warning")
         self._job_line.start(run, title, purpose)
         self._screen.refresh_bindings()
+
+    def _refuse_unless_permitted(self) -> None:
+        if not permissions_of(self._screen).reruns:
+            raise CaptureError(NO_RERUNS)
+
+    def _ask_consent(self, offer: RerunOffer, then: Callable[[], None]) -> None:
+        """Go on once the user has read what would be run, and typed yes."""
+
+        def take(agreed: bool | None) -> None:
+            if agreed:
+                self._trust = self._trust.agreeing(offer)
+                then()
+
+        self._screen.app.push_screen(Consent(offer), take)
+
+    # --- what was captured goes with the app, or stays ----------------------------------------------
+
+    def keep(self) -> None:
+        """Let the dumps that were captured for this comparison stay when the app ends."""
+        request = self._owner.request
+        paths = (request.reference, request.candidate, request.injected)
+        kept = [path for path in paths if path is not None and keep_temporary_folder(path)]
+        if kept:
+            tell(self._screen, "\n".join(("these stay when the app ends:", *map(str, kept))))
+        else:
+            tell(self._screen, "nothing here goes when the app ends, so there is nothing to keep", "warning")
 
     # --- injection -------------------------------------------------------------------------------
 
@@ -109,7 +158,7 @@ class Reruns:
         return f"injected: {name}" if self.shows_injected else "injected errors hidden (i)"
 
     def toggle_injected(self) -> None:
-        """Show injected errors or hide them; take a dump that lies beside the candidate; else offer a rerun."""
+        """Show injected errors or hide them; offer a dump that lies beside the candidate, or a rerun."""
         screen, request = self._screen, self._owner.request
         if self._owner.session is None:
             tell(screen, "the dumps are still being opened", "warning")
@@ -118,10 +167,24 @@ class Reruns:
             screen.show_columns()
             screen.summarize()
         elif (beside := injected_beside(request.candidate)) is not None:
-            tell(screen, f"injected errors from {beside}")
-            screen.open(replace(request, injected=beside))
+            self._offer_beside(beside)
         else:
             self.inject()
+
+    def _offer_beside(self, beside: Path) -> None:
+        """Ask before a dump counts that nobody named."""
+        reruns = [("rerun", "leave it, and rerun the candidate…")] if permissions_of(self._screen).reruns else []
+        choices = (("take", "take it"), *reruns, ("leave", "leave it"))
+
+        def take(choice: str | None) -> None:
+            if choice == "rerun":
+                self.inject()
+            elif choice == "take":
+                tell(self._screen, f"injected errors from {beside}")
+                self._screen.open(replace(self._owner.request, injected=beside))
+
+        title = "Injected errors from the dump beside the candidate?"
+        self._screen.app.push_screen(Choose(title, choices, "take", f"{beside} {_BESIDE}"), take)
 
     def inject(self) -> None:
         """Ask where, and rerun: at a layer that diverges usually there, else usually everywhere."""
@@ -143,23 +206,25 @@ class Reruns:
 
     def inject_at(self, where: str) -> None:
         """Rerun with inputs injected, paired by the rules as they are shown; ``where`` is as in ``--inject-at``."""
-        if (rerunner := self._rerunner()) is not None:
-            rules = self._owner.rules
-            self._begin(lambda: rerunner.inject(where, rules), f"inject at {where}", Purpose.INJECTION)
+        rules = self._owner.rules
+        self._begin(
+            lambda rerunner: rerunner.inject(where, rules), f"inject at {where}", Purpose.INJECTION, "candidate"
+        )
 
     # --- another capture, operations -------------------------------------------------------------
 
     def capture(self) -> None:
         """Ask for settings, and run the candidate again."""
-        rerunner = self._runnable("capture", "candidate")
-        if rerunner is None or (made := rerunner.provenance("candidate")) is None:
+        if (rerunner := self._runnable("capture", "candidate")) is None:
             return
+        offer = rerunner.offer("candidate")
 
         def begin(settings: Settings | None) -> None:
             if settings is not None:
-                self._begin(lambda: rerunner.capture("candidate", settings), f"capture {made.source}", Purpose.CAPTURE)
+                title = f"capture {offer.source}"
+                self._begin(lambda again: again.capture("candidate", settings), title, Purpose.CAPTURE, "candidate")
 
-        self._screen.app.push_screen(CaptureForm(str(made.source), made.settings), begin)
+        self._screen.app.push_screen(CaptureForm(str(offer.source), offer.settings), begin)
 
     def operations(self) -> None:
         """Capture both sides' operations within the layer under the cursor, the reference's first."""
@@ -168,16 +233,18 @@ class Reruns:
             self._operations = pair, None
             layer = pair.reference.layer
             title = f"operations of {layer}, reference"
-            self._begin(lambda: rerunner.operations(layer, "reference"), title, Purpose.REFERENCE_OPERATIONS)
+            purpose = Purpose.REFERENCE_OPERATIONS
+            self._begin(lambda again: again.operations(layer, "reference"), title, purpose, "reference", "candidate")
 
     def _operations_of_candidate(self, reference: Path) -> None:
-        if self._operations is None or (rerunner := self._rerunner()) is None:
+        if self._operations is None:
             return
         pair = self._operations[0]
         self._operations = pair, reference
         layer = pair.candidate.layer
         title = f"operations of {layer}, candidate"
-        self._begin(lambda: rerunner.operations(layer, "candidate"), title, Purpose.CANDIDATE_OPERATIONS)
+        purpose = Purpose.CANDIDATE_OPERATIONS
+        self._begin(lambda again: again.operations(layer, "candidate"), title, purpose, "candidate")
 
     def _compare_operations(self, candidate: Path) -> None:
         """Open both sides' operations, by the rules and tolerances of this comparison."""
@@ -191,7 +258,10 @@ class Reruns:
 
     def run_sources(self, request: Request) -> bool:
         """Where a side is a source, run it first; whether one is."""
-        return self._run_next(Sources.of(request))
+        sources = Sources.of(request)
+        if sources.side is not None:
+            self._refuse_unless_permitted()
+        return self._run_next(sources)
 
     def _run_next(self, sources: Sources) -> bool:
         if sources.side is None:
@@ -211,6 +281,8 @@ class Reruns:
     def ended(self, message: JobLine.Ended) -> None:
         """A run is over."""
         self._screen.refresh_bindings()
+        if isinstance(message.end, Failed) and message.end.path is not None and not message.is_cancelled:
+            keep_temporary_folder(Path(message.end.path))  # the sentence says where it lies
         if isinstance(message.end, Done):
             self._done(message.end, message.purpose)
         elif self._owner.session is None or not message.is_cancelled:
@@ -227,12 +299,17 @@ class Reruns:
                 if not self._run_next(sources):
                     screen.open(sources.request)
             case Purpose.INJECTION:
-                tell(screen, f"{end.entries} tensors with injected inputs, in {path}")
+                tell(screen, f"{end.entries} tensors with injected inputs, in {path}{_how_long(path)}")
                 screen.open(replace(request, injected=path))
             case Purpose.CAPTURE:
-                tell(screen, f"captured {end.entries} tensors into {path}")
+                tell(screen, f"captured {end.entries} tensors into {path}{_how_long(path)}")
                 screen.open(request.with_candidate(path))
             case Purpose.REFERENCE_OPERATIONS:
                 self._operations_of_candidate(path)
             case Purpose.CANDIDATE_OPERATIONS:
                 self._compare_operations(path)
+
+
+def _how_long(path: Path) -> str:
+    """Of what was captured: that it goes with the app, where it does."""
+    return "; it goes when the app ends, unless K keeps it" if is_temporary(path) else ""

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
+from textual import on
 from textual.binding import BindingType
+from textual.message import Message
+from textual.worker import get_current_worker
 
 from tensordiff.align import Alignment
 from tensordiff.align.rules.rule import Side
 from tensordiff.align.suggest import Suggestion
 from tensordiff.dump import Entry
-from tensordiff.errors import printable
+from tensordiff.errors import AlignError, printable
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.line_list import LineList, Span, T
 from tensordiff.tui.text import fit
+from tensordiff.tui.threads import in_thread
+from tensordiff.util.regex import UserRegex
 
+_LONGEST_FILTER = 1_000
 _GLYPHS: dict[Side, str] = {"reference": "ref  ", "candidate": "cand "}
 
 
@@ -76,6 +84,14 @@ class OrphanList(_Pairing[Orphan]):
     nothing = "none"
     HELP = "Pick one of each side to pair them; several of one side are joined. `x` takes an expression."
 
+    @dataclass
+    class Matched(Message):
+        """Which orphans a filter leaves is known."""
+
+        of: Sequence[Orphan]
+        pattern: str
+        shown: Sequence[Orphan]
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.all: Sequence[Orphan] = ()
@@ -92,12 +108,27 @@ class OrphanList(_Pairing[Orphan]):
         self.show_matching(self.pattern)
 
     def show_matching(self, pattern: str) -> None:
-        """Show those whose name matches; ``!`` in front, those whose does not. A broken expression is plain text."""
+        """Show those whose name matches; ``!`` in front, those whose does not. A broken expression is plain text.
+
+        In a thread: a hundred thousand names and a slow expression take their time.
+        """
         self.pattern = pattern
+        if pattern:
+            in_thread(self, "orphan filter", partial(self._match, self.all, pattern))
+        else:
+            self.show_items(self.all)
+
+    def _match(self, orphans: Sequence[Orphan], pattern: str) -> None:
         inverted = pattern.startswith("!")
-        search = _compiled(pattern.removeprefix("!")).search
-        shown = [one for one in self.all if bool(search(one.entry.name)) != inverted] if pattern else self.all
-        self.show_items(shown)
+        matches = _compiled(pattern.removeprefix("!")).matches
+        shown = [one for one in orphans if matches(one.entry.name) != inverted]
+        if not get_current_worker().is_cancelled:
+            self.post_message(self.Matched(orphans, pattern, shown))
+
+    @on(Matched)
+    def _show_matched(self, message: Matched) -> None:
+        if message.of is self.all and message.pattern == self.pattern:
+            self.show_items(message.shown)
 
     def pick(self, orphan: Orphan) -> tuple[Orphan, ...]:
         """Pick one, or put it back; all picks."""
@@ -116,11 +147,11 @@ class OrphanList(_Pairing[Orphan]):
         yield fit(printable(f"{step}{item.entry.name}"), max(1, width - 7)), ""
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str) -> UserRegex:
     try:
-        return re.compile(pattern)
-    except re.error:
-        return re.compile(re.escape(pattern))
+        return UserRegex("the filter", pattern)
+    except AlignError:
+        return UserRegex("the filter", re.escape(pattern[:_LONGEST_FILTER]))
 
 
 class SuggestionList(_Pairing[Suggestion]):

@@ -260,6 +260,11 @@ class RulesPanel(Vertical):
         event.stop()
         self._orphan_actions.filter(event.value)
 
+    @on(OrphanList.Matched)
+    def _show_matched(self, event: OrphanList.Matched) -> None:
+        event.stop()
+        self._orphan_actions.show_heading()
+
     @on(Input.Submitted, "#orphan-filter")
     def _end_filter(self, event: Input.Submitted) -> None:
         event.stop()

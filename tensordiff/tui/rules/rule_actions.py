@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensordiff.align.rules.file import rules_text
 from tensordiff.align.rules.rule import Rule
 from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook, describe
 from tensordiff.align.rules.tables import MapRule, ViewRule
-from tensordiff.errors import printable
+from tensordiff.errors import TensordiffError, printable
 from tensordiff.tui.dialogs import Ask
+from tensordiff.tui.download import download
+from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.rules.map_screen import MapScreen
 from tensordiff.tui.rules.preview import preview
 from tensordiff.tui.rules.rule_editor import RuleEditor
@@ -93,15 +97,23 @@ class RuleActions:
         panel.app.push_screen(MapScreen(panel.session, value.reference, value.candidate, "Edit map"), done)
 
     def _write(self) -> None:
-        """Write to the rules file there is; where there is none, ask for one."""
+        """Write to the rules file there is; where there is none, ask for one. Else hand them to the browser."""
         panel, path = self._panel, self._panel.session.request.rules
-        if path is not None:
+        if not permissions_of(panel).writes:
+            self._download()
+        elif path is not None:
             panel.write(path)
-            return
-        suggested = str(panel.session.candidate.path.absolute().parent / "rules.toml")
-        hint = "Give it to compare and align with --rules. Comments of a file that is there are kept."
-        ask = Ask("Write the rules to which file?", suggested, hint)
-        panel.app.push_screen(ask, lambda text: panel.write(Path(text)) if text else None)
+        else:
+            suggested = str(panel.session.candidate.path.absolute().parent / "rules.toml")
+            hint = "Give it to compare and align with --rules. Comments of a file that is there are kept."
+            ask = Ask("Write the rules to which file?", suggested, hint)
+            panel.app.push_screen(ask, lambda text: panel.write(Path(text)) if text else None)
+
+    def _download(self) -> None:
+        try:
+            download(self._panel, "rules.toml", rules_text(self._panel.book.rules))
+        except TensordiffError as error:
+            tell(self._panel, sentence_of(error), "error")
 
     def about(self) -> str:
         """What the line under the cursor is, whose it is, and what it does."""

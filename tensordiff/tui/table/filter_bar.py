@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from textual import on
@@ -11,6 +10,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from tensordiff.errors import AlignError, printable
 from tensordiff.tui.table.model import Pattern
 
 
@@ -68,8 +68,8 @@ class FilterBar(Horizontal):
         event.stop()
         try:
             pattern = Pattern.parse(event.value)
-        except (re.error, RecursionError, OverflowError) as error:
-            self._say(str(error), wrong=True)
+        except AlignError as error:
+            self._say(printable(error.__cause__ or error), wrong=True)
             return
         self._say("", wrong=False)
         self.pattern = pattern

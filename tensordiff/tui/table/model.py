@@ -25,6 +25,7 @@ from tensordiff.errors import printable
 from tensordiff.report.labels import component, label
 from tensordiff.session.state import row_name as key_of
 from tensordiff.tui.table.columns import COLUMNS
+from tensordiff.util.regex import UserRegex
 
 ABSENT = -1.0
 """No error is negative, so this is none."""
@@ -78,19 +79,19 @@ class Order(NamedTuple):
 class Pattern(NamedTuple):
     """A filter as it was typed: a regular expression, ``!`` before it inverts."""
 
-    search: Callable[[str], object]
+    regex: UserRegex
     inverted: bool
 
     @classmethod
     def parse(cls, text: str) -> Pattern | None:
-        """None for what filters nothing. Raises ``re.error``."""
+        """None for what filters nothing. Raises ``AlignError``."""
         inverted = text.startswith("!")
         said = text[inverted:]
-        return cls(re.compile(said).search, inverted) if said else None
+        return cls(UserRegex("the filter", said), inverted) if said else None
 
     def matches(self, name: str) -> bool:
         """Whether a name is to be shown."""
-        return bool(self.search(name)) != self.inverted
+        return self.regex.matches(name) != self.inverted
 
 
 class Batch(NamedTuple):

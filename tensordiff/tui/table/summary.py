@@ -49,6 +49,8 @@ def _who(session: Session) -> Text:
     line.append(f" · {len(session.pairs)} pairs")
     orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
     line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
+    share = session.alignment.coverage.share
+    line.append(f" · coverage {share:.0%}", "yellow" if 100 * share < session.request.min_coverage else "")
     line.append(f" · {_limits(session.comparer.limits)}")
     return line
 
@@ -82,7 +84,8 @@ def _verdict(facts: Facts) -> Text:
     if outcome is None:
         done, total = facts.listing.measured, len(facts.listing)
         return Text(f"measured {done} of {total} ").append(bar(done, max(1, total), _BAR))
-    where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else ""
+    why = f": {outcome.reasons[0]}" if outcome.verdict == "unknown" and outcome.reasons else ""
+    where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else why
     return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", VERDICT_STYLES[outcome.verdict])
 
 

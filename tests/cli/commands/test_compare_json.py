@@ -68,8 +68,12 @@ def test_top_level(whole: Any) -> None:
 
 def test_alignment(whole: Any) -> None:
     assert whole["alignment"] == {
-        "pairs": 76, "coverage": 1.0, "order": "same", "orphans": {"reference": [], "candidate": []},
+        "pairs": 76, "coverage": 1.0, "coverage_bytes": 1.0, "order": "same",
+        "orphans": {"reference": [], "candidate": []}, "left_out": [],
     }  # fmt: skip
+    compared = {"compared": 35, "of": 35, "share": 1.0, "share_of_bytes": 1.0}
+    assert whole["coverage"] == {"reference": compared, "candidate": compared, "minimum": 0.5}
+    assert whole["doubts"] == []
 
 
 def test_every_pair_has_every_key(whole: Any) -> None:

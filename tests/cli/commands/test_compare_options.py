@@ -160,7 +160,7 @@ def test_injected_tells_victims_from_culprits(call: Call) -> None:
 
 def test_a_threshold_beats_what_injection_would_forgive(call: Call, two: Any) -> None:
     reference, candidate = two({"a": ARRAY}, {"a": nudged(ARRAY, 0.1)})
-    assert call("compare", reference, candidate, "--injected", reference, "-q").status == 0
+    assert call("compare", reference, candidate, "--injected", reference, "-q").status == 2
     assert call("compare", reference, candidate, "--injected", reference, "-q", "--threshold", "0.01").status == 1
 
 

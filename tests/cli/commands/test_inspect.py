@@ -97,5 +97,8 @@ def test_an_entry_that_cannot_be_read_is_listed_with_the_reason(call: Call, tmp_
 def test_what_was_left_out_is_listed(call: Call, tmp_path: Path) -> None:
     save(tmp_path / "a.safetensors", {"a": numbers(64)})
     truncate(save(tmp_path / "b.safetensors", {"b": numbers(64)}))
-    assert "! warning: b.safetensors " in call("inspect", tmp_path).out
-    assert [p["file"] for p in json.loads(call("inspect", tmp_path, "--json").out)["problems"]] == ["b.safetensors"]
+    said = call("inspect", tmp_path)
+    assert said.status == 2
+    assert "✗ error: b.safetensors " in said.out
+    as_json = call("inspect", tmp_path, "--json")
+    assert (as_json.status, [p["file"] for p in json.loads(as_json.out)["problems"]]) == (2, ["b.safetensors"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import processes
 from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, environment
 from tests.processes import Terminal, on_terminal
 
@@ -71,6 +73,35 @@ def test_a_signal_restores_the_terminal(tmp_path: Path, number: int, status: int
         assert_restored(made)
 
 
+def test_a_signal_ends_it_though_its_terminal_takes_no_more(tmp_path: Path) -> None:
+    """Nobody reads what it paints, as when a connection stalls: all of it waits, and a signal must still end it."""
+    with terminal("demo", cwd=tmp_path) as made:
+        made.wait_for(b"act_fn")
+        blocked = made.process.pid
+        for _ in range(60):
+            made.type("jk")
+        processes.until(lambda: waits(blocked))
+        made.process.send_signal(signal.SIGTERM)
+        assert processes.ended(made.process) == 143
+        assert termios.tcgetattr(made.terminal.slave) == made.terminal.before
+
+
+def waits(pid: int) -> bool:
+    """Whether a process has done nothing for a while: it spent no time on a processor."""
+    stat = Path(f"/proc/{pid}/stat")
+    before = stat.read_text().split()[13:15]
+    time.sleep(1)
+    return stat.read_text().split()[13:15] == before
+
+
+def test_a_terminal_that_goes_away_ends_it(tmp_path: Path) -> None:
+    with terminal("demo", cwd=tmp_path) as made:
+        made.wait_for(b"act_fn")
+        made.process.send_signal(signal.SIGHUP)
+        assert made.end() == 143
+        assert_restored(made)
+
+
 def test_what_cannot_be_opened_is_one_sentence_on_the_terminal(tmp_path: Path) -> None:
     with terminal("./nothing", CANDIDATE, cwd=tmp_path) as made:
         assert made.end() == 2
@@ -94,9 +125,9 @@ def test_nothing_at_all_opens_the_start_screen(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_name_file_and_word(tmp_path: Path) -> None:
-    (tmp_path / "tensordiff.toml").write_text("[keys]\n'table.opne' = 'x'\n")
+    (tmp_path / "tensordiff.toml").write_text("columns = ['layre']\n")
     with terminal(REFERENCE, CANDIDATE, cwd=tmp_path) as made:
         assert made.end() == 2
         assert b"tensordiff.toml" in made.seen
-        assert b"did you mean 'table.open'?" in made.seen
+        assert b"did you mean 'layer'?" in made.seen
         assert b"Traceback" not in made.seen

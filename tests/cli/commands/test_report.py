@@ -100,6 +100,9 @@ def two(call: Call, tmp_path: Path) -> tuple[Path, Path]:
 
 def test_better(call: Call, two: tuple[Path, Path]) -> None:
     said = call("report", *two)
+    assert said.status == 2
+    assert "38 pairs of the first comparison not in the second, first rotary_emb input_0" in said.err
+    said = call("report", *two, "--allow-partial")
     assert said.status == 0
     assert said.out.startswith("Better: 9 pairs got better and none worse; the culprit layers.1.mlp.act_fn is gone.\n")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from tensordiff.compare.judge.verdict import GoldenErrors, exact_below, judge_by_golden
@@ -54,10 +56,18 @@ def test_nothing_is_said_where_the_candidate_is_further_off_by_right(dtypes: tup
 
 
 def test_a_reference_that_is_no_better_makes_a_coarse_candidate_agree() -> None:
-    """Both are far from the golden, and so from each other; neither is the worse."""
-    [row] = with_third({"a": nudged(EXACT, 0.05)}, {"a": nudged(EXACT, 0.05, seed=2)}, golden={"a": EXACT})
+    """Both are away from the golden by what bfloat16 explains, and so from each other; neither is the worse."""
+    wide = EXACT.astype(np.float32)
+    one, other = (nudged(wide, 0.1, seed=seed).astype(ml_dtypes.bfloat16) for seed in (1, 2))
+    [row] = with_third({"a": one}, {"a": other}, golden={"a": wide})
     assert row.verdict.name == "agrees"
-    assert row.verdict.why.startswith("as near to the golden as the reference is: 5.0e-02 from the golden")
+    assert row.verdict.why.startswith("as near to the golden as the reference is: 1.0e-01 from the golden")
+
+
+def test_a_golden_that_the_reference_is_nowhere_near_is_ignored() -> None:
+    [row] = with_third({"a": nudged(EXACT, 0.05)}, {"a": nudged(EXACT, 0.05, seed=2)}, golden={"a": EXACT})
+    assert row.verdict.name == "diverges"
+    assert row.ignored_golden == pytest.approx(0.05)
 
 
 def test_what_came_in_counts_in_ratios_too() -> None:

@@ -200,12 +200,23 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "out.max").symlink_to("/etc/passwd")
     with pytest.raises(NotADump):
         open_dump(tmp_path)
-    with pytest.raises(BadFile, match="does not begin"):
+    with pytest.raises(BadFile, match="is a pipe"):
         open_dump(tmp_path / "fifo.max")
     (tmp_path / "ok.max").write_bytes(max_bytes(shape=(1,)))
     dump = open_dump(tmp_path)
     assert [e.name for e in dump.entries] == ["ok"]
-    assert sorted(p.file for p in dump.problems) == ["loop.max", "out.max"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [
+        ("fifo.max", True),
+        ("loop.max", True),
+        ("out.max", True),
+    ]
+
+
+def test_names_that_differ_in_their_case_alone(tmp_path: Path) -> None:
+    for name, value in (("a.max", 1), ("a.MAX", 2), ("b.MAX", 3)):
+        (tmp_path / name).write_bytes(max_bytes(shape=(1,), data=np.float32(value).tobytes()))
+    found = {entry.name: entry.read().item() for entry in open_dump(tmp_path).entries}
+    assert found == {"a.max": 1, "a.MAX": 2, "b": 3}
 
 
 def test_a_file_gone_after_opening(tmp_path: Path) -> None:
@@ -214,7 +225,7 @@ def test_a_file_gone_after_opening(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="no such file"):
         entry.read()
     os.mkfifo(tmp_path / "x.max")
-    with pytest.raises(BadFile, match="does not begin"):
+    with pytest.raises(BadFile, match="is a pipe"):
         entry.read()
 
 

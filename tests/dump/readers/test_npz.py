@@ -62,7 +62,37 @@ def test_members_that_are_no_arrays_are_problems(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(zipped({"README": b"hello", "a.npy": npy(np.ones(2))}))
     dump = open_dump(tmp_path / "x.npz")
     assert [e.name for e in dump.entries] == ["a"]
-    assert [p.file for p in dump.problems] == ["README"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("README", False)]
+
+
+def test_members_that_may_be_tensors_are_unread(tmp_path: Path) -> None:
+    members = {"a.npy": npy(np.ones(2)), "b.pt": b"x", "c": b"raw floats", "d.npy.gz": b"x", "folder/": b""}
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x.npz").write_bytes(zipped(members))
+    dump = open_dump(tmp_path / "d" / "x.npz")
+    assert [e.name for e in dump.entries] == ["a"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("b.pt", True), ("c", True), ("d.npy.gz", True)]
+    assert dump.unread[0] == f"{tmp_path}/d/x.npz/b.pt: is not a .npy array"
+    assert [p.file for p in open_dump(tmp_path / "d").problems] == ["x.npz/b.pt", "x.npz/c", "x.npz/d.npy.gz"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_arrays_of_any_name_are_read_as_numpy_reads_them(tmp_path: Path, method: int) -> None:
+    members = {"a.npy": npy(np.ones(2)), "b": npy(np.zeros(3)), "C.NPY": npy(np.full(1, 7.0)), "/abs": npy(np.ones(1))}
+    (tmp_path / "x.npz").write_bytes(zipped(members, method))
+    dump = open_dump(tmp_path / "x.npz")
+    assert {e.name: e.read().tolist() for e in dump.entries} == {"a": [1, 1], "b": [0, 0, 0], "C": [7], "/abs": [1]}
+    assert dump.problems == ()
+
+
+def test_two_members_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(
+        zipped({"a.npy": npy(np.ones(2)), "a": npy(np.zeros(3)), "a.NPY": npy(np.ones(1))})
+    )
+    dump = open_dump(tmp_path / "x.npz")
+    assert [(e.name, e.read().tolist()) for e in dump.entries] == [("a", [1, 1])]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("x.npz", True)] * 2
+    assert dump.unread[0] == f"{tmp_path}/x.npz: has tensor 'a' twice; only the first is read"
 
 
 def bomb(claimed: int, real: int) -> bytes:
@@ -132,7 +162,7 @@ def test_a_name_twice_in_a_zip(tmp_path: Path) -> None:
         only(tmp_path, data, "x.npz")
 
 
-@pytest.mark.parametrize("name", ["../../x", "/etc/x", "[/0]-output", "\x1b[31m", "x" * 60_000, "é"])
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "[/0]-output", "\x1b[31m", "x" * 8_000, "é"], ids=range(6))
 def test_strange_names_in_a_zip(tmp_path: Path, name: str) -> None:
     entry = only(tmp_path, zipped({f"{name}.npy": npy(np.ones(2))}), "x.npz")
     assert entry.read().tolist() == [1, 1]

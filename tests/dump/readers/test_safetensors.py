@@ -141,8 +141,21 @@ def test_a_name_in_two_shards_is_kept_from_the_first(tmp_path: Path) -> None:
         safetensors.torch.save_file({"a": torch.full((1,), float(index))}, tmp_path / f"{index}.safetensors")
     dump = open_dump(tmp_path)
     assert [e.read().item() for e in dump.entries] == [1.0]
-    assert dump.problems[0].file == "2.safetensors"
-    assert "'a'" in dump.problems[0].sentence
+    [problem] = dump.problems
+    assert (problem.file, problem.is_unread) == ("2.safetensors", True)
+    assert "'a' that 1.safetensors has too" in problem.sentence
+
+
+def test_files_of_one_nameless_tensor_are_called_by_the_files_name(tmp_path: Path) -> None:
+    """As transformers' debugger leaves them, each tensor a file under the key ``data``."""
+    for index in (1, 2, 10):
+        tensors = {"data": torch.full((1,), float(index))}
+        safetensors.torch.save_file(tensors, tmp_path / f"Llama.model.layers.{index}.mlp_outputs.safetensors")
+    dump = open_dump(tmp_path)
+    assert {e.name: e.read().item() for e in dump.entries} == {
+        f"Llama.model.layers.{index}.mlp_outputs": index for index in (1, 2, 10)
+    }
+    assert dump.problems == ()
 
 
 def test_a_file_without_suffix_is_known_by_its_header(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_file_cut_after_opening(tmp_path: Path) -> None:
 STRANGE_NAMES = {
     "parents": "../../etc/passwd", "absolute": "/abs", "slash": "a/b", "markup": "[/0]",
     "escape": "\x1b[31mred\x07", "empty": "", "space": " ", "half a character": "\ud800",
-    "long": "x" * 100_000,
+    "long": "x" * 8_000,
     "parts": "layer(2)-output_1",
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(1)}, tmp_path / "ok.safetensors")
     dump = open_dump(tmp_path)
     assert [e.name for e in dump.entries] == ["a"]
-    assert [p.file for p in dump.problems] == ["loop.safetensors"]
+    assert [p.file for p in dump.problems] == ["fifo.safetensors", "loop.safetensors"]
 
 
 def test_a_link_to_outside_is_not_followed(tmp_path: Path) -> None:

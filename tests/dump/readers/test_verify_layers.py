@@ -119,6 +119,22 @@ def test_layers_known_only_from_the_list(tmp_path: Path, max_folder: Path) -> No
     assert [p.file for p in dump.problems] == ["odd.max", "other_output_1.max"]
 
 
+def test_two_files_of_one_port_that_nothing_tells_apart_are_unread(tmp_path: Path, max_folder: Path) -> None:
+    for label in ("a_input_0", "a_input_0_injected"):
+        write_max(max_folder, label)
+    make(tmp_path, "max", [], ["a"])
+    [problem] = open_dump(max_folder).problems
+    assert (problem.file, problem.is_unread) == ("a_input_0_injected.max", True)
+
+
+def test_names_that_differ_in_their_case_alone(tmp_path: Path, max_folder: Path) -> None:
+    make(tmp_path, "max", [save_max(max_folder, "a", ("output",))], None)
+    (max_folder / "a_output.MAX").write_bytes((max_folder / "a_output.max").read_bytes())
+    dump = open_dump(max_folder)
+    assert ports(dump) == [("a", "output")]
+    assert [problem.is_unread for problem in dump.problems] == [True]
+
+
 def test_injection_is_told(tmp_path: Path, max_folder: Path) -> None:
     layers = [
         save_max(max_folder, "a"),
@@ -130,7 +146,7 @@ def test_injection_is_told(tmp_path: Path, max_folder: Path) -> None:
     assert ports(dump)[2:] == [("b", "input_0"), ("b", "input_mask"), ("b", "output")]
     assert dump.entries[2].name == "b_input_0_injected"
     assert dump.entries[2].read().tolist() == [7, 7]
-    assert [p.file for p in dump.problems] == ["b_input_0.max"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("b_input_0.max", False)]
     assert dump.facts == {"layer_classes": {"a": "RMSNorm", "b": "RMSNorm"}, "injected_layers": ["b"]}
 
 
@@ -249,7 +265,7 @@ def test_lists_and_tensors_that_are_no_files(tmp_path: Path, max_folder: Path) -
     (max_folder / "out_output.max").symlink_to("/etc/passwd")
     dump = open_dump(max_folder)
     assert ports(dump) == [("a", "input_0"), ("a", "output")]
-    assert sorted(p.file for p in dump.problems) == ["loop_output.max", "out_output.max"]
+    assert sorted(p.file for p in dump.problems) == ["fifo_output.max", "loop_output.max", "out_output.max"]
 
 
 def test_a_link_out_of_the_dump_named_by_the_metadata_is_not_followed(tmp_path: Path, max_folder: Path) -> None:

@@ -16,9 +16,11 @@ from tensordiff.align.rules.rule import Rule
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
+from tensordiff.session.state import session_path
 from tensordiff.tui.comparison import bisect_bar
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.export_dialog import Export
+from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.rules.panel import RulesPanel
@@ -239,11 +241,16 @@ async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path
         assert session.rules.rules == (RULE,) and len(run.table.listing) < before
 
 
-async def test_an_injected_dump_beside_the_candidate_is_taken_at_once() -> None:
+async def test_an_injected_dump_beside_the_candidate_is_shown_and_taken_when_told() -> None:
     async with running(samples()) as run:
         assert "injected" not in [placed.column.id for placed in run.table.placed]
         await run.press("i")
-        assert run.owner.request.injected == INJECTED
+        assert isinstance(run.app.screen, Choose) and run.app.screen.why.startswith(str(INJECTED))
+        injected = [run.owner.request.injected]
+        for keys in (("escape",), ("i", "end", "enter"), ("i", "enter")):
+            await run.press(*keys)
+            injected.append(run.owner.request.injected)
+        assert injected == [None, None, None, INJECTED]
         assert "injected" in [placed.column.id for placed in run.table.placed]
         assert "candidate_injected" in run.screen.reruns.mode()
         await run.press("i")
@@ -354,8 +361,8 @@ async def test_marks_columns_notes_and_search_come_back(copied: Request) -> None
         run.screen.pane._take_columns(("layer", "rel_l2"))
         run.table.sort_by("rel_l2")
         await run.press("b", "g", "escape")
-    kept = [path for path in copied.candidate.parent.iterdir() if path.is_file()]
-    assert len(kept) == 1
+    assert [path for path in copied.candidate.parent.iterdir() if path.is_file()] == []
+    assert session_path(copied.reference, copied.candidate).is_file()
     async with running(copied, saves_state=True) as run:
         assert len(run.table.marks) == 1
         assert [placed.column.id for placed in run.table.placed] == ["layer", "rel_l2"]
@@ -369,13 +376,13 @@ async def test_looking_leaves_no_file(copied: Request) -> None:
     async with running(copied, saves_state=True) as run:
         await run.press("j", "j", "n")
     assert [path for path in copied.candidate.parent.iterdir() if path.is_file()] == []
+    assert not session_path(copied.reference, copied.candidate).exists()
 
 
 async def test_a_damaged_session_file_is_put_aside_and_told(copied: Request) -> None:
     async with running(copied, saves_state=True) as run:
         await run.press("space")
-    kept = next(path for path in copied.candidate.parent.iterdir() if path.is_file())
-    kept.write_text("{")
+    session_path(copied.reference, copied.candidate).write_text("{")
     async with running(copied, saves_state=True) as run:
         assert "put aside" in run.said()
         assert not run.table.marks

@@ -15,6 +15,8 @@ from tensordiff.session.request import Request
 from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.rules.panel import RulesPanel
+from tensordiff.tui.start import read_recent
+from tensordiff.util.temporary_folders import is_temporary
 from tests import processes
 from tests.capture.models import run_here
 from tests.making import numbers, write
@@ -221,3 +223,48 @@ async def test_a_source_is_asked_in_the_app_what_the_command_line_would_ask_it(t
         assert job is not None
         assert job.job.settings == Settings(input_ids=(5, 7), steps=3)
         job.cancel()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of the test's own."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "tmp"
+
+
+async def test_what_a_rerun_made_goes_with_the_app_unless_it_is_kept(dumps: Request, temporary: Path) -> None:
+    async with running(dumps, (140, 40)) as run:
+        await run.press("K")
+        assert "there is nothing to keep" in run.said()
+        await run.press("i", "enter")
+        await ended(run)
+        path = run.owner.request.injected
+        assert path is not None and is_temporary(path) and path.is_relative_to(temporary)
+        assert "it goes when the app ends, unless K keeps it" in run.said()
+        await run.press("K")
+        assert not is_temporary(path) and f"these stay when the app ends:\n{path}" in run.said()
+
+
+async def test_reruns_are_kept_where_the_request_says(dumps: Request, temporary: Path, tmp_path: Path) -> None:
+    async with running(replace(dumps, keep=tmp_path / "kept"), (140, 40)) as run:
+        await run.press("c", "ctrl+s")
+        await ended(run)
+        path = run.owner.request.candidate
+        assert path.parent.parent == tmp_path / "kept" and not is_temporary(path)
+        assert f"into {path}" in run.said() and "goes when" not in run.said()
+    assert path.is_dir()
+
+
+async def test_a_pair_that_goes_is_no_recent_one(
+    dumps: Request, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source = Path(f"py:{dumps.candidate.parent / 'net.py'}:wrong")
+    for keep in (None, tmp_path / "kept"):
+        async with running(Request(dumps.reference, source, keep=keep), (140, 40), saves_state=True) as run:
+            await run.until(lambda: run.owner.outcome is not None)
+            await run.settle()
+        expected = [] if keep is None else [(str(dumps.reference), str(keep / "candidate"))]
+        assert read_recent() == expected

@@ -17,6 +17,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.comparison.session_owner import Aligned, AlignmentFailed, SessionOwner
 from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.permissions import ALL_PERMISSIONS
 from tensordiff.tui.rules.panel import RulesPanel
 from tensordiff.tui.threads import ThreadFailed, in_thread
 from tests.making import SAMPLES, write
@@ -32,6 +33,7 @@ class Host(App[None]):
         Binding("shift+tab", "focus_previous", show=False),
     ]
     ENABLE_COMMAND_PALETTE = False
+    permissions = ALL_PERMISSIONS
 
     def __init__(self, session: Session) -> None:
         super().__init__()

@@ -201,16 +201,18 @@ async def test_orphans_are_filtered_and_say_why(session: Session) -> None:
         await settled(app, pilot)
         whole = len(app.panel.orphans.all)
         await pilot.press("slash", *"merge")
-        await pilot.pause()
+        await settled(app, pilot)
         assert [one.side for one in app.panel.orphans.items] == ["candidate"] * 4
         await pilot.press("enter")
         assert app.panel.orphans.has_focus and f"4 of {whole}" in said(app, "#orphans-heading")
         assert "on the other side" in said(app, "#line-about")
         await pilot.press("slash", "home", "exclamation_mark")
+        await settled(app, pilot)
         assert len(app.panel.orphans.items) == whole - 4
         await pilot.press("escape")
         assert len(app.panel.orphans.items) == whole and app.panel.orphans.has_focus
         app.panel.orphans.show_matching("(")
+        await settled(app, pilot)
         assert app.panel.orphans.items == []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines.hf.config import load_config
+from tensordiff.capture.process.disk_space import scratch_folder
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util.atomic_write import write_file
 
 CONFIG = "config.json"
 _ROUND = 256
@@ -107,10 +108,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _linked(folder: Path, config: Mapping[str, Any], settings: Settings, held: ExitStack) -> Checkpoint:
     """The config is changed as it is for Hugging Face, so that an override means the same on both sides."""
-    linked = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="tensordiff-max-")))
+    linked = Path(held.enter_context(scratch_folder()))
     for path in folder.resolve().iterdir():
         if path.name != CONFIG:
             (linked / path.name).symlink_to(path)
     changed = {**config, **load_config(str(folder), settings).to_dict()}
-    (linked / CONFIG).write_text(json.dumps(changed, default=str), encoding="utf-8")
+    write_file(linked / CONFIG, json.dumps(changed, default=str))
     return Checkpoint(linked, changed)

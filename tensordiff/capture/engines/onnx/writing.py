@@ -8,7 +8,6 @@ would mean something else then.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from tensordiff.capture.engines.onnx.model import load
 from tensordiff.capture.engines.onnx.ports import Port
 from tensordiff.capture.engines.onnx.session import Feed, GraphRunner
 from tensordiff.capture.events import Tell, ThrottledProgress
+from tensordiff.capture.process.disk_space import scratch_folder
 from tensordiff.capture.process.output import Output
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import CallKey
@@ -123,7 +123,7 @@ def size_of(ports: Iterable[Port], reading: ValueReader) -> int:
 @contextmanager
 def optimized(runner: GraphRunner) -> Iterator[ValueReader]:
     """Where the tensors are to be had that are left. The optimized graph lies in a file for as long as it is run."""
-    with tempfile.TemporaryDirectory(prefix="tensordiff-") as folder:
+    with scratch_folder() as folder:
         path = Path(folder) / runner.model.path.with_suffix(".onnx").name
         runner.optimize(path)
         model = load(str(path))

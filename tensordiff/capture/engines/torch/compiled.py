@@ -7,7 +7,6 @@ for another reason, the layers are named in a note.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,7 +61,7 @@ def eager() -> Iterator[None]:
 def why_nothing(recorder: Recorder, notes: Sequence[str]) -> str:
     """Why a run left no tensor, which is hardly what was wanted."""
     expression, layers = recorder.selection.layers, sorted(recorder.hooked)
-    if expression is not None and not any(re.search(expression, layer) for layer in layers):
+    if expression is not None and not any(recorder.selection.is_named(layer) for layer in layers):
         some = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
         return f"{expression!r} matches no layer; there are {len(layers)}: {some}"
     return "; ".join(notes) or "the layers that were asked for were given no tensors and gave none"

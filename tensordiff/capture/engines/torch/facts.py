@@ -110,7 +110,7 @@ def weights_hash(model: nn.Module) -> str:
     most = None if total <= _HASHED else max(_HASHED // max(len(tensors), 1), 1 << 12)
     digest = hashlib.sha256()
     for name, weight in tensors:
-        digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode())
+        digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode("utf-8", "backslashreplace"))
         if weight.device.type != "meta" and weight.layout == torch.strided:
             digest.update(_some_bytes(weight, most))
     return f"{'sha256' if most is None else 'sha256-parts'}:{digest.hexdigest()}"

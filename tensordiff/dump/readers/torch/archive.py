@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import Buffer, map_file, view_buffer
+from tensordiff.dump.files import Buffer, map_file, refuse_beyond_memory, view_buffer
 from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, PickleContents, unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, shorten
 from tensordiff.dump.zip_files import MEMBER_MAGIC, Span, ZipMap, map_zip
@@ -50,6 +50,8 @@ class Archive(NamedTuple):
 
     def read(self, tensor: Tensor) -> Array:
         """A tensor's values, read-only, mapped where no bytes need to change."""
+        if tensor.strides is not None or tensor.conjugate or tensor.negative:
+            self._refuse_beyond_memory(tensor)
         buffer, offset = self._bytes_of(tensor)
         values = view_buffer(buffer, self.path, offset, tensor.spec, tensor.strides)
         if tensor.conjugate:
@@ -59,6 +61,13 @@ class Archive(NamedTuple):
         if values.flags.writeable:
             values.flags.writeable = False
         return values
+
+    def _refuse_beyond_memory(self, tensor: Tensor) -> None:
+        """Refuse what must be copied, or repeats elements and takes more than its file, where memory is too small."""
+        nbytes, stored = tensor.spec.nbytes, tensor.storage.nbytes
+        if tensor.conjugate or tensor.negative or nbytes > stored:
+            what = f"a tensor of shape {list(tensor.spec.shape)!s:.120} takes"
+            refuse_beyond_memory(self.path, what, nbytes, "save a smaller view of it, or its .contiguous()")
 
     def _bytes_of(self, tensor: Tensor) -> tuple[Buffer, int]:
         """A buffer, and where in it a tensor starts."""
@@ -73,6 +82,8 @@ class Archive(NamedTuple):
                 "it is truncated or damaged; dump it again",
             )
         if self.storages.big_endian:
+            what = "a storage in this machine's byte order takes"
+            refuse_beyond_memory(self.path, what, 2 * storage.nbytes, "save its tensors one by one")
             return _swap(self.buffer[start : start + storage.nbytes], tensor), offset
         return self.buffer, start + offset
 

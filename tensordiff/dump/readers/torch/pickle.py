@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tensordiff.dump.files import Buffer
+from tensordiff.dump.names import LONGEST_NAME
 from tensordiff.dump.readers.torch.globals import AllowedGlobal, find_global
-from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, find_storage
+from tensordiff.dump.readers.torch.tensors import BadPickle, LongKey, Storage, find_storage
 
 MAX_PICKLE_BYTES = 1 << 26
 _MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte and us seventy
@@ -23,7 +24,6 @@ _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _MOST_PARTS = 16  # of a key, or of a call's arguments
-_LONGEST_KEY = 4096
 _INT_BITS = 60  # under these, no two integers hash alike
 
 
@@ -259,6 +259,8 @@ def _dict(machine: _Unpickler) -> dict[object, object]:
 
 def _key(key: object) -> object:
     """A dict's key: flat, because hashing a deeply nested one would overflow the stack."""
+    if type(key) is str and len(key) > LONGEST_NAME:
+        return LongKey.of(key)
     parts = key if type(key) is tuple else (key,)
     if len(parts) > _MOST_PARTS or not all(type(part) in _ATOMS and _is_small(part) for part in parts):
         raise BadPickle("its pickle has a dict whose keys are neither short text nor numbers")
@@ -268,5 +270,5 @@ def _key(key: object) -> object:
 def _is_small(part: object) -> bool:
     """Long text is slow to compare; large integers can be chosen to share one hash."""
     if isinstance(part, str | bytes):
-        return len(part) <= _LONGEST_KEY
+        return len(part) <= LONGEST_NAME
     return not isinstance(part, int) or part.bit_length() <= _INT_BITS

@@ -23,19 +23,25 @@ from typing import NamedTuple
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
-from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.folders import DumpPath, name_files
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.names import LONGEST_NAME
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
-from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, UnreadableTensor, shorten
+from tensordiff.dump.readers.torch.tensors import BadPickle, LongKey, Storage, Tensor, UnreadableTensor, shorten
 from tensordiff.dump.zip_files import MEMBER_MAGIC
 from tensordiff.errors import BadFile
+
+
+@dataclass(frozen=True)
+class RefusedName(UnreadableTensor):
+    """A tensor under a name that no model has."""
+
 
 Leaf = Tensor | UnreadableTensor
 NamedLeaf = tuple[str, Leaf]
 _Container = dict[object, object] | list[object] | tuple[object, ...]
 
 _MAX_DEPTH = 64
-_MAX_NAME = 4096
 _MAX_TEXT = 1 << 25
 _MAX_SHARING = 16
 _ALWAYS_ALLOWED = 1 << 14
@@ -70,13 +76,17 @@ class _Walk:
         elif isinstance(value, dict | list | tuple):
             self._enter(value, depth)
             for child, below in self._children(name, value):
-                self._check_name(child)
+                if isinstance(child, LongKey):
+                    yield f"{child.start}…", RefusedName(f"has a name of {child.length:,} characters")
+                    continue
+                self._check_length()
+                self._text -= len(child)
                 yield from self.leaves(child, below, depth + 1)
 
-    def _children(self, name: str, value: _Container) -> Iterator[tuple[str, object]]:
+    def _children(self, name: str, value: _Container) -> Iterator[tuple[str | LongKey, object]]:
         if isinstance(value, dict):
             before = f"{name}." if name else ""
-            return ((f"{before}{key}", below) for key, below in value.items() if isinstance(below, _WALKED))
+            return ((_joined(before, key), below) for key, below in value.items() if isinstance(below, _WALKED))
         before = f"{name or self._stem}_"
         return ((f"{before}{i}", below) for i, below in enumerate(value) if isinstance(below, _WALKED))
 
@@ -89,10 +99,17 @@ class _Walk:
         if self._allowance < 0 or depth >= _MAX_DEPTH:
             raise BadPickle("holds values shared too often or nested too deep; save a flat dict of tensors")
 
-    def _check_name(self, name: str) -> None:
-        self._text -= len(name)
-        if len(name) > _MAX_NAME or self._text < 0:
-            raise BadPickle(f"names a tensor with {len(name)} characters, or too many; save under shorter keys")
+    def _check_length(self) -> None:
+        if self._text < 0:
+            raise BadPickle(f"names its tensors with more than {_MAX_TEXT:,} characters; save under shorter keys")
+
+
+def _joined(before: str, key: object) -> str | LongKey:
+    """A name within containers; one that no model has is not spelled out."""
+    if isinstance(key, LongKey):
+        return LongKey(f"{before}{key.start}"[:60], len(before) + key.length)
+    name = f"{before}{key}"
+    return name if len(name) <= LONGEST_NAME else LongKey.of(name)
 
 
 _TORCH_SUFFIXES = (".pt", ".pth")
@@ -139,12 +156,9 @@ def _is_torch(path: Path) -> bool:
 
 def _open_flat(at: DumpPath, files: list[str]) -> Dump:
     """A folder of files in no known order. Two files of one stem keep their suffixes."""
-    stems = [_stem(file) for file in files]
-    counts, folder = Counter(stems), str(at.path)
-    entries = tuple(
-        _file_entry(folder, file, stem if counts[stem] == 1 else file) for stem, file in zip(stems, files, strict=True)
-    )
-    return Dump(at.path, "torch", entries, ordered=False, problems=at.problems)
+    folder = str(at.path)
+    entries = tuple(_file_entry(folder, file, name) for name, file in name_files(files, _stem))
+    return Dump(at.path, "torch", entries, ordered=False, problems=at.problems, files=frozenset(files))
 
 
 def _open_hooked(at: DumpPath, files: list[str]) -> Dump:
@@ -152,9 +166,11 @@ def _open_hooked(at: DumpPath, files: list[str]) -> Dump:
     counts = Counter(_read_names(at.path / _NAMES))
     pairs = _pair_names(list(counts), files)
     taken = set(pairs.values())
-    rest = {file if _stem(file) in pairs else _stem(file): file for file in files if file not in taken}
-    entries = tuple(_file_entry(str(at.path), file, name) for name, file in (pairs | rest).items())
-    return Dump(at.path, "torch-hook", entries, True, (*at.problems, *_name_problems(counts, pairs)))
+    others = name_files([file for file in files if file not in taken], _stem)
+    rest = [(file if name in pairs else name, file) for name, file in others]
+    entries = tuple(_file_entry(str(at.path), file, name) for name, file in (*pairs.items(), *rest))
+    problems = (*at.problems, *_name_problems(counts, pairs))
+    return Dump(at.path, "torch-hook", entries, ordered=True, problems=problems, files=frozenset(files))
 
 
 def _read_names(path: Path) -> list[str]:
@@ -226,14 +242,17 @@ def _open_file(path: Path) -> Dump:
     """One file, its tensors in the order they were put in."""
     archive = open_archive(path)
     kept: dict[str, Entry] = {}
-    duplicates: list[Problem] = []
+    problems: list[Problem] = []
     for name, leaf in _name_tensors(archive, _stem(path.name)):
-        if name in kept:
+        if isinstance(leaf, RefusedName):
+            why = f"its tensor {shorten(name)!r} {leaf.sentence}; it is left out"
+            problems.append(Problem(path.name, why, is_unread=True))
+        elif name in kept:
             why = f"has two tensors named {shorten(name)!r}; the first is kept"
-            duplicates.append(Problem(path.name, why, is_unread=True))
+            problems.append(Problem(path.name, why, is_unread=True))
         else:
             kept[name] = entry(name, _InArchive(archive, name, leaf))
-    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(duplicates))
+    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(problems))
 
 
 def _open_only_file(at: DumpPath, file: str) -> Dump | None:
@@ -242,7 +261,9 @@ def _open_only_file(at: DumpPath, file: str) -> Dump | None:
         dump = _open_file(at.path / file)
     except BadFile:
         return None  # reported when the entry is asked
-    return replace(dump, path=at.path, problems=at.problems + dump.problems) if len(dump) > 1 else None
+    if len(dump) == 1:
+        return None
+    return replace(dump, path=at.path, problems=at.problems + dump.problems, files=frozenset((file,)))
 
 
 class _InArchive(NamedTuple):

@@ -1,13 +1,15 @@
 """Tensors and storages as a torch file's pickle describes them: plain records, made without torch.
 
 Everything a pickle claims of a tensor's shape, strides and storage is checked here, before anyone looks
-for its bytes. Which names a pickle may use is decided in ``globals``.
+for its bytes; a claim that is not true refuses its own tensor and no other. Which names a pickle may use is
+decided in ``globals``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensordiff.dump.dtypes import DType
 from tensordiff.dump.files import MAX_RANK
@@ -71,6 +73,18 @@ class UnreadableTensor:
     sentence: str
 
 
+class LongKey(NamedTuple):
+    """In the place of a dict's key that is too long to be a name; ever so many may share one."""
+
+    start: str
+    length: int
+
+    @classmethod
+    def of(cls, text: str) -> LongKey:
+        """Of a text, however long, in no time."""
+        return cls(text[:60], len(text))
+
+
 def find_storage(saved: object) -> Storage:
     """The storage that a pickle refers to as ("storage", class, key, location, count)."""
     if type(saved) is not tuple or saved[:1] != ("storage",) or saved[5:] not in ((), (None,)):
@@ -90,11 +104,20 @@ def view_storage(
     storage: object, offset: object, size: object, stride: object, flags: object = None, of: object = None
 ) -> Tensor | UnreadableTensor:
     """A tensor on a storage, of the storage's own dtype unless ``of`` is another."""
+    try:
+        return _checked_view(storage, offset, size, stride, flags, of)
+    except BadPickle as error:
+        return UnreadableTensor(f"{error}; dump it again")
+
+
+def _checked_view(
+    storage: object, offset: object, size: object, stride: object, flags: object, of: object
+) -> Tensor | UnreadableTensor:
     if type(storage) is not Storage:
-        raise BadPickle("builds a tensor on something other than a storage")
+        raise BadPickle("is built on something other than a storage")
     of = of or storage.of
     if type(of) is not TorchDType:
-        raise BadPickle("gives a tensor something other than a dtype")
+        raise BadPickle("has something other than a dtype")
     shape, strides, (start,) = _counts(size), _counts(stride), _counts((offset,))
     reach = _check_inside(storage, of, start, shape, strides)
     if of.dtype is None:
@@ -119,7 +142,7 @@ def _advice(name: str) -> str:
 def _counts(values: object) -> tuple[int, ...]:
     """Sizes, strides or offsets, none of which torch writes negative."""
     if type(values) is not tuple or len(values) > MAX_RANK:
-        raise BadPickle(f"claims a tensor of more than {MAX_RANK} dimensions, or something stranger")
+        raise BadPickle(f"claims more than {MAX_RANK} dimensions, or something stranger")
     if not all(type(n) is int and 0 <= n < _MAX_BYTES for n in values):
         raise BadPickle("claims an impossible shape, stride or offset")
     return values
@@ -130,12 +153,12 @@ def _check_inside(
 ) -> int:
     """How many elements a view reaches over, which must all lie in its storage."""
     if len(shape) != len(strides):
-        raise BadPickle(f"claims a tensor of {len(shape)} dimensions with {len(strides)} strides")
+        raise BadPickle(f"claims {len(shape)} dimensions and {len(strides)} strides")
     if math.prod(n for n in shape if n) * of.itemsize >= _MAX_BYTES:
         raise BadPickle("claims an impossible shape")
     reach = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if reach and (start + reach) * of.itemsize > storage.nbytes:
-        raise BadPickle(f"claims a tensor that reaches outside its storage of {storage.nbytes} bytes")
+        raise BadPickle(f"reaches outside its storage of {storage.nbytes} bytes")
     return reach
 
 
@@ -153,8 +176,8 @@ def _flags(flags: object, dtype: DType) -> tuple[bool, bool]:
     if flags is None:
         return False, False
     if type(flags) is not dict or not flags.keys() <= {"conj", "neg"}:
-        raise BadPickle("gives a tensor flags that we do not know")
+        raise BadPickle("has flags that we do not know")
     conjugate, negative = bool(flags.get("conj")), bool(flags.get("neg"))
     if (conjugate and dtype.kind != "c") or (negative and dtype.kind not in "cfi"):
-        raise BadPickle(f"conjugates or negates a {dtype.name} tensor")
+        raise BadPickle(f"is conjugated or negated, and of type {dtype.name}")
     return conjugate, negative

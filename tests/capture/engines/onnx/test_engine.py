@@ -68,7 +68,7 @@ def rows_of(reference: Path, candidate: Path, **more: Any) -> dict[str, Any]:
     rows = list(session.rows())
     culprit = session.outcome(rows).culprit
     return {
-        "coverage": session.alignment.coverage, "order": session.alignment.order,
+        "coverage": session.alignment.coverage.share, "order": session.alignment.order,
         "verdicts": {row.verdict.name for row in rows}, "by": {row.pair.by for row in rows},
         "culprit": None if culprit is None else (culprit.pair.candidate.layer, culprit.pair.candidate.port),
     }  # fmt: skip

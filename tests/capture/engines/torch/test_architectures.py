@@ -26,7 +26,7 @@ def captured(tiny: Make, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def test_a_model_is_bit_equal_to_itself(name: str, captured: dict[str, Ran], tiny: Make, tmp_path: Path) -> None:
     again = run_here(f"hf:{tiny(name)}", tmp_path / "again")
     session = compared(captured[name].path, again.path)
-    assert (session.alignment.coverage, session.alignment.order) == (1.0, "same")
+    assert (session.alignment.coverage.share, session.alignment.order) == (1.0, "same")
     assert not session.alignment.reference_orphans
     rows = list(session.rows())
     assert len(rows) == again.done.entries > 60

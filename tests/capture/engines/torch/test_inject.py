@@ -122,8 +122,9 @@ def test_what_could_not_be_injected_is_said_and_not_measured(small: str, tmp_pat
     }  # fmt: skip
     # The reference has no inputs, but what block 0 gave is what block 1 was given.
     assert layers["model.blocks.1"]["injected"] == {"input_x": "model.blocks.0-output"}
-    run_here(small + "good", tmp_path / "whole")
-    session = compared(tmp_path / "whole", tmp_path / "whole", injected=tmp_path / "injected")
+    for name in ("good", "bad"):
+        run_here(small + name, tmp_path / f"whole {name}")
+    session = compared(tmp_path / "whole good", tmp_path / "whole bad", injected=tmp_path / "injected")
     by_layer = {row.pair.candidate.layer: row for row in session.rows() if not row.is_input}
     assert by_layer["model.blocks.3"].injected is None
     assert by_layer["model.blocks.1"].injected is not None

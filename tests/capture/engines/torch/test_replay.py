@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from tensordiff.capture.events import Event, Note
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
-from tensordiff.errors import CaptureError
+from tensordiff.errors import CaptureError, WriteError
 from tests import processes
 from tests.capture.models import Make, run_here, script
 from tests.making import SAMPLES
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle  # noqa: E402
 
 
 def replay(source: str, dump: Path, layer: str, output: Path, bundle: Path | None = None, **more: Any) -> list[Event]:
@@ -78,6 +82,31 @@ def test_a_bundle_does_not_write_over_anything(small: str, tmp_path: Path) -> No
     (tmp_path / "bundle" / "precious").touch()
     with pytest.raises(Exception, match="is not empty; choose a new folder"):
         replay(small + "good", tmp_path / "d", "blocks.2", tmp_path / "r", tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_bundle_that_cannot_be_written_leaves_nothing(small: str, tmp_path: Path, is_new: bool) -> None:
+    run_here(small + "good", tmp_path / "d")
+    bundle = tmp_path / "bundle"
+    if not is_new:
+        bundle.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))  # the dump is smaller, torch's files are larger
+    try:
+        with pytest.raises(WriteError, match=r"bundle/\w+\.pt: cannot be written \(file too large\)"):
+            write_bundle(bundle, "name", *_layer())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert bundle.exists() is not is_new
+    assert is_new or list(bundle.iterdir()) == []
+
+
+def _layer() -> tuple[Any, ...]:
+    """What a bundle is of: a layer, what it is given, and what it gives."""
+    line = nn.Linear(64, 64)
+    given = {"input_0": torch.ones(1, 64)}
+    plain = Plain(line, lambda tensors: ((tensors["input_0"],), {}), whole_caches=False)
+    return plain, given, {"output": torch.ones(1, 64)}, {"output": torch.ones(1, 64)}
 
 
 def test_a_dump_that_does_not_say_how_a_layer_was_called_is_refused(small: str, tmp_path: Path) -> None:
@@ -191,6 +220,26 @@ def test_what_cannot_be_given_is_said_and_nothing_is_measured(name: str, why: st
     with pytest.raises(CaptureError, match=f"^model.inner: .*{why}"):
         replay(source, tmp_path / "d", "inner", tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now", "why"),
+    [
+        ('{"dtype":"float16"}', '{"dtype":"load"}', "was the type load, and torch has no such type"),
+        ('{"dtype":"float16"}', '{"list":[1],"class":"collections:OrderedDict"}', "was a OrderedDict, and there is no"),
+    ],
+    ids=["a function of torch", "a class of another kind"],
+)
+def test_a_manifest_gives_a_layer_nothing_but_what_it_says_it_is(
+    was: str, is_now: str, why: str, tmp_path: Path
+) -> None:
+    source = f"py:{script(tmp_path, ODD)}:narrow"
+    manifest = run_here(source, tmp_path / "d").path / "manifest.json"
+    text = manifest.read_text()
+    assert was in text
+    manifest.write_text(text.replace(was, is_now))
+    with pytest.raises(CaptureError, match=why):
+        replay(source, tmp_path / "d", "inner", tmp_path / "r")
 
 
 def test_inputs_of_another_type_of_model_are_cast_and_it_is_said(tmp_path: Path) -> None:

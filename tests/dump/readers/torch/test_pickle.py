@@ -249,9 +249,19 @@ def test_a_small_pickle_costs_little(tmp_path: Path, name: str) -> None:
 def test_names_that_grow_with_depth_are_refused(tmp_path: Path) -> None:
     value: object = tensor()
     for _ in range(40):
-        value = {"k" * 200: value}
-    with pytest.raises(BadFile, match="characters"):
-        opened(tmp_path, torch_zip(value))
+        value = {"k" * 400: value}
+    dump = opened(tmp_path, torch_zip({"ok": tensor(), "deep": value}))
+    assert [entry.name for entry in dump.entries] == ["ok"]
+    [problem] = dump.problems
+    assert problem.is_unread and "characters" in problem.sentence
+
+
+def test_a_key_too_long_refuses_itself(tmp_path: Path) -> None:
+    keys = "." * 50_000, "." * 50_000 + "a", "b" * 1_000_000
+    dump = opened(tmp_path, torch_zip({keys[0]: tensor(), "ok": tensor(), keys[1]: tensor(), keys[2]: tensor()}))
+    assert [entry.name for entry in dump.entries] == ["ok"]
+    assert all(problem.is_unread and len(problem.sentence) < 200 for problem in dump.problems)
+    assert len(dump.problems) == 3
 
 
 def test_a_pickle_of_too_many_steps(tmp_path: Path) -> None:
@@ -325,6 +335,26 @@ def test_claims_that_are_not_true(tmp_path: Path, claimed: Call) -> None:
         opened(tmp_path, torch_zip({"a": claimed})).entries[0].read()
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        tensor(size=(5,)),
+        tensor(size=(-1,)),
+        tensor(offset=1 << 61),
+        tensor(size=(1,) * 65, stride=(1,) * 65),
+        tensor(size=(4,), stride=()),
+        tensor(rest=({"what": True},)),
+        tensor(key="1"),
+    ],
+)
+def test_a_claim_that_is_not_true_refuses_its_own_tensor(tmp_path: Path, claimed: Call) -> None:
+    dump = opened(tmp_path, torch_zip({"a": tensor(), "b": claimed, "c": [tensor()]}))
+    assert [entry.name for entry in dump.entries] == ["a", "b", "c_0"]
+    assert [entry.read().tolist() for entry in dump.entries if entry.name != "b"] == [[0] * 4] * 2
+    with pytest.raises(BadFile, match=r"t\.pt: "):
+        dump.entries[1].read()
 
 
 def test_a_stride_along_one_element_may_be_anything(tmp_path: Path) -> None:

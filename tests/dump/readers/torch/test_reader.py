@@ -70,6 +70,13 @@ def test_files_of_one_stem_are_told_apart(tmp_path: Path) -> None:
     assert [e.name for e in open_dump(tmp_path).entries] == ["a.pt", "a.pth", "b"]
 
 
+def test_files_of_one_stem_that_no_list_names_are_told_apart(tmp_path: Path) -> None:
+    hook_dump(tmp_path, ["a"])
+    for file in ("b.pt", "b.pth", "a.pth"):
+        save(BASE, tmp_path / file)
+    assert [e.name for e in open_dump(tmp_path).entries] == ["a", "a.pth", "b.pt", "b.pth"]
+
+
 def test_bin_files_count_if_the_first_is_torchs(tmp_path: Path) -> None:
     for folder, first in (("yes", None), ("no", b"raw floats")):
         (tmp_path / folder).mkdir()

@@ -145,7 +145,14 @@ def test_a_tensor_with_attributes(tmp_path: Path) -> None:
 def test_two_tensors_of_one_name_are_told(tmp_path: Path) -> None:
     dump = open_dump(save({"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}}, tmp_path / "x.pt"))
     check(dump, {"a.b": torch.ones(1)})
-    assert [p.file for p in dump.problems] == ["x.pt"]
+    assert [(p.file, p.is_unread) for p in dump.problems] == [("x.pt", True)]
+    assert dump.unread == [f"{tmp_path}/x.pt: has two tensors named 'a.b'; the first is kept"]
+
+
+def test_keys_that_become_one_name_are_told(tmp_path: Path) -> None:
+    dump = open_dump(save({1: torch.ones(1), "1": torch.zeros(1)}, tmp_path / "x.pt"))
+    assert [entry.name for entry in dump.entries] == ["1"]
+    assert [p.is_unread for p in dump.problems] == [True]
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {

@@ -76,7 +76,7 @@ class RebuiltCall(NamedTuple):
                 values = [self._value(part, f"{port}_{key}", given) for key, part in parts.items()]
                 return _mapping(shape, dict(zip(shape.get("keys", parts), values, strict=True)))
             case {"dtype": str(name)}:
-                return getattr(torch, name)
+                return _dtype(name)
             case {"device": _}:
                 return self.device
             case {"object": str(kind)}:
@@ -104,14 +104,22 @@ def leaves(shape: Any, port: str = "input") -> Iterator[tuple[str, dict[str, Any
         yield from leaves(part, f"{port}_{key}")
 
 
+def _dtype(name: str) -> torch.dtype:
+    """A type of torch, and nothing else that torch has under a name: a dump may say anything."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CaptureError(f"one of its arguments was the type {printable(name)}, and torch has no such type")
+    return found
+
+
 def _sequence(shape: Mapping[str, Any], parts: list[Any]) -> Any:
-    if (found := _class(shape)) is None:
+    if (found := _class(shape, tuple | list)) is None:
         return tuple(parts) if "tuple" in shape else parts
     return found._make(parts) if hasattr(found, "_make") else found(parts)
 
 
 def _mapping(shape: Mapping[str, Any], parts: dict[Any, Any]) -> Any:
-    found = _class(shape)
+    found = _class(shape, Mapping)
     if found is None:
         return parts
     if hasattr(found, "to_tuple"):  # an output of transformers, which is a dataclass and a mapping
@@ -124,15 +132,15 @@ def _mapping(shape: Mapping[str, Any], parts: dict[Any, Any]) -> Any:
     return made
 
 
-def _class(shape: Mapping[str, Any]) -> Any:
-    """The class of a container, if it is no plain one: only among what the program imported, and only a container."""
+def _class(shape: Mapping[str, Any], kind: Any) -> Any:
+    """The class of a container, if it is no plain one: only among what the program imported, and only of its kind."""
     if (said := shape.get("class")) is None:
         return None
     module, _, path = str(said).partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, type) and (issubclass(found, tuple | list | Mapping) or dataclasses.is_dataclass(found)):
+    if isinstance(found, type) and (issubclass(found, kind) or (kind is Mapping and dataclasses.is_dataclass(found))):
         return found
     raise CaptureError(f"one of its arguments was a {printable(path)}, and there is no such class to make one of")
 

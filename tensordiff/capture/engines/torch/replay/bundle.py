@@ -10,56 +10,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch.replay.arguments import Arguments
+from tensordiff.capture.engines.torch.replay.repro_script import SCRIPT, repro_script
 from tensordiff.capture.engines.torch.tensors import find
 from tensordiff.errors import WriteError, printable
+from tensordiff.util.atomic_write import followed, replacing, write_file
 
-SCRIPT = "repro.py"
-_TEXT = '''"""{layer}: {kind}, called as it was recorded; prints how far it is from what it should give.
-
-Needs torch {torch} or near it, and nothing else. Run it as: python repro.py
-"""
-
-import json
-import pathlib
-import sys
-
-import torch
-
-HERE = pathlib.Path(__file__).parent
-
-
-def error(got, wanted):
-    """Relative L2 error and largest absolute difference, in float64."""
-    got, wanted = got.double().reshape(-1), wanted.double().reshape(-1)
-    size = wanted.norm().item()
-    off = (got - wanted).norm().item()
-    largest = (got - wanted).abs().max().item() if got.numel() else 0.0
-    return (off / size if size else off), largest
-
-
-def main():
-    layer = torch.export.load(HERE / "layer.pt2").module()
-    given = torch.load(HERE / "inputs.pt", weights_only=True)
-    expected = torch.load(HERE / "expected.pt", weights_only=True)
-    with torch.no_grad():
-        got = layer(given)
-    found = {{port: error(got[port], wanted) for port, wanted in expected.items() if port in got}}
-    if "--json" in sys.argv:
-        print(json.dumps(found))
-        return
-    for port, (rel_l2, max_abs) in found.items():
-        print(f"{layer} {{port}}: rel_l2 {{rel_l2:.3e}}, largest difference {{max_abs:.3e}}")
-
-
-main()
-'''
+_FILES = ("weights.pt", "inputs.pt", "expected.pt", "layer.pt2", SCRIPT)
 
 
 class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -87,29 +53,58 @@ def write_bundle(
     seen: Mapping[str, Tensor],
 ) -> list[str]:
     """Write a bundle and try it; what a person should know of it. ``seen`` is what the layer gave here."""
-    _make(folder)
-    torch.save(dict(plain.layer.state_dict()), folder / "weights.pt")
-    torch.save(dict(inputs), folder / "inputs.pt")
-    torch.save(dict(expected), folder / "expected.pt")
-    try:
-        with torch.no_grad():
-            program = torch.export.export(plain, (dict(inputs),), strict=False)
-        torch.export.save(program, folder / "layer.pt2")
-    except Exception as error:  # export refuses in as many ways as there are models
-        said = printable(str(error).strip().partition("\n")[0])
-        return [f"{folder}: the layer could not be exported ({said:.200}), so there is no repro.py; the rest is there"]
-    text = _TEXT.format(layer=name, kind=type(plain.layer).__name__, torch=torch.__version__.partition("+")[0])
-    (folder / SCRIPT).write_text(text, "utf-8")
+    with _new_folder(folder):
+        _save(folder / "weights.pt", partial(torch.save, dict(plain.layer.state_dict())))
+        _save(folder / "inputs.pt", partial(torch.save, dict(inputs)))
+        _save(folder / "expected.pt", partial(torch.save, dict(expected)))
+        try:
+            with torch.no_grad():
+                program = torch.export.export(plain, (dict(inputs),), strict=False)
+            _save(folder / "layer.pt2", partial(torch.export.save, program))
+        except WriteError:
+            raise
+        except Exception as error:  # export refuses in as many ways as there are models
+            said = printable(str(error).strip().partition("\n")[0])
+            why = f"the layer could not be exported ({said:.200})"
+            return [f"{printable(folder)}: {why}, so there is no {SCRIPT}; the rest is there"]
+        version = torch.__version__.partition("+")[0]
+        text = repro_script(layer=name, module_class=type(plain.layer).__name__, torch_version=version)
+        write_file(folder / SCRIPT, text)
     return [_tried(folder, seen, expected)]
 
 
-def _make(folder: Path) -> None:
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """A folder to put files into; where the block fails, they go again, so that no part of a bundle is left."""
     try:
+        is_new = not followed(folder).exists()
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise WriteError(f"{printable(folder)}: is not empty; choose a new folder for the bundle")
     except OSError as error:
         raise WriteError(f"{printable(folder)}: cannot be written ({error.strerror})") from error
+    try:
+        yield
+    except BaseException:
+        for name in _FILES:
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # somebody else has put something there
+                folder.rmdir()
+        raise
+
+
+def _save(path: Path, save: Callable[[IO[bytes]], None]) -> None:
+    """Write a file with a function of torch's, which turns an ``OSError`` into one of its own."""
+    try:
+        with replacing(path) as file:
+            save(file)
+    except (OSError, RuntimeError) as error:
+        first = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(first, OSError):
+            raise
+        raise WriteError(f"{printable(path)}: cannot be written ({(first.strerror or str(first)).lower()})") from error
 
 
 def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -118,12 +113,12 @@ def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tens
     ran = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
     if ran.returncode:
         last = ran.stderr.strip().rpartition("\n")[2]
-        return f"{folder / SCRIPT}: was tried and failed ({printable(last):.200})"
+        return f"{printable(folder / SCRIPT)}: was tried and failed ({printable(last):.200})"
     said = json.loads(ran.stdout)
     here = {port: _rel_l2(seen[port], wanted) for port, wanted in expected.items() if port in seen}
     worst = max((abs(said[port][0] - here[port]) for port in here if port in said), default=0.0)
     agrees = "it says the same" if worst <= 1e-6 else f"beware: it is off by {worst:.1e} from what was seen here"
-    return f"{folder / SCRIPT}: runs with torch alone; {agrees}"
+    return f"{printable(folder / SCRIPT)}: runs with torch alone; {agrees}"
 
 
 def _rel_l2(got: Tensor, wanted: Tensor) -> float:

@@ -1,0 +1,1 @@
+"""The exhibits, by the part of a model in which they were found."""

@@ -1,0 +1,119 @@
+"""How much of two dumps was compared: the share of each side's outputs, by count and by bytes.
+
+Coverage is of both sides. A candidate of two tensors that both find a partner says little about a reference of two
+hundred, and the other way round, so the lower share counts. Inputs are left out: most are another layer's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from tensordiff.align.index import parts_of
+from tensordiff.dump.model import Entry
+from tensordiff.errors import DumpError
+
+
+class _Pair(Protocol):
+    """What coverage needs to know of a pair."""
+
+    @property
+    def reference(self) -> Entry: ...
+
+    @property
+    def candidate(self) -> Entry: ...
+
+
+@dataclass(frozen=True)
+class SideCoverage:
+    """What was compared of one dump: outputs, or inputs where it has nothing else."""
+
+    compared: tuple[Entry, ...]
+    left: tuple[Entry, ...]
+    """Entries that were not compared."""
+
+    @property
+    def total(self) -> int:
+        """How many entries could have been compared."""
+        return len(self.compared) + len(self.left)
+
+    @property
+    def share(self) -> float:
+        """Share of the entries that were compared; 0 where there are none."""
+        return len(self.compared) / self.total if self.total else 0.0
+
+    @cached_property
+    def share_of_bytes(self) -> float:
+        """The same by bytes. Reads headers."""
+        compared, left = sum(map(_nbytes, self.compared)), sum(map(_nbytes, self.left))
+        return compared / (compared + left) if compared + left else self.share
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "compared": len(self.compared), "of": self.total,
+            "share": round(self.share, 4), "share_of_bytes": round(self.share_of_bytes, 4),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What was compared of both dumps."""
+
+    reference: SideCoverage
+    candidate: SideCoverage
+
+    @classmethod
+    def of(
+        cls,
+        compared: Iterable[_Pair],
+        pairs: Iterable[_Pair],
+        reference_orphans: Iterable[Entry],
+        candidate_orphans: Iterable[Entry],
+    ) -> Coverage:
+        """Of the pairs that were compared, all pairs, and what has no pair."""
+        compared, pairs = list(compared), list(pairs)
+        return cls(
+            _side([pair.reference for pair in compared], [pair.reference for pair in pairs], reference_orphans),
+            _side([pair.candidate for pair in compared], [pair.candidate for pair in pairs], candidate_orphans),
+        )
+
+    @property
+    def share(self) -> float:
+        """The lower share of the two sides."""
+        return min(self.reference.share, self.candidate.share)
+
+    @property
+    def share_of_bytes(self) -> float:
+        """The lower share of the two sides, by bytes."""
+        return min(self.reference.share_of_bytes, self.candidate.share_of_bytes)
+
+    @property
+    def sentence(self) -> str:
+        """In words, for a line."""
+        sides = (("reference", self.reference), ("candidate", self.candidate))
+        said = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
+        return f"compared are {', '.join(said)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"reference": self.reference.as_json(), "candidate": self.candidate.as_json()}
+
+
+def _side(compared: Sequence[Entry], paired: Sequence[Entry], orphans: Iterable[Entry]) -> SideCoverage:
+    used = {id(part): part for entry in compared for part in parts_of(entry)}
+    # An entry may stand in several pairs, such as the logits of all tokens and of the last one.
+    left = {id(part): part for entry in paired for part in parts_of(entry) if id(part) not in used}
+    rest = [*left.values(), *orphans]
+    outputs = [[entry for entry in some if not entry.is_input] for some in (used.values(), rest)]
+    counted = outputs if any(outputs) else [[*used.values()], rest]
+    return SideCoverage(tuple(counted[0]), tuple(counted[1]))
+
+
+def _nbytes(entry: Entry) -> int:
+    try:
+        return entry.spec.nbytes
+    except DumpError:
+        return 0  # it cannot be read, and is named as such where it was to be compared

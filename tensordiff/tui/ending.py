@@ -1,0 +1,78 @@
+"""How the app is ended from outside: by a signal, at any moment, whatever it waits for.
+
+A signal must not raise while the app runs: it may strike within a queue of Textual's, which then stays locked, and so
+does the app. So it is noted, and the app leaves as soon as it listens. Where it cannot leave, because its terminal is
+gone or takes no more and everything waits for that, it is ended all the same after a while: the terminal's modes are
+put back, and temporary folders removed. Children notice by themselves that their parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tensordiff.util.temporary_folders import remove_temporary_folders
+
+INTERRUPTED, TERMINATED = 130, 143
+_STDIN = 0
+_STATUSES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
+_GRACE_S = 5.0
+
+
+class Ending:
+    """Signals, handed to the app once it listens."""
+
+    def __init__(self, grace_s: float = _GRACE_S) -> None:
+        self._grace_s, self._is_over = grace_s, False
+        self._status: int | None = None
+        """Of the signal that came first."""
+        self._leave: Callable[[], object] | None = None
+        self._modes: list[Any] | None = None
+
+    @contextmanager
+    def minded(self) -> Iterator[None]:
+        """Take the signals for the length of a block, in which the app runs."""
+        before = {number: signal.getsignal(number) for number in _STATUSES}
+        with suppress(termios.error, OSError, ValueError, AttributeError):  # there may be no terminal
+            self._modes = termios.tcgetattr(_STDIN)
+        for number in before:
+            signal.signal(number, self._note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._is_over = True
+
+    def listen(self, leave: Callable[[int], object]) -> None:
+        """Have ``leave`` called with a status, in the running event loop, when a signal comes or has come."""
+        loop = asyncio.get_running_loop()
+        self._leave = lambda: loop.call_soon_threadsafe(leave, self._status or TERMINATED)
+        if self._status is not None:
+            self._leave()
+
+    def _note(self, number: int, _: object) -> None:
+        if self._status is None:
+            self._status = _STATUSES[signal.Signals(number)]
+            timer = threading.Timer(self._grace_s, self._force)
+            timer.daemon = True
+            timer.start()
+        if self._leave is not None:
+            with suppress(RuntimeError):  # the loop is closed: the app is about to end
+                self._leave()
+
+    def _force(self) -> None:
+        """End now, unless the app has ended meanwhile."""
+        if self._is_over:
+            return
+        if self._modes is not None:
+            with suppress(termios.error, OSError):  # it is gone
+                termios.tcsetattr(_STDIN, termios.TCSANOW, self._modes)
+        remove_temporary_folders()
+        os._exit(self._status or TERMINATED)

@@ -1,0 +1,285 @@
+"""Mapped files, and what happens where one becomes shorter while it is read.
+
+To touch a page of a mapped file that the file no longer has is a SIGBUS, which ends a process without a
+word. So the files that we map are listed here, and a handler is put in front of whoever else handles
+that signal. Where the address lies in one of our mappings, the handler puts pages of zeros in the place
+of those that are gone, notes the loss and lets the reading go on; everything else it leaves to the
+handler before it. Within its last page a file that became shorter gives zeros by itself, so the sizes of
+files are compared too. What was read of a file that was lost counts for nothing:
+
+- ``Entry.read`` raises, where it was this thread that lost something, and so does any later reading
+  from that mapping;
+- ``Comparer.rows`` turns pairs whose values lie in such a mapping into ``unknown`` rows (``loss_of``);
+- what nobody took notice of ends the command, the app's thread or the capture with an error
+  (``raise_unclaimed``).
+
+A fault is synchronous: it interrupts a load from memory and nothing else, so the handler may be Python,
+also where the loading thread does not hold the GIL. docs/decisions/0010 has what was tried instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tensordiff.errors import BadFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Mapping(mmap.mmap):
+    """A file mapped for reading."""
+
+    path: str = ""
+    loss: Loss | None = None
+    """What of it was gone when it was read, if anything; zeros stand in its place."""
+
+
+@dataclass
+class Loss:
+    """Pages that were gone when they were read."""
+
+    path: str
+    size: int
+    """Of the file when it was mapped."""
+    bytes_left: int | None
+    """Of the file when it was read; None where it could not be asked."""
+    thread: int
+    is_claimed: bool = False
+    """Whether somebody threw away what was read, and said so: by an error, or a row that could not be compared."""
+
+    def error(self, tensor: str | None = None) -> BadFile:
+        """What to say of it."""
+        read = f"while {'it' if tensor is None else f'its tensor {tensor!r:.120}'} was read"
+        if self.bytes_left is not None and self.bytes_left < self.size:
+            what = f"became shorter {read}: {self.bytes_left:,} of {self.size:,} bytes are left"
+            return BadFile(self.path, f"{what}; let its writer finish, and start again")
+        return BadFile(self.path, f"could not be read from the disk {read}; copy the dump elsewhere, and start again")
+
+
+_mappings: set[weakref.ref[Mapping]] = set()
+_losses: list[Loss] = []
+_interrupts: list[KeyboardInterrupt] = []
+
+
+def map_pages(handle: int, size: int, path: str | os.PathLike[str]) -> Mapping:
+    """Map an open file for reading."""
+    if not _was_installed:
+        put_handler_first()
+    mapping = Mapping(handle, size, access=mmap.ACCESS_READ)
+    mapping.path = os.fspath(path)
+    _mappings.add(weakref.ref(mapping, _mappings.discard))
+    return mapping
+
+
+# --- what was lost ------------------------------------------------------------------------------
+
+
+def count_losses() -> int:
+    """How many losses there were so far, in all threads."""
+    return len(_losses)
+
+
+def raise_losses(since: int, tensor: str | None = None) -> None:
+    """Raise for what this thread lost since there were so many losses. The caller throws away what it read."""
+    here = threading.get_ident()
+    if ours := [loss for loss in _losses[since:] if loss.thread == here]:
+        for loss in ours:
+            loss.is_claimed = True
+        raise ours[0].error(tensor)
+
+
+def refuse_lost(mapping: object) -> None:
+    """Raise where a buffer is a mapping of which something was lost."""
+    if _losses and isinstance(mapping, Mapping) and mapping.loss is not None:
+        raise mapping.loss.error()
+
+
+def compare_sizes(arrays: Iterable[NDArray[Any]] | None = None) -> None:
+    """Note a loss where a file is shorter now than it was mapped: of these arrays, or of all that are mapped."""
+    found = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
+    for mapping in {id(one): one for one in found if one is not None}.values():
+        left = _bytes_left(mapping)
+        if mapping.loss is None and left is not None and left < len(mapping):
+            _note_loss(mapping, left, is_claimed=any(loss.is_claimed and loss.path == mapping.path for loss in _losses))
+
+
+def loss_of(arrays: Iterable[NDArray[Any]], since: int, tensor: str | None = None) -> BadFile | None:
+    """What to say of values that lie in a mapping of which something was lost; None where all are whole.
+
+    The caller throws away what it made of them since there were so many losses.
+    """
+    if not _losses:
+        return None
+    mappings = (mapping for array in arrays if (mapping := _mapping_of(array)) is not None)
+    lost = next((mapping.loss for mapping in mappings if mapping.loss is not None), None)
+    if lost is None:
+        return None
+    for loss in _losses[since:]:
+        loss.is_claimed |= loss.path == lost.path
+    return lost.error(tensor)
+
+
+def _mapping_of(array: NDArray[Any]) -> Mapping | None:
+    """The mapping in which an array's values lie, if any."""
+    base: object = array
+    while base is not None and type(base) is not Mapping:
+        base = getattr(base, "base", None)
+    return base
+
+
+def raise_unclaimed(since: int = 0) -> None:
+    """Raise for a loss, since there were so many, that nobody took notice of: what was read cannot be trusted."""
+    if _interrupts:
+        raise _interrupts.pop()
+    if unclaimed := [loss for loss in _losses[since:] if not loss.is_claimed]:
+        for loss in unclaimed:
+            loss.is_claimed = True
+        raise unclaimed[0].error()
+
+
+def _note_loss(mapping: Mapping, bytes_left: int | None, *, is_claimed: bool = False) -> None:
+    mapping.loss = Loss(mapping.path, len(mapping), bytes_left, threading.get_ident(), is_claimed)
+    _losses.append(mapping.loss)
+
+
+# --- the handler --------------------------------------------------------------------------------
+
+_MACHINES = ("x86_64", "aarch64", "arm64")
+_IS_MAC = sys.platform == "darwin"
+_CODE_AT, _ADDRESS_AT = 8, 24 if _IS_MAC else 16  # in siginfo_t
+_SIGINFO, _NODEFER = (0x40, 0x10) if _IS_MAC else (0x4, 0x40000000)
+_MAP_FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _Action(ctypes.Structure):
+    """``struct sigaction``, as macOS and as the libraries of 64-bit Linux lay it out."""
+
+    _fields_ = (
+        [("handler", ctypes.c_void_p), ("mask", ctypes.c_uint32), ("flags", ctypes.c_int)]
+        if _IS_MAC
+        else [
+            ("handler", ctypes.c_void_p),
+            ("mask", ctypes.c_ubyte * 128),
+            ("flags", ctypes.c_int),
+            ("restorer", ctypes.c_void_p),
+        ]
+    )
+
+
+@cache
+def _libc() -> Any:
+    """The C library, called without giving up the GIL; None where we do not know how it lays out signals."""
+    if sys.platform not in ("linux", "darwin") or os.uname().machine not in _MACHINES:
+        return None
+    libc = ctypes.PyDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+    )  # fmt: skip
+    libc.sigaction.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    return libc
+
+
+_previous = _Action()
+"""What handled the signal before us."""
+_was_installed = _was_handed_over = False
+
+
+def put_handler_first() -> None:
+    """Install our handler. Asked for every dump and comparison, as others (faulthandler) may have come after us."""
+    global _was_installed, _was_handed_over
+    _was_installed, libc = True, _libc()
+    if libc is None:
+        return
+    current = _Action()
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
+    if current.handler != _entry_point():
+        _was_handed_over = False
+        ours = _Action(handler=_entry_point(), flags=_SIGINFO | _NODEFER)
+        libc.sigaction(signal.SIGBUS, ctypes.byref(ours), ctypes.byref(_previous))
+
+
+@cache
+def _callback() -> Any:
+    return ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_on_bus_error)
+
+
+@cache
+def _entry_point() -> int:
+    address = ctypes.cast(_callback(), ctypes.c_void_p).value
+    assert address is not None  # noqa: S101 - a function has an address
+    return address
+
+
+def _on_bus_error(_signal: int, info: int, _context: int) -> None:
+    """Mend the fault, or hand it to whoever handled the signal before. After it the load is tried again."""
+    code = ctypes.c_int.from_address(info + _CODE_AT).value
+    address = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
+    try:
+        if code <= 0 or not _mend(address):
+            _hand_over(was_sent=code <= 0)
+    except KeyboardInterrupt as error:  # there is nobody above to catch it; the load fails again, and we come back
+        _interrupts.append(error)
+    except Exception:  # to come back would fail for ever
+        _hand_over(was_sent=code <= 0)
+
+
+def _mend(address: int) -> bool:
+    """Put pages of zeros where a mapping of ours has none any more: from the new end of its file to the old one."""
+    mapping = _mapping_at(address)
+    if mapping is None:
+        return False
+    memory, left = _memory(mapping), _bytes_left(mapping)
+    begin, size = memory.start, len(memory)
+    gone = address - begin if left is None else min(address - begin, left + mmap.PAGESIZE - 1)
+    gone -= gone % mmap.PAGESIZE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if _libc().mmap(begin + gone, size - gone, mmap.PROT_READ, flags, -1, 0) == _FAILED:
+        return False
+    _note_loss(mapping, left)
+    return True
+
+
+def _mapping_at(address: int) -> Mapping | None:
+    present = (mapping for reference in _mappings.copy() if (mapping := reference()) is not None)
+    return next((mapping for mapping in present if address in _memory(mapping)), None)
+
+
+def _memory(mapping: Mapping) -> range:
+    import numpy as np  # not above: the app asks for losses before it loads what compares
+
+    begin: int = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+    return range(begin, begin + len(mapping))
+
+
+def _bytes_left(mapping: Mapping) -> int | None:
+    try:
+        return mapping.size()
+    except (OSError, ValueError):
+        return None
+
+
+def _hand_over(*, was_sent: bool) -> None:
+    """Let the previous handler have the signal: the load fails again, or the signal is sent again.
+
+    Handlers that were installed in turns may hand it to each other: the second time it is nobody's.
+    """
+    global _was_handed_over
+    action = _Action() if _was_handed_over else _previous
+    _was_handed_over = True
+    _libc().sigaction(signal.SIGBUS, ctypes.byref(action), None)
+    if was_sent:
+        signal.pthread_kill(threading.get_ident(), signal.SIGBUS)
+        put_handler_first()  # whoever it was that had it let the process live

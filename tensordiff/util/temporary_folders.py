@@ -1,0 +1,87 @@
+"""Folders for what nobody asked to keep: made in the temporary directory, and removed when this process ends.
+
+However it ends: by itself, by Ctrl-C or, where the command line runs it, by SIGTERM. Only what was made here is
+removed: a folder that is not the one that was made, but another under its name, stays; links within it are removed, and
+what they lead to is not. A process forked from this one removes nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+
+class _Made(NamedTuple):
+    """What tells a folder from another that took its name, and the process that made it."""
+
+    device: int
+    inode: int
+    pid: int
+
+
+_made: dict[Path, _Made] = {}
+
+
+def make_temporary_folder(prefix: str = "tensordiff-") -> Path:
+    """A new, empty folder that only this user can read."""
+    path = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+    found = path.lstat()
+    _made[path] = _Made(found.st_dev, found.st_ino, os.getpid())
+    return path
+
+
+@contextmanager
+def temporary_folder(prefix: str = "tensordiff-") -> Iterator[Path]:
+    """The same for the length of a block."""
+    path = make_temporary_folder(prefix)
+    try:
+        yield path
+    finally:
+        remove_temporary_folder(path)
+
+
+def remove_temporary_folder(path: Path) -> None:
+    """Remove a folder that was made here, and all that is in it; does nothing where it was not, or is kept."""
+    made = _made.get(path)
+    if made is None or made.pid != os.getpid():
+        return
+    with suppress(OSError):  # it is gone already
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (made.device, made.inode):
+            shutil.rmtree(path, ignore_errors=True)  # at the end of a process nobody can act on a failure
+    _made.pop(path, None)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether something lies in a folder that goes when this process ends."""
+    return _folder_of(path) is not None
+
+
+def keep_temporary_folder(path: Path) -> bool:
+    """Let the folder that something lies in stay; False where it would have stayed anyway."""
+    folder = _folder_of(path)
+    return folder is not None and _made.pop(folder, None) is not None
+
+
+def _folder_of(path: Path) -> Path | None:
+    path = path.absolute()
+    return next((folder for folder in (path, *path.parents) if folder in _made), None)
+
+
+@atexit.register
+def remove_temporary_folders() -> None:
+    """Remove all that were made here; called when the process ends."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C must not leave half of it behind
+            signal.signal(number, signal.SIG_IGN)
+    for path in list(_made):
+        remove_temporary_folder(path)

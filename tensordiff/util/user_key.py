@@ -1,0 +1,106 @@
+"""Whether it was this user who wrote something: signatures by a key that only this user has.
+
+What lies in a folder of dumps or results may come from anyone. Where it is to be believed, it carries a signature, for
+a purpose, so that what is signed for one is of no use for another.
+
+The key is 32 random bytes in the user's state folder. Where it cannot be kept or is not safe to use, a key of this
+process takes its place: what this process has signed it believes, and every other process does not.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from tensordiff.errors import printable
+
+_BYTES = 32
+_PROCESS_KEY = secrets.token_bytes(_BYTES)
+
+
+def sign(purpose: str, text: str) -> str:
+    """A signature of text, in this user's name."""
+    return _signature(_own_key(), purpose, text)
+
+
+def why_not_own(purpose: str, text: str, signature: object) -> str:
+    """Why a text is not known to be this user's own; nothing where it is."""
+    if not isinstance(signature, str):
+        return "it is not signed"
+    key, why = _read_key()
+    for known in filter(None, (key, _PROCESS_KEY)):
+        if hmac.compare_digest(_signature(known, purpose, text).encode(), signature.encode("utf-8", "replace")):
+            return ""
+    return why or "it is signed by someone else, or was changed since"
+
+
+def _signature(key: bytes, purpose: str, text: str) -> str:
+    signed = f"{purpose}\0{text}".encode("utf-8", "backslashreplace")
+    return f"hmac-sha256:{hmac.digest(key, signed, 'sha256').hex()}"
+
+
+def key_file() -> Path:
+    """Where the key is kept."""
+    from platformdirs import user_state_path  # a child's interpreter may lack it, and needs no key
+
+    return user_state_path("tensordiff", appauthor=False) / "capture.key"
+
+
+def _own_key() -> bytes:
+    """The user's key, made where there is none; this process's own where that is impossible."""
+    key, _ = _read_key()
+    if key is None and not os.path.lexists(key_file()):
+        with suppress(OSError):  # a home that cannot be written
+            _create_key(key_file())
+        key, _ = _read_key()
+    return key or _PROCESS_KEY
+
+
+def _create_key(path: Path) -> None:
+    """Make a key under its name whole or not at all; of two processes that do so, one succeeds and both use that."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.parent.stat().st_mode & 0o022:  # made by an earlier version, where the umask lets a group write
+        path.parent.chmod(0o700)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink()
+
+
+def _read_key() -> tuple[bytes | None, str]:
+    """The key, or why there is none: it must be a plain file which nobody but this user can read or replace."""
+    path = key_file()
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None, "you have no key here"
+    except OSError as error:
+        return None, f"your key {printable(path)} cannot be read ({(error.strerror or str(error)).lower()})"
+    try:
+        if (wrong := _why_unsafe(os.fstat(handle), path)) is not None:
+            return None, f"your key {printable(path)} is not used: {wrong}"
+        return os.read(handle, _BYTES), ""
+    finally:
+        os.close(handle)
+
+
+def _why_unsafe(found: os.stat_result, path: Path) -> str | None:
+    if not stat.S_ISREG(found.st_mode) or found.st_size != _BYTES:
+        return f"it is no file of {_BYTES} bytes; remove it, and a new one is made"
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        return "others may read or own it; remove it, and a new one is made"
+    folder = path.parent.stat()
+    if folder.st_uid != os.geteuid() or folder.st_mode & 0o022:
+        return f"others may write to its folder; chmod 700 {printable(path.parent)}"
+    return None

@@ -1,0 +1,63 @@
+"""How the app is ended by signals: noted at any moment, and handed over when it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+from tensordiff.tui.ending import Ending
+from tests import processes
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_that_comes_before_the_app_listens_is_not_lost(number: int, status: int) -> None:
+    ending = Ending(grace_s=600)
+    left: list[int] = []
+    before = signal.getsignal(number)
+
+    async def listens() -> None:
+        ending.listen(left.append)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    with ending.minded():
+        os.kill(os.getpid(), number)  # which raises nothing
+        asyncio.run(listens())
+    assert left == [status]
+    assert signal.getsignal(number) is before
+
+
+def test_one_that_comes_later_reaches_the_loop_and_the_first_one_counts() -> None:
+    ending = Ending(grace_s=600)
+    left: list[int] = []
+
+    async def listens() -> None:
+        ending.listen(left.append)
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.01)
+
+    with ending.minded():
+        asyncio.run(listens())
+    assert set(left) == {143}
+
+
+STUCK = """
+import os, signal, threading
+from tensordiff.tui.ending import Ending
+from tensordiff.util.temporary_folders import make_temporary_folder
+print(make_temporary_folder(), flush=True)
+with Ending(grace_s=0.1).minded():
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait()
+"""
+
+
+def test_an_app_that_cannot_leave_is_ended() -> None:
+    done = processes.run([sys.executable, "-c", STUCK])
+    assert (done.returncode, done.stderr) == (143, "")
+    assert not os.path.exists(done.stdout.strip())  # noqa: PTH110
