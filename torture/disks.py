@@ -26,6 +26,7 @@ _OLD = b"# old\n"
 _READ_ONLY = "read-only"
 _SIZES = (_READ_ONLY, "4k", "16k", "64k", "256k", "1m", "4m", "16m")
 """Of a disk; tmpfs counts in pages, and every file and folder takes one."""
+_OF_USERS = ("state", "config", "cache")
 _PLACES = ("out", "out", "out", "tmp", "home")
 """Where it is full: where the command writes, in its temporary folder, or where the user's own files are."""
 
@@ -46,9 +47,8 @@ def opened(folder: Path) -> Iterator[Check]:
         place, size = rng.choice(_PLACES), rng.choice(_SIZES)
         command = rng.choice(writers if place == "out" else usable)
         try:
-            return [
-                f"{command.name}, {place} {size}: {wrong}" for wrong in _check(rng, command, case, samples, place, size)
-            ]
+            found = _check(rng, command, case, samples, place, size)
+            return [f"{command.name}, {place} {size}: {wrong}" for wrong in found]
         finally:
             case.end()
 
@@ -92,9 +92,7 @@ def _script(command: Command, case: Case, at: Path, kept: Path, size: str, old: 
     """Mount, run the command, and keep what it wrote: the mount goes with the namespace."""
     where, out = shlex.quote(str(at)), shlex.quote(str(case.out))
     home = shlex.quote(str(case.folder / "home"))
-    lines = [
-        f"export HOME={home} XDG_STATE_HOME={home}/state XDG_CONFIG_HOME={home}/config XDG_CACHE_HOME={home}/cache"
-    ]
+    lines = [f"export HOME={home}", *(f"export XDG_{name.upper()}_HOME={home}/{name}" for name in _OF_USERS)]
     olds = [f"printf '# old\\n' > {out}/{shlex.quote(name)} || exit 99" for name in old]
     if size == _READ_ONLY:
         lines += [*olds, f"mount --bind {where} {where}", f"mount -o remount,bind,ro {where}"]

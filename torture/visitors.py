@@ -1,9 +1,9 @@
 """Thirty visitors of ``serve`` at once, some of whom misbehave.
 
-A case: thirty browsers connect, those that behave see the app and press keys; others vanish, send what no page of ours
-sends, or try to come in by a wrong name, origin, token or cookie. Whoever behaves is served, the others get nothing, and
-one too many is refused. When all have left, no process of theirs is there, and the server has the files and memory that
-it had before. A server serves all cases, so that what stays would add up.
+A case: thirty browsers connect. Those that behave see the app and press keys; others vanish, send what no page of ours
+sends, or try to come in by a wrong name, origin, token or cookie. Whoever behaves is served, and the others get nothing.
+When all have left, no process of theirs is there, and the server has the files and memory that it had before. One server
+serves all cases, so that what stays would add up.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import random
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -48,6 +47,7 @@ class Server:
 
     @property
     def origin(self) -> str:
+        """As its own pages say it."""
         return self.address.rstrip("/")
 
 
@@ -91,7 +91,7 @@ async def _case(rng: random.Random, server: Server) -> list[str]:
     return found + _grown(server)
 
 
-def _grown(server: Server) -> Iterator[str] | list[str]:
+def _grown(server: Server) -> list[str]:
     if server.process.poll() is not None:
         return [f"the server ended with {server.process.returncode}"]
     found = []
@@ -121,14 +121,19 @@ async def _left(server: Server) -> bool:
 
 
 async def _cookie(server: Server) -> dict[str, str]:
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
-        async with client.get(f"{server.address}?token={server.token}", allow_redirects=False) as answer:
-            return {name: morsel.value for name, morsel in answer.cookies.items()}
+    url = f"{server.address}?token={server.token}"
+    async with aiohttp.ClientSession() as client, client.get(url, allow_redirects=False) as answer:
+        return {name: morsel.value for name, morsel in answer.cookies.items()}
 
 
 # --- ways to visit --------------------------------------------------------------------------------
 
-Way = Callable[[random.Random, Server, dict[str, str]], Coroutine[Any, Any, str]]
+
+@asynccontextmanager
+async def _visiting(server: Server, cookie: dict[str, str], url: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    session = aiohttp.ClientSession(cookies=cookie)
+    async with session as client, client.ws_connect(url, origin=server.origin) as visit:
+        yield visit
 
 
 async def _until_painted(visit: aiohttp.ClientWebSocketResponse) -> bool:
@@ -147,15 +152,14 @@ def _url(rng: random.Random, server: Server) -> str:
 
 async def _behaves(rng: random.Random, server: Server, cookie: dict[str, str]) -> str:
     try:
-        async with asyncio.timeout(_PATIENCE_S), aiohttp.ClientSession(cookies=cookie) as client:
-            url = f"{server.address}ws?width=120&height=40"
-            async with client.ws_connect(url, origin=server.origin) as visit:
-                if not await _until_painted(visit):
-                    return f"a visitor who behaves was not shown the app ({visit.close_code})"
-                for key in rng.choices(_KEYS, k=rng.randint(0, 8)):
-                    await visit.send_json(["stdin", key])
-                    with suppress(TimeoutError):
-                        await visit.receive(rng.uniform(0, 0.3))
+        url = f"{server.address}ws?width=120&height=40"
+        async with asyncio.timeout(_PATIENCE_S), _visiting(server, cookie, url) as visit:
+            if not await _until_painted(visit):
+                return f"a visitor who behaves was not shown the app ({visit.close_code})"
+            for key in rng.choices(_KEYS, k=rng.randint(0, 8)):
+                await visit.send_json(["stdin", key])
+                with suppress(TimeoutError):
+                    await visit.receive(rng.uniform(0, 0.3))
     except TimeoutError:
         return f"a visitor who behaves was not shown the app within {_PATIENCE_S:.0f} s"
     except aiohttp.ClientError as error:
@@ -165,23 +169,21 @@ async def _behaves(rng: random.Random, server: Server, cookie: dict[str, str]) -
 
 async def _vanishes(rng: random.Random, server: Server, cookie: dict[str, str]) -> str:
     with suppress(*_GONE):
-        async with asyncio.timeout(rng.uniform(0.05, 20)), aiohttp.ClientSession(cookies=cookie) as client:
-            async with client.ws_connect(_url(rng, server), origin=server.origin) as visit:
-                try:
-                    await _until_painted(visit)
-                finally:
-                    if visit._conn is not None and visit._conn.transport is not None:
-                        visit._conn.transport.abort()
+        async with asyncio.timeout(rng.uniform(0.05, 20)), _visiting(server, cookie, _url(rng, server)) as visit:
+            try:
+                await _until_painted(visit)
+            finally:
+                if visit._conn is not None and visit._conn.transport is not None:
+                    visit._conn.transport.abort()
     return ""
 
 
 async def _sends_nonsense(rng: random.Random, server: Server, cookie: dict[str, str]) -> str:
     try:
-        async with asyncio.timeout(_PATIENCE_S), aiohttp.ClientSession(cookies=cookie) as client:
-            async with client.ws_connect(_url(rng, server), origin=server.origin) as visit:
-                await visit.send_str(rng.choice(_NONSENSE))
-                while not visit.closed:
-                    await visit.receive()
+        async with asyncio.timeout(_PATIENCE_S), _visiting(server, cookie, _url(rng, server)) as visit:
+            await visit.send_str(rng.choice(_NONSENSE))
+            while not visit.closed:
+                await visit.receive()
     except TimeoutError:
         return "who sends nonsense is not shown out"
     except (aiohttp.ClientError, ConnectionError):
