@@ -51,6 +51,8 @@ class Command(NamedTuple):
     needs_torch: bool = False
     replaces: bool = True
     """Whether it writes over files that are there."""
+    edits: bool = False
+    """Whether it edits a file that is there, and leaves it as it is where there is nothing to add."""
     statuses: tuple[int, ...] = (0, 1)
     """How it ends when nobody disturbs it, or what it served is over."""
     ends: bool = True
@@ -69,7 +71,7 @@ COMMANDS = (
     Command("report", ("report", *_SIDES, "-o", "OUT/r.html", "-o", "OUT/r.md"), ("r.html", "r.md")),
     Command("report csv", ("report", *_SIDES, "-o", "OUT/r.json", "-o", "OUT/r.csv"), ("r.json", "r.csv")),
     Command("report png", ("report", *_SIDES, "-o", "OUT/r.png", "-o", "OUT/r.txt"), ("r.png", "r.txt")),
-    Command("align", ("align", *_SIDES, "-o", "OUT/rules.toml"), ("rules.toml",)),
+    Command("align", ("align", *_SIDES, "-o", "OUT/rules.toml"), ("rules.toml",), edits=True),
     Command("lint", ("lint", *_SIDES)),
     Command("inspect", ("inspect", "ref.safetensors", "--stats")),
     Command("tolerances", ("tolerances", "ref.safetensors", "ref.safetensors", "-o", "OUT/t.toml"), ("t.toml",)),

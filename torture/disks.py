@@ -112,7 +112,8 @@ def _of_status(command: Command, case: Case, place: str, status: int, kept: Path
         yield "ended with 2 and said nothing"
     if status != 2 and place == "out":
         for name in command.writes:
-            if not (kept / name).exists() or (kept / name).read_bytes() == _OLD:
+            path = kept / name
+            if not path.exists() or (path.read_bytes() == _OLD and not command.edits):
                 yield f"ended with {status}, and {name} was not written"
     if status == 2 and place == "home" and 2 not in command.statuses:
         yield f"does not work where the user's own folders cannot be written: {said[-300:]!r}"

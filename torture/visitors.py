@@ -1,9 +1,9 @@
 """Thirty visitors of ``serve`` at once, some of whom misbehave.
 
 A case: thirty browsers connect. Those that behave see the app and press keys; others vanish, send what no page of ours
-sends, or try to come in by a wrong name, origin, token or cookie. Whoever behaves is served, and the others get nothing.
-When all have left, no process of theirs is there, and the server has the files and memory that it had before. One server
-serves all cases, so that what stays would add up.
+sends, or try to come in by a wrong name, origin, token or cookie. Whoever behaves is served; the others get nothing.
+When all have left, no process of theirs is there, and the server has the files and memory that it had before. One
+server serves all cases, so that what stays would add up.
 """
 
 from __future__ import annotations
