@@ -136,6 +136,8 @@ class RulesPanel(Vertical):
             self._count()
 
     def _show_all(self) -> None:
+        if not self.children:  # not composed yet, and then all is shown; or about to go
+            return
         self.rules.show_book(self.book, self.usage)
         self.orphans.show_alignment(self.session.alignment)
         self._show_counts()
