@@ -45,8 +45,8 @@ def test_runs_that_agree() -> None:
 
 
 def test_drift_alone() -> None:
-    model = build_report(*compared({"a": A}, {"a": nudged(A, 1e-4)}))
-    assert model.sentence.startswith("Nothing diverges, and 1 of 1 pair drift")
+    model = build_report(*compared({"a": A, "b": A}, {"a": A, "b": nudged(A, 1e-4)}))
+    assert model.sentence.startswith("Nothing diverges, and 1 of 2 pairs drift")
 
 
 def test_nothing_paired() -> None:
