@@ -96,7 +96,7 @@ class RulesDocument(NamedTuple):
         if values is None:
             return None
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise refusal(self.path, self.text.top(key), f"{key} is {values!r}; it is a list of texts in quotes")
+            raise refusal(self.path, self.text.top(key), f"{key} is {values!r:.80}; it is a list of texts in quotes")
         return tuple(values)
 
 

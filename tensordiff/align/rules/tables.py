@@ -121,7 +121,7 @@ class Table(NamedTuple):
         """A text, or None where the key is missing."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise self.error(f": {key} is {value!r}; it is text in quotes", key)
+            raise self.error(f": {key} is {value!r:.80}; it is text in quotes", key)
         return value
 
     def texts(self, *keys: str) -> list[str]:
@@ -139,7 +139,7 @@ class Table(NamedTuple):
         """True or false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
-            raise self.error(f": {key} is {value!r}; it is true or false", key)
+            raise self.error(f": {key} is {value!r:.80}; it is true or false", key)
         return value
 
     def amount(self, key: str) -> float | None:
@@ -193,7 +193,7 @@ def rule(table: Table) -> Rule:
     match, replacement = table.texts("match", "replace")
     side = table.values.get("side", "both")
     if side not in get_args(RuleSide):
-        raise table.error(f": side is {side!r}; it is one of {', '.join(get_args(RuleSide))}", "side")
+        raise table.error(f": side is {side!r:.80}; it is one of {', '.join(get_args(RuleSide))}", "side")
     table.check("match", lambda text: check_regex("match", text))
     table.check("module_class", lambda text: check_regex("module_class", text))
     table.check("replace", lambda text: check_replace(match, text))

@@ -139,6 +139,16 @@ def test_files_that_are_none(path: Path, data: bytes, sentence: str) -> None:
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "text", ["presets = '{}'", "[[rule]]\nmatch = ['{}']", "[[rule]]\nmatch = 'a'\non = '{}'", "[[rule]]\nside = '{}'"]
+)
+def test_what_a_file_says_at_length_is_told_in_short(path: Path, text: str) -> None:
+    path.write_text(text.format("a" * 10_000))
+    with pytest.raises(AlignError) as caught:
+        read_rules_file(path)
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("name", ["", "not there.toml"])
 def test_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(AlignError, match="cannot be read"):
