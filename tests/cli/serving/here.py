@@ -20,7 +20,6 @@ from tensordiff.tui.permissions import SPELLINGS
 from tests.cli.command import CANDIDATE, REFERENCE
 from tests.processes import PATIENCE_S
 
-
 PAINTED = b"diverges first at"
 """Said once all is measured."""
 

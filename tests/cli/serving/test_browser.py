@@ -93,7 +93,7 @@ async def test_one_visitor_too_many_reads_a_sentence(tmp_path: Path) -> None:
         async with browsing(tmp_path / "other") as other:
             await other.visit(here.with_token)
             assert "1 visitors are here already" in await other.run("document.body.innerText")
-        for _ in range(2):  # who reloads has left first
+        for _ in range(2):  # who reloads is refused at first, since they have not left, and is let in soon
             await page.visit(here.address)
             await page.shows(PAINTED)
 

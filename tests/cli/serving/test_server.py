@@ -33,6 +33,7 @@ async def refused(here: Serving) -> tuple[int, str]:
     async with aiohttp.ClientSession(cookies=here.cookies) as client:
         async with client.get(here.address) as page:
             text = await page.text()
+            assert page.headers["Refresh"] == "2"
         with pytest.raises(aiohttp.WSServerHandshakeError) as error:
             await client.ws_connect(f"{here.address}ws", origin=here.address.rstrip("/"))
     assert page.status == error.value.status
