@@ -49,7 +49,7 @@ bench: $(VENV)/.test  ## speed, side by side with what people use today; writes 
 study: $(VENV)/.test  ## plant bugs into tiny models, rebuild reported ones, count what is found (an hour); writes docs/verdicts.md
 	$(BIN)/python -m studies all --write --report
 
-torture: $(VENV)/.test  ## attack it for twenty minutes: files of every reader, mutated
+torture: $(VENV)/.test  ## attack it for twenty minutes: files, numbers, signals, disks, visitors, open and close
 	$(BIN)/python -m torture
 
 clean:  ## remove the environment and caches
