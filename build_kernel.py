@@ -152,6 +152,7 @@ def build_in_place(*, sanitize: bool = False, output: Path | None = None) -> Pat
     """Compile for this machine, beside the sources or elsewhere; replaced in one step, as others may have it loaded."""
     target, compiler = this_machine(), Compiler.choose()
     library = output or SOURCE / library_name(target)
+    library.parent.mkdir(exist_ok=True)
     new = library.with_name(f"{library.name}.{os.getpid()}.new")
     try:
         build(new, target, compiler, sanitize=sanitize)

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.notices import say_if_slow
+from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.launch import Launch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import sys
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SOURCES = ("elements.h", "lanes.h", "library.c", "pass.c")
 LIBRARIES = {"win32": "kernel.dll", "darwin": "kernel.dylib"}
-LIBRARY = FOLDER / LIBRARIES.get(sys.platform, "kernel.so")
+LIBRARY = Path(os.environ.get("TENSORDIFF_KERNEL") or FOLDER / LIBRARIES.get(sys.platform, "kernel.so"))
+"""Beside its sources; for tests, another one that was compiled from them."""
 REASON = FOLDER / "no_kernel.txt"
 """Written by the build where it could not compile the library: a sentence that says why."""
 
