@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from build_kernel import TARGETS, this_machine
+
 ROOT = Path(__file__).resolve().parent.parent
 _INSTALLERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils")
 _WHICH = "from tensordiff.compare.measure import kernel; print(kernel.describe())"
@@ -75,8 +77,8 @@ def rows() -> list[list[str]]:
 
 
 def main() -> None:
-    wheels = Path(sys.argv[1]).resolve()
-    found = install("tensordiff", "--find-links", str(wheels), "--only-binary", "tensordiff")
+    [wheel] = Path(sys.argv[1]).resolve().glob(f"tensordiff-*-py3-none-{TARGETS[this_machine()]}.whl")
+    found = install(str(wheel))
     print(
         f"installed in {found.seconds:.0f} s, {found.megabytes:.0f} MB; demo {found.first:.2f} s, {found.again:.2f} s"
     )

@@ -109,8 +109,8 @@ EXPORT void td_join(const double *pieces, const int64_t *firsts, int64_t count, 
 /* --- the numbers of a pair from its cells: metrics.fill, which says what they are, for many ---------- */
 enum { RMS = 4, REL_L2, COSINE, REF_RMS, SCALE, CANCELS, REALS, OUTSIDES = 2, APART = 7, COUNTS };
 
-static double most(double a, double b) { return a > b ? a : b; }
-static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return b > a ? b : a; } /* of NaN, what Python's max makes of it */
+static double least(double a, double b) { return b < a ? b : a; }
 
 static double cosine_distance(double dd, double rr, double rd, double cc, double rc)
 {
