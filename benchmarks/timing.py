@@ -5,11 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from tensordiff.compare.measure.dispatch import LARGE, measure
-from tensordiff.dump.dtypes import DType
-
 BURST = 5
 
 
@@ -34,8 +29,3 @@ def _seconds(method: Callable[[], object]) -> float:
     start = time.perf_counter()
     method()
     return time.perf_counter() - start
-
-
-def load_compiled_pass(ref: DType, cand: DType) -> None:
-    """Measure one large pair of these types: from then on the process uses the compiled pass for them."""
-    measure(np.zeros(LARGE, ref), np.zeros(LARGE, cand))
