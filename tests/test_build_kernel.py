@@ -1,4 +1,4 @@
-"""The build of the measuring pass: which compiler is taken, what is said where there is none, and what that install does."""
+"""The build of the measuring pass: its compiler, what is said where there is none, and what such an install does."""
 
 from __future__ import annotations
 
