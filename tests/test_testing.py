@@ -180,7 +180,7 @@ def test_without_the_option_the_report_goes_to_a_temporary_folder(tmp_path: Path
 
 
 def test_the_plugin_loads_nothing_heavy() -> None:
-    heavy = ("numpy", "numba", "click", "matplotlib")
+    heavy = ("numpy", "click", "matplotlib")
     script = f"import sys, tensordiff.pytest_plugin; print([name for name in {heavy} if name in sys.modules])"
     done = processes.run([sys.executable, "-c", script], check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,7 @@
 """The numbers of a pair (``Diff``), and the row of cells that one pass over it accumulates (``Sums``).
 
-Both passes (``kernels``, compiled, and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a
-``Diff``.
+Both passes (``compiled_pass`` and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a ``Diff``.
+The order of cells is that of an enum in ``kernel/pass.c``, too.
 
 Non-finite values: a NaN or infinity in the same place on both sides agrees and adds nothing. One that stands apart
 makes every distance NaN (or inf), and the first such place is where the maximum is reported. Norms of the reference
