@@ -28,7 +28,7 @@ MOST_LOOKED_AT = 100_000
 """How many names in the folders beside a dump are looked at, at most."""
 _SHOWN = 3
 
-_OTHER_TOOLS = (".gguf", ".distcp", ".msgpack", ".h5", ".hdf5")
+_OTHER_TOOLS = (".h5", ".hdf5")
 _TENSORS = (*SUFFIXES, *_OTHER_TOOLS)
 _COPIES = re.compile(
     rf"({'|'.join(map(re.escape, SUFFIXES))})(~|\.(gz|xz|zst|bz2|lz4|zip|bak|old|orig|tmp|part|partial|incomplete|\d+))"

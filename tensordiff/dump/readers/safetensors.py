@@ -248,9 +248,9 @@ def _unpack(packed: Array, spec: Spec) -> Array:
 def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.safetensors`` file or a folder that holds some."""
     if not at.is_folder:
-        return join_parts(at, "safetensors", [_open_part(at.path)], []) if _is_ours(at) else None
+        return join_parts(at, "safetensors", [open_file(at.path)], []) if _is_ours(at) else None
     names = at.with_suffix(SUFFIX)
-    return open_parts(at, "safetensors", names, _open_part) if names else None
+    return open_parts(at, "safetensors", names, open_file) if names else None
 
 
 def _is_ours(at: DumpPath) -> bool:
@@ -260,7 +260,8 @@ def _is_ours(at: DumpPath) -> bool:
     return at.head[8:10] == b'{"' and int.from_bytes(at.head[:8], "little") <= MAX_HEADER_BYTES
 
 
-def _open_part(path: Path) -> FilePart:
+def open_file(path: Path) -> FilePart:
+    """The tensors of one file."""
     with gc_paused():
         file = MappedFile(path, version_of(path))
         header = read_header(path)

@@ -101,7 +101,11 @@ def _swap(data: bytes, tensor: Tensor) -> bytes:
 
 def open_archive(path: FilePath) -> Archive:
     """Open a torch file: read its pickle, map the rest."""
-    buffer = map_file(path)
+    return open_archive_bytes(path, map_file(path))
+
+
+def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
+    """A torch file that lies in memory, or within another file."""
     try:
         if buffer[:4] == MEMBER_MAGIC:
             return _open_zip(path, buffer)

@@ -226,6 +226,14 @@ class InArchive(NamedTuple):
         return self.archive.read(_readable(self.archive, self.found))
 
 
+def tensor_of(archive: Archive, stem: str) -> Array:
+    """The values of an archive that holds one tensor."""
+    found = found_in(archive, stem)
+    if len(found) != 1:
+        raise BadFile(archive.path, f"holds {len(found)} tensors where one is expected; save it again")
+    return archive.read(_readable(archive, found[0]))
+
+
 def found_in(archive: Archive, stem: str) -> list[Found]:
     """The tensors of an archive; there is at least one."""
     try:

@@ -208,10 +208,10 @@ class OddArray(Odd):
 
 def test_objects_of_other_classes_are_data(tmp_path: Path) -> None:
     circle = Odd(inner=Odd(t=BASE), path=Path("x"))
-    circle.inner.outer = circle  # type: ignore[attr-defined]
+    circle.__dict__["inner"].outer = circle
     value = {"t": BASE, "o": circle, "linear": torch.nn.Linear(1, 1, bias=False), "s": torch.ones(2).as_subclass(Kept)}
     dump = open_dump(save(value, tmp_path / "x.pt"))
-    weight = value["linear"].weight  # type: ignore[union-attr]
+    weight = value["linear"].weight
     check(dump, {"t": BASE, "o.inner.t": BASE, "linear.weight": weight, "s": torch.ones(2)})
 
 
