@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,13 @@ class DumpPath:
     def with_suffix(self, *suffixes: str) -> list[str]:
         """Names of a folder's files that end in one of these suffixes, in natural order."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
+
+    def without(self, names: Collection[str]) -> DumpPath:
+        """The same folder without some of its files, and without the folders in it."""
+        rest = DumpPath(self.path)
+        left = [name for name in self.files if name not in names]
+        rest.__dict__["_listing"] = Listing(left, [], list(self.problems))  # the place of a cached property
+        return rest
 
     @cached_property
     def head(self) -> bytes:

@@ -42,6 +42,9 @@ READERS: dict[str, tuple[str, ...]] = {
 }
 """The module of each reader, most particular first, and the suffixes that only its files have."""
 
+PLAIN_FORMATS = frozenset(("safetensors", "torch", "max", "numpy", "npz", "flax"))
+"""Formats that are files and no more, so that those of several may lie in one folder as one dump."""
+
 SUFFIXES = tuple(suffix for suffixes in READERS.values() for suffix in suffixes)
 """The names of files that are surely tensor files."""
 

@@ -19,6 +19,7 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, map_file, refuse_beyond_memory
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.names import shared_wrapper
 from tensordiff.dump.readers.torch.archive import open_archive_bytes
 from tensordiff.dump.readers.torch.pickle import unpickle
 from tensordiff.dump.readers.torch.reader import tensor_of
@@ -94,6 +95,8 @@ def try_open(at: DumpPath) -> Dump | None:
     made = list(_tensors(at, path, content))
     entries = tuple(item for item in made if isinstance(item, Entry))
     problems = tuple(item for item in made if isinstance(item, Problem))
+    wrapper = shared_wrapper(item.layer for item in entries)
+    entries = tuple(item._replace(layer=item.layer.removeprefix(wrapper)) for item in entries)
     if not entries:
         raise BadFile(path, "names no tensor; was something else saved here?")
     return Dump(at.path, FORMAT, entries, False, (*at.problems, *problems), files=frozenset(files))

@@ -1,8 +1,8 @@
 """llama.cpp: the log of ``llama-debug`` or ``llama-eval-callback``, and the logits of ``--save-logits``.
 
 A log prints a line ``NAME = (f32) OP(…) = {dimensions}`` for each tensor, at most three values at both ends of each
-axis, and their sum: such a dump is one of statistics. Passes are steps; a warm-up of two tokens before a longer pass
-is passed over. Names repeat: a name's second tensor is its second call. Logits are raw float32 in
+axis, and their sum: such a dump is one of statistics. Passes are steps; the warm-up of two tokens that may come first
+is the last step. Names repeat: a name's second tensor is its second call. Logits are raw float32 in
 ``llamacpp-<model>.bin`` beside ``…-tokens.bin``.
 """
 
@@ -39,6 +39,7 @@ _VALUE = re.compile(r"-?(?:\d+\.\d+|inf|nan)")
 _NUMBERED = re.compile(r"^(.+?)-(\d{1,6})$")
 _EDGE = 3
 _HALF = 6e4
+_WARM_UP = 2
 _TOKENS = "-tokens.bin"
 
 # What ggml's names of Llama's graph stand for. Q and K are not among them: their rows are permuted for its rope.
@@ -101,12 +102,8 @@ def _open_log(at: DumpPath, path: Path) -> Dump:
     passes = _passes(_printed(path))
     if not passes:
         raise BadFile(path, "shows no tensor whole; was the run stopped?")
-    problems = [ONLY_STATISTICS]
-    if len(passes) > 1 and _tokens(passes[0]) == 2 < _tokens(passes[1]):
-        problems.append(
-            Problem(path.name, f"begins with a warm-up of 2 tokens ({len(passes[0])} tensors), passed over")
-        )
-        passes = passes[1:]
+    if len(passes) > 1 and _tokens(passes[0]) == _WARM_UP < _tokens(passes[1]):
+        passes = [*passes[1:], passes[0]]  # so that the first pass is the prompt's
     entries: list[Entry] = []
     for step, printed in enumerate(passes):
         calls: Counter[str] = Counter()
@@ -115,7 +112,7 @@ def _open_log(at: DumpPath, path: Path) -> Dump:
             layer, port, call = _place(one.name, calls[one.name])
             name = one.name if calls[one.name] == 1 else f"{one.name}({calls[one.name]})"
             entries.append(Entry(name, layer, port, call, step, SampleTensor(one.values), Origin(one.operation)))
-    return Dump(at.path, FORMAT, tuple(entries), True, tuple(problems), statistics=(SAMPLE,))
+    return Dump(at.path, FORMAT, tuple(entries), True, (ONLY_STATISTICS,), statistics=(SAMPLE,))
 
 
 def _place(name: str, call: int) -> tuple[str, str, int]:

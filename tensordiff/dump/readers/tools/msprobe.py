@@ -170,10 +170,10 @@ def _call(key: str) -> Call:
 
 
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
-    layer = f"{call.layer}.grad" if call.is_backward else call.layer
+    layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
         layer, port = f"{call.layer}.{port.removeprefix('parameter_')}", "output"
-    return Entry(f"{key} {port}", layer, port, call.call, step, stored, Origin(call.module_class))
+    return Entry(name, layer, port, call.call, step, stored, Origin(call.module_class))
 
 
 _PARTS = {

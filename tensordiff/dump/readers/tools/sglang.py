@@ -29,6 +29,11 @@ _JOINT = "___"
 _PASS = re.compile(r"^Pass(\d{1,9})\.pt$")
 _RANK_FOLDER = re.compile(r"^TP(\d+)_PP(\d+)_Rank(\d+)(?:_pid\d+)?$")
 _HOOKED = "non_intrusive__"
+_IN_LAYER: dict[str, tuple[str, str | None]] = {
+    "layer": ("", None), "attn": ("self_attn", None),
+    "layer_start__hidden_states": ("", "input_0"), "layer_end__hidden_states": ("", "output"),
+}  # fmt: skip
+"""What its own models call a layer's parts: the part, and the port where the name says it."""
 _DIM = re.compile(r"^[^\[\]]*(?:\[(\w+)[^\]]*\])?$")
 
 
@@ -98,9 +103,12 @@ def place_of(name: str, layer_id: str | None) -> tuple[str, str]:
     hooked = name.startswith(_HOOKED)
     layer, port = _hooked(name.removeprefix(_HOOKED)) if hooked else parse_name(name)[:2]
     number = layer_id if layer_id is not None and layer_id.isdecimal() else None
-    if number is not None and not re.search(rf"(?<![^.]){number}(?![^.])", layer):
-        layer = f"layers.{number}.{layer}"
-    return layer, port
+    if number is None or re.search(rf"(?<![^.]){number}(?![^.])", layer):
+        return layer, port
+    if layer in _IN_LAYER:
+        layer, port = _IN_LAYER[layer][0], _IN_LAYER[layer][1] or port
+    port = "input_0" if port == "input" else port
+    return f"layers.{number}.{layer}".rstrip("."), port
 
 
 def _hooked(name: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
 from tensordiff.dump.folders import DumpPath, FilePart, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.names import shared_wrapper
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.tensors import BadPickle, Tensor, UnreadableTensor, shorten
@@ -195,7 +196,9 @@ def open_file(path: Path) -> FilePart:
             problems.append(Problem(path.name, why, is_unread=True))
         else:
             kept[item.name, item.step] = _found_entry(archive, item)
-    return FilePart(path.name, list(kept.values()), True, problems, {})
+    wrapper = shared_wrapper(item.layer for item in kept.values())
+    entries = [item._replace(layer=item.layer.removeprefix(wrapper)) for item in kept.values()]
+    return FilePart(path.name, entries, True, problems, {})
 
 
 def _found_entry(archive: Archive, item: Found) -> Entry:

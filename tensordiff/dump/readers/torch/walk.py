@@ -91,7 +91,23 @@ class _Place(NamedTuple):
 
 def find_tensors(content: object, stem: str) -> list[Found]:
     """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem."""
-    return list(_Walk(stem).steps(content))
+    found = list(_Walk(stem).steps(content))
+    is_output = isinstance(content, Record) and _is_model_output(content)
+    return sorted(found, key=_executed) if is_output else found
+
+
+def _is_model_output(record: Record) -> bool:
+    return record.of.short.endswith("Output") or "OutputWith" in record.of.short
+
+
+def _executed(item: Found) -> tuple[float, int]:
+    """Where a field of transformers' ``ModelOutput`` was computed: layer by layer, then the norm, then the rest."""
+    layer = item.layer or ""
+    if match := re.match(r"layers\.(\d+)", layer):
+        return float(match[1]), 0 if item.port == "input_0" else 2 if layer == match[0] else 1
+    if match := re.search(r"layers_(\d+)_", item.port):
+        return float(match[1]), 1
+    return float("inf"), 0 if layer == "norm" else 1
 
 
 class _Walk:
@@ -189,8 +205,8 @@ class _Walk:
         if len(wrapped) == 1 and _LOOKS_LIKE_VALUES.search(record.of.short):
             yield from self.leaves(at, wrapped[0], depth + 1)
             return
-        is_output = record.of.short.endswith("Output") or "OutputWith" in record.of.short
-        place = _Place(at.name, "model", "output", at.step) if is_output and not at.name else at
+        is_output = _is_model_output(record) and not at.name
+        place = _Place(at.name, "model", "output", at.step) if is_output else at
         seen: set[int] = set()
         for part in (record.pairs, attributes, record.state if not attributes else None):
             if isinstance(part, dict | list | tuple):
