@@ -7,6 +7,7 @@ differ in it. With ``task: statistics`` there are no files, and the dump is one 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,7 +173,7 @@ def _call(key: str) -> Call:
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
     layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
-        layer, port = f"{call.layer}.{port.removeprefix('parameter_')}", "output"
+        port = f"input_{port}"  # a parameter is one of the things a layer's output depends on
     return Entry(name, layer, port, call.call, step, stored, Origin(call.module_class))
 
 
@@ -219,9 +220,9 @@ def _statistics(leaf: dict[str, object]) -> StatisticsTensor | None:
         return None
     if not all(type(n) in (int, float) for n in numbers):
         return None
-    count = 1
-    for length in shape:
-        count *= length
+    count = math.prod(shape)
     largest, smallest, mean, norm = (float(n) for n in numbers)  # type: ignore[arg-type]
+    if math.isfinite(largest) and math.isfinite(smallest) and not math.isfinite(mean + norm):
+        return None  # the sums overflowed, as they do for masks; nothing else is wrong with the tensor
     values = {"max": largest, "min": smallest, "mean": mean, "rms": norm / count**0.5}
     return StatisticsTensor(values, _STATISTICS, DTYPES["float32"])

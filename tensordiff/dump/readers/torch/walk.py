@@ -53,7 +53,6 @@ _STEP_KEY = re.compile(r"(?:step|iter|iteration|token|pass)[_-]?(\d{1,9})")
 _PER_LAYER = "hidden_states"
 _NUMBERED = re.compile(r"(?:^|[._])\d+(?:[._]|$)")
 _LOOKS_LIKE_VALUES = re.compile(r"(?i)tensor|array|storage|rebuild|reconstruct|frombuffer")
-_LAYER_FILE = re.compile(r"(?:layer|block|decoder_layer)s?[_.-]?(\d{1,6})")
 _MODULE_DICTS = frozenset(("_modules", "_parameters", "_buffers"))
 _WRAPPED = ("_local_tensor", "elem", "_data", "data")
 _BLOB_FROM = 64
@@ -152,7 +151,7 @@ class _Walk:
     def _children(self, at: _Place, value: _Container) -> Iterator[tuple[_Place | LongKey, object]]:
         if isinstance(value, dict):
             if not at.name and at.port is None and all(k in _PORTS for k, v in value.items() if _holds_tensors(v)):
-                at = at._replace(layer=layer_of_stem(self._stem))  # the file is a layer, its keys are ports
+                at = at._replace(layer=self._stem)  # the file is a layer, its keys are ports
             return ((_below(at, key), below) for key, below in value.items() if isinstance(below, _WALKED))
         if named := _named_items(value):
             return ((_Place(name, name, None, at.step), below) for name, below in named)
@@ -256,12 +255,6 @@ def _below(at: _Place, key: object) -> _Place | LongKey:
     if layer and (port := _port(text)):
         return _Place(name, layer, port, at.step)
     return _Place(name, None, None, at.step)
-
-
-def layer_of_stem(stem: str) -> str:
-    """The layer that a file is named after: ``layer_1`` holds ``layers.1``."""
-    match = _LAYER_FILE.fullmatch(stem)
-    return f"layers.{int(match[1])}" if match else stem
 
 
 def _holds_tensors(value: object, depth: int = 4) -> bool:
