@@ -24,6 +24,7 @@ from tensordiff.errors import BadFile, DumpError, NotADump, printable
 from tensordiff.util.mappings import put_handler_first
 
 _RANK = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
+_LOOKED_INTO = 64
 _KNOWN = ", ".join(SUFFIXES)
 
 
@@ -184,5 +185,24 @@ def _why_not(at: DumpPath) -> str:
     if not at.files and not at.folders:
         left = f"; {at.problems[0].file} {at.problems[0].sentence}" if at.problems else ""
         return f"is an empty folder; was the dump written somewhere else?{printable(left)}"
-    hint = f"; did you mean {printable(at.path / at.folders[0])}?" if at.folders else ""
-    return f"holds no tensors we know ({_KNOWN}){hint}"
+    return f"holds no tensors we know ({_KNOWN}){_dumps_below(at)}"
+
+
+def _dumps_below(at: DumpPath) -> str:
+    """What to open instead: the folders in this one that are dumps by themselves."""
+    found = []
+    for name in at.folders[:_LOOKED_INTO]:
+        below = DumpPath(at.path / name)
+        try:
+            if _ask_readers(below) or _open_ranks(below) or _open_steps(below):
+                found.append(name)
+        except (DumpError, OSError):
+            continue
+    if len(found) == 1:
+        return f"; did you mean {printable(at.path / found[0])}?"
+    if found:
+        some = ", ".join(map(printable, found[:3]))
+        return (
+            f"; {len(found)} of its folders are dumps of their own ({some}{', …' if len(found) > 3 else ''}): name one"
+        )
+    return ""

@@ -1,8 +1,8 @@
 """Dumps that hold statistics of tensors and no values: mean, spread, smallest and largest.
 
 Each tensor stands as a short vector of its statistics, and a dump of values that it is compared with is seen
-through the same statistics (``as_statistics``). Equal statistics prove nothing about values: such a dump has a
-problem that keeps any comparison from saying ``agrees``.
+through the same statistics (``as_statistics``). Equal statistics prove nothing about values, so no comparison with
+such a dump says ``agrees`` (``session.doubts``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.model import Dump, Entry, Problem, Spec, StoredTensor
+from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
 
 NAMES = ("mean", "std", "rms", "min", "max")
 _EDGE = 3
 SAMPLE = "sample"
 """In the place of statistics: at most three values at both ends of each axis, as llama.cpp prints them."""
-
-ONLY_STATISTICS = Problem(
-    "", "holds statistics and no values: tensors whose statistics agree may still differ", is_unread=True
-)
 
 
 class StatisticsTensor(NamedTuple):

@@ -52,7 +52,7 @@ def try_open(at: DumpPath) -> Dump | None:
         path=at.path,
         format="tensordiff",
         entries=tuple(read.entries),
-        ordered=True,
+        ordered=read.facts.get("order") != "unknown",  # a converted dump may not know
         problems=(*at.problems, *read.problems),
         interrupted=not was_finished,
         facts={key: value for key, value in read.facts.items() if value is not None},

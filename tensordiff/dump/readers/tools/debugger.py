@@ -20,7 +20,7 @@ from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem
 from tensordiff.dump.readers.safetensors import SUFFIX, open_file
-from tensordiff.dump.statistics import ONLY_STATISTICS, StatisticsTensor
+from tensordiff.dump.statistics import StatisticsTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "transformers-debugger"
@@ -197,8 +197,7 @@ def _statistics(at: DumpPath, class_name: str, nodes: list[Node], taken: frozens
         entries.append(Entry(name, layer, place.port, calls[place], 0, stored))
     if not entries:
         raise BadFile(at.path, "holds no statistics of any tensor; run the debugger again with use_repr=False")
-    problems = (*at.problems, ONLY_STATISTICS)
-    return Dump(at.path, FORMAT, tuple(entries), True, problems, statistics=_NAMES, files=taken)
+    return Dump(at.path, FORMAT, tuple(entries), True, at.problems, statistics=_NAMES, files=taken)
 
 
 def _number(text: object) -> float | None:

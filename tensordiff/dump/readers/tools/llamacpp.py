@@ -21,7 +21,7 @@ from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.files import FileTensor, MappedFile, map_file, version_of
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, Spec
-from tensordiff.dump.statistics import ONLY_STATISTICS, SAMPLE, SampleTensor
+from tensordiff.dump.statistics import SAMPLE, SampleTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "llama.cpp"
@@ -112,7 +112,7 @@ def _open_log(at: DumpPath, path: Path) -> Dump:
             layer, port, call = _place(one.name, calls[one.name])
             name = one.name if calls[one.name] == 1 else f"{one.name}({calls[one.name]})"
             entries.append(Entry(name, layer, port, call, step, SampleTensor(one.values), Origin(one.operation)))
-    return Dump(at.path, FORMAT, tuple(entries), True, (ONLY_STATISTICS,), statistics=(SAMPLE,))
+    return Dump(at.path, FORMAT, tuple(entries), True, (), statistics=(SAMPLE,))
 
 
 def _place(name: str, call: int) -> tuple[str, str, int]:

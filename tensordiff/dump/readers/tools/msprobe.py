@@ -23,7 +23,7 @@ from tensordiff.dump.ranks import RankPart, join_ranks
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.dump.readers.verify_layers import LayerEvent, events_of_leaves, events_of_nested
-from tensordiff.dump.statistics import ONLY_STATISTICS, StatisticsTensor
+from tensordiff.dump.statistics import StatisticsTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "msprobe"
@@ -77,8 +77,6 @@ def try_open(at: DumpPath) -> Dump | None:
     if not parts:
         raise BadFile(at.path, problems[-1].sentence if problems else "holds no tensors; was msprobe stopped?")
     joined = join_ranks(parts)
-    if kinds == {False}:
-        problems.append(ONLY_STATISTICS)
     taken = {p.relative_to(at.path).parts[0] for p in (f.path for f in folders) if p != at.path} or {DATA}
     return Dump(
         at.path, FORMAT, joined.entries, True, (*problems, *joined.problems),
@@ -173,7 +171,8 @@ def _call(key: str) -> Call:
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
     layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
-        port = f"input_{port}"  # a parameter is one of the things a layer's output depends on
+        # A parameter is one of the things an output depends on, and none of the outputs.
+        layer, port = f"{layer}.{port.removeprefix('parameter_')}", "input_parameter"
     return Entry(name, layer, port, call.call, step, stored, Origin(call.module_class))
 
 
