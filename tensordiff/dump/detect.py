@@ -37,12 +37,20 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             raise NotADump(f"{printable(path)}: no such file or folder; check the path")
         if not at.is_folder and not at.path.is_file():
             raise BadFile(path, NOT_A_FILE)
-        if (dump := _ask_readers(at) or _open_ranks(at) or _open_steps(at)) is None:
+        if (dump := _find(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
         return dump.with_fit_names()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
+
+
+def _find(at: DumpPath) -> Dump | None:
+    """The dump at a path; one without tensors is a dump, too."""
+    for look in (_ask_readers, _open_ranks, _open_steps):
+        if (dump := look(at)) is not None:
+            return dump
+    return None
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:
@@ -135,14 +143,15 @@ def _open_ranks(at: DumpPath) -> Dump | None:
     for name, match in matches.items():
         below = DumpPath(at.path / name)
         try:
-            dump = _ask_readers(below) or _open_steps(below)
+            dump = _ask_readers(below)
+            dump = _open_steps(below) if dump is None else dump
         except DumpError as error:
             problems.append(_broken_step(name, error))
             continue
         if dump is None:
             problems.append(Problem(name, "holds no tensors we know, though other ranks may; look into it", True))
             continue
-        first, ordered = first or dump, ordered and dump.ordered
+        first, ordered = dump if first is None else first, ordered and dump.ordered
         parts += (RankPart(int(match[1]), entry) for entry in dump.entries)
         problems += (problem._replace(file=f"{name}/{problem.file}") for problem in dump.problems)
     if first is None:
@@ -194,7 +203,7 @@ def _dumps_below(at: DumpPath) -> str:
     for name in at.folders[:_LOOKED_INTO]:
         below = DumpPath(at.path / name)
         try:
-            if _ask_readers(below) or _open_ranks(below) or _open_steps(below):
+            if _find(below) is not None:
                 found.append(name)
         except (DumpError, OSError):
             continue

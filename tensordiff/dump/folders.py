@@ -62,6 +62,11 @@ class DumpPath:
         """What was left out of a folder's listing, and why."""
         return tuple(self._listing.problems)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether folders in it are numbered, as the steps of a run are."""
+        return any(name.isdecimal() for name in self.folders)
+
     def with_suffix(self, *suffixes: str) -> list[str]:
         """Names of a folder's files that end in one of these suffixes, in natural order."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
@@ -107,6 +112,14 @@ def list_folder(folder: Path) -> Listing:
     found.folders.sort(key=natural_key)
     found.problems.sort(key=lambda problem: natural_key(problem.file))
     return found
+
+
+def list_below(folder: Path) -> Listing:
+    """List a folder in a dump; one that may not be listed is empty but for that problem."""
+    try:
+        return list_folder(folder)
+    except NotADump:
+        return Listing([], [], [Problem("", "cannot be listed; what it holds is not read", is_unread=True)])
 
 
 def _may_hold_tensors(item: os.DirEntry[str]) -> bool:

@@ -29,9 +29,25 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memory, view_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.tools.flax import place_of
 from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
+
+FORMATS = (
+    Format(
+        "numpy",
+        "a `.npy` file, or a folder of them",
+        "suffix; a file also by its first 6 bytes",
+        "none",
+    ),
+    Format(
+        "npz",
+        "an `.npz` file, or a folder of them",
+        "suffix",
+        "none",
+    ),
+)
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it

@@ -35,8 +35,18 @@ from tensordiff.dump.files import (
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
+
+FORMATS = (
+    Format(
+        "safetensors",
+        "a file, or a folder of them",
+        "suffix; a file also by its header",
+        "only if the metadata says so, see below",
+    ),
+)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 

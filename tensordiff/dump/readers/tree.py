@@ -8,14 +8,21 @@ from __future__ import annotations
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, StoredTensor, entry
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.dump.tree import list_tree, unused
 from tensordiff.errors import BadFile
 
 FORMAT = "tree"
-KNOWN_BY = "`.npy` or `.pt` files in folders of folders, if nothing else knows them"
-ORDER = "none"
+FORMATS = (
+    Format(
+        FORMAT,
+        "a tree of folders with one tensor a file",
+        "`.npy` or `.pt` files in folders of folders, if nothing else knows them",
+        "none",
+    ),
+)
 
 _SUFFIXES = (".npy", ".pt", ".pth")
 
@@ -39,10 +46,8 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _are_steps(at: DumpPath) -> bool:
-    """Whether folders are numbered and nothing lies beside them: the steps of one run."""
-    return all(name.isdecimal() or name.startswith(".") for name in at.folders) and not any(
-        is_named_as_tensors(name) for name in at.files
-    )
+    """Whether folders are numbered: the steps of one run."""
+    return any(name.isdecimal() for name in at.folders)
 
 
 def _suffix(file: str) -> str:

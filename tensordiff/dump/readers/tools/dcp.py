@@ -20,6 +20,7 @@ from tensordiff.dump.files import MAX_RANK, map_file, refuse_beyond_memory
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.names import shared_wrapper
+from tensordiff.dump.readers import SUFFIXES, Format
 from tensordiff.dump.readers.torch.archive import open_archive_bytes
 from tensordiff.dump.readers.torch.pickle import unpickle
 from tensordiff.dump.readers.torch.reader import tensor_of
@@ -28,8 +29,14 @@ from tensordiff.dump.readers.torch.tensors import BadPickle, TorchDType
 from tensordiff.errors import BadFile
 
 FORMAT = "torch-dcp"
-KNOWN_BY = "`.metadata` beside `.distcp` files"
-ORDER = "none"
+FORMATS = (
+    Format(
+        FORMAT,
+        "a checkpoint of `torch.distributed.checkpoint`",
+        "`.metadata` beside `.distcp` files",
+        "none",
+    ),
+)
 
 METADATA, SUFFIX = ".metadata", ".distcp"
 _BIG = 1 << 62
@@ -85,6 +92,8 @@ def try_open(at: DumpPath) -> Dump | None:
     files = at.with_suffix(SUFFIX)
     if not files:
         return None
+    if METADATA not in at.files and (at.has_steps or set(at.with_suffix(*SUFFIXES)) - set(files)):
+        return None  # they lie beside other tensors, and are named as left out
     if METADATA not in at.files:
         raise BadFile(at.path, f"holds {SUFFIX} files and no {METADATA}, which says what is in them; copy that too")
     path = at.path / METADATA

@@ -19,13 +19,20 @@ from tensordiff.dump.dtypes import DTYPES
 from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import SUFFIX, open_file
 from tensordiff.dump.statistics import StatisticsTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "transformers-debugger"
-KNOWN_BY = "`*_debug_tree_FULL_TENSORS.json` or `*_debug_tree_SUMMARY.json`"
-ORDER = "the tree in the JSON; where layers are left out of it, their numbers"
+FORMATS = (
+    Format(
+        FORMAT,
+        "transformers' `model_addition_debugger`: a tree in JSON, a file a tensor; its SUMMARY as statistics",
+        "`*_debug_tree_FULL_TENSORS.json` or `*_debug_tree_SUMMARY.json`",
+        "the tree in the JSON; where layers are left out of it, their numbers",
+    ),
+)
 
 _FULL, _SUMMARY = "_debug_tree_FULL_TENSORS.json", "_debug_tree_SUMMARY.json"
 _FILE = re.compile(r"^(.*)_(inputs_args|inputs_kwargs|outputs)(?:_(.+))?$", re.DOTALL)

@@ -21,11 +21,18 @@ from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memo
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec
 from tensordiff.dump.names import parse_name
+from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 
 FORMAT = "flax"
-KNOWN_BY = "`.msgpack`"
-ORDER = "none"
+FORMATS = (
+    Format(
+        FORMAT,
+        "flax's parameters or intermediates, one file or a folder",
+        "`.msgpack`",
+        "none",
+    ),
+)
 
 SUFFIX = ".msgpack"
 _ARRAY, _SCALAR = 1, 3
@@ -63,7 +70,7 @@ def try_open(at: DumpPath) -> Dump | None:
     # Beside a checkpoint in another format it is the same weights once more.
     is_copy = any(name.startswith("flax_model") for name in names) and "config.json" in at.files
     others = is_copy and (at.with_suffix(".safetensors") or at.with_suffix(".bin"))
-    return open_parts(at, FORMAT, names, open_file) if names and not others else None
+    return open_parts(at, FORMAT, names, open_file) if names and not others and not at.has_steps else None
 
 
 def open_file(path: Path) -> FilePart:

@@ -16,12 +16,19 @@ from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.files import MAX_RANK, Buffer, MappedFile, map_file, refuse_beyond_memory, version_of, view_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.tools.ggml_blocks import BLOCKS, PLAIN, dequantize
 from tensordiff.errors import BadFile
 
 FORMAT = "gguf"
-KNOWN_BY = "suffix; a file also by its first 4 bytes"
-ORDER = "none"
+FORMATS = (
+    Format(
+        FORMAT,
+        "a GGUF file, or a folder of them; quantized tensors are dequantized",
+        "suffix; a file also by its first 4 bytes",
+        "none",
+    ),
+)
 
 SUFFIX, MAGIC = ".gguf", b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -124,7 +131,7 @@ def try_open(at: DumpPath) -> Dump | None:
         is_ours = at.path.name.lower().endswith(SUFFIX) or at.head.startswith(MAGIC)
         return join_parts(at, FORMAT, [open_file(at.path)], []) if is_ours else None
     names = at.with_suffix(SUFFIX)
-    others = at.with_suffix(".safetensors", ".pt", ".pth", ".bin", ".npy", ".npz", ".max")
+    others = at.with_suffix(".safetensors", ".pt", ".pth", ".bin", ".npy", ".npz", ".max") or at.has_steps
     return open_parts(at, FORMAT, names, open_file) if names and not others else None
 
 

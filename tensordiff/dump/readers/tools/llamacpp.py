@@ -21,12 +21,19 @@ from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.files import FileTensor, MappedFile, map_file, version_of
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, Spec
+from tensordiff.dump.readers import Format
 from tensordiff.dump.statistics import SAMPLE, SampleTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "llama.cpp"
-KNOWN_BY = "a log whose lines begin `common_debug_cb_eval:` or `ggml_debug:`; `*-tokens.bin` beside `*.bin`"
-ORDER = "that of the log"
+FORMATS = (
+    Format(
+        FORMAT,
+        "llama.cpp's log of every tensor, as statistics; the logits of `--save-logits`",
+        "a log whose lines begin `common_debug_cb_eval:` or `ggml_debug:`; `*-tokens.bin` beside `*.bin`",
+        "that of the log",
+    ),
+)
 
 _LOOKED_AT = 1 << 16
 _MARKS = (b"common_debug_cb_eval:", b"ggml_debug:")
@@ -41,6 +48,7 @@ _EDGE = 3
 _HALF = 6e4
 _WARM_UP = 2
 _TOKENS = "-tokens.bin"
+_LOGS = (".log", ".txt", ".out", "")
 
 # What ggml's names of Llama's graph stand for. Q and K are not among them: their rows are permuted for its rope.
 _BLOCK = {
@@ -73,13 +81,13 @@ class Printed(NamedTuple):
 def try_open(at: DumpPath) -> Dump | None:
     """Open a log, the folder of one, or the logits of a run."""
     if not at.is_folder:
-        if _is_log(at.path):
+        if at.path.suffix.lower() in _LOGS and _is_log(at.path):
             return _open_log(at, at.path)
         beside = at.path.name.endswith(".bin") and at.path.with_name(at.path.name[:-4] + _TOKENS).is_file()
         return _open_logits(at, [at.path.name]) if beside else None
     if logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]:
         return _open_logits(at, [name for name in logits if name in at.files])
-    logs = [name for name in at.with_suffix(".log", ".txt", ".out") if _is_log(at.path / name)]
+    logs = [name for name in at.with_suffix(*_LOGS[:-1]) if _is_log(at.path / name)]
     if not logs:
         return None
     longest = max(logs, key=lambda name: (len(map_file(at.path / name)), name))

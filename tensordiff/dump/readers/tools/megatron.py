@@ -11,15 +11,22 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Dump, Entry, Problem
 from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.reader import open_file
 from tensordiff.errors import BadFile
 
 FORMAT = "megatron"
-KNOWN_BY = "`mp_rank_*.pth`, in the folder, under `iter_*/` or `activations/iter_*/`, whose keys hold `/input0`"
-ORDER = "that in which a file was filled; pipeline stages one after the other"
+FORMATS = (
+    Format(
+        FORMAT,
+        "Megatron's activations, of several iterations and ranks",
+        "`mp_rank_*.pth`, in the folder, under `iter_*/` or `activations/iter_*/`, whose keys hold `/input0`",
+        "that in which a file was filled; pipeline stages one after the other",
+    ),
+)
 
 _FILE = re.compile(r"^mp_rank_(\d{1,6})(?:_(\d{1,6}))?(?:_(\d{1,6}))?\.pth$")
 _ITERATION = re.compile(r"^iter_(\d{1,12})$")
@@ -77,12 +84,12 @@ def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
     folder, folders, top = at.path, at.folders, None
     if "activations" in folders:
         folder, top = at.path / "activations", "activations"
-        folders = list_folder(folder).folders
+        folders = list_below(folder).folders
     iterations = [name for name in folders if _ITERATION.match(name)]
     found = [
         _rank_file(folder / name / file, step)
         for step, name in enumerate(iterations)
-        for file in list_folder(folder / name).files
+        for file in list_below(folder / name).files
         if _FILE.match(file)
     ]
     return found, frozenset((top,) if top else iterations)

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from tensordiff.dump.dtypes import DTYPES
 from tensordiff.dump.files import map_file, parse_json
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, StoredTensor
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.dump.readers.verify_layers import LayerEvent, events_of_leaves, events_of_nested
@@ -27,8 +28,14 @@ from tensordiff.dump.statistics import StatisticsTensor
 from tensordiff.errors import BadFile
 
 FORMAT = "msprobe"
-KNOWN_BY = "`dump.json` with `task` and `data`, in the folder or under `step*/rank*/` (`proc*`)"
-ORDER = "`construct.json` and `dump.json`"
+FORMATS = (
+    Format(
+        FORMAT,
+        "msprobe's L0 and L1 dumps, of several steps and ranks; task `statistics` as statistics",
+        "`dump.json` with `task` and `data`, in the folder or under `step*/rank*/` (`proc*`)",
+        "`construct.json` and `dump.json`",
+    ),
+)
 
 DUMP, CONSTRUCT, DATA = "dump.json", "construct.json", "dump_tensor_data"
 _STATISTICS = ("max", "min", "mean", "rms")
@@ -92,12 +99,12 @@ def _rank_folders(at: DumpPath) -> list[RankFolder]:
         step = _STEP.fullmatch(name)
         if step is None and not _RANK.fullmatch(name) and not name.startswith("proc"):
             continue
-        below = list_folder(at.path / name)
+        below = list_below(at.path / name)
         if DUMP in below.files:
             found.append((0, at.path / name))
         elif step is not None:
             inner = (at.path / name / n for n in below.folders if _RANK.fullmatch(n) or n.startswith("proc"))
-            found += ((int(step[1]), path) for path in inner if DUMP in list_folder(path).files)
+            found += ((int(step[1]), path) for path in inner if DUMP in list_below(path).files)
     folders = []
     for step_number in sorted({step for step, _ in found}):
         paths = sorted((path for step, path in found if step == step_number), key=lambda path: natural_key(path.name))
@@ -118,7 +125,7 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
     if not isinstance(data, dict):
         raise BadFile(folder.path / DUMP, "lists no data; was msprobe stopped before it ended?")
     has_values = content.get("task") not in ("statistics", "structure")
-    files = set(list_folder(folder.path / DATA).files) if has_values and (folder.path / DATA).is_dir() else set()
+    files = set(list_below(folder.path / DATA).files) if has_values and (folder.path / DATA).is_dir() else set()
     entries: list[Entry] = []
     problems: list[Problem] = []
     used: set[str] = set()

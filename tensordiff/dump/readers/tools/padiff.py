@@ -10,15 +10,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tensordiff.dump.files import map_file, parse_json
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, Origin, Problem
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.errors import BadFile
 
 FORMAT = "padiff"
-KNOWN_BY = "`report.json` with a `tree`, beside `tensors/`"
-ORDER = "`fwd_step` in the report"
+FORMATS = (
+    Format(
+        FORMAT,
+        "a report of PaDiff and its tensors",
+        "`report.json` with a `tree`, beside `tensors/`",
+        "`fwd_step` in the report",
+    ),
+)
 
 REPORT, TENSORS = "report.json", "tensors"
 _INDEX = re.compile(r"\[(\d+)\]")
@@ -41,7 +48,7 @@ def try_open(at: DumpPath) -> Dump | None:
     report = parse_json(map_file(path)[:], path, "it")
     if not isinstance(report, dict) or not isinstance(report.get("tree"), list):
         return None
-    files = list_folder(at.path / TENSORS)
+    files = list_below(at.path / TENSORS)
     outputs = [output for tree in report["tree"] for output in _outputs(tree, _route(tree), 0)]
     outputs.sort(key=lambda output: output.step)
     named = {output.file for output in outputs}

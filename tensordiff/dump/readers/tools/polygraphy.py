@@ -19,12 +19,19 @@ from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import MAX_HEADER_BYTES, NpyHeader, parse_header
 from tensordiff.errors import BadFile
 
 FORMAT = "polygraphy"
-KNOWN_BY = 'JSON that says `"polygraphy_class"`, one file or a folder of them'
-ORDER = "that of the runner"
+FORMATS = (
+    Format(
+        FORMAT,
+        "Polygraphy's RunResults and saved inputs",
+        'JSON that says `"polygraphy_class"`, one file or a folder of them',
+        "that of the runner",
+    ),
+)
 
 _MARK = b'"polygraphy_class"'
 _LOOKED_AT = 4096

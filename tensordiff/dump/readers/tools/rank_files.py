@@ -10,14 +10,21 @@ import re
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.ranks import RankPart, Split, join_ranks
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import open_file as open_safetensors
 from tensordiff.dump.readers.torch.reader import InArchive, open_file
 from tensordiff.dump.readers.torch.walk import DTensorPlacement
 from tensordiff.errors import BadFile
 
 FORMAT = "ranks"
-KNOWN_BY = "two or more files that differ in `rank` and a number alone (`rank0.pt`, `acts_rank_1.safetensors`)"
-ORDER = "that in which the files were filled, where they are torch files"
+FORMATS = (
+    Format(
+        FORMAT,
+        "a file for each rank of a run",
+        "two or more files that differ in `rank` and a number alone (`rank0.pt`, `acts_rank_1.safetensors`)",
+        "that in which the files were filled, where they are torch files",
+    ),
+)
 
 _FILE = re.compile(r"^(.*?)(?:tp_)?rank[_-]?(\d{1,6})(.*)\.(pt|pth|safetensors)$", re.IGNORECASE)
 

@@ -13,17 +13,24 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Dump, Entry, Problem
 from tensordiff.dump.names import parse_name
 from tensordiff.dump.ranks import RankPart, Split, join_ranks
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.archive import open_archive
 from tensordiff.dump.readers.torch.reader import TorchFile, open_file
 from tensordiff.errors import BadFile
 
 FORMAT = "sglang"
-KNOWN_BY = "`.pt` files named `…___name=…`, in the folder or in one below it; `TP*_PP*_Rank*/Pass*.pt`"
-ORDER = "`dump_index`; in pass files, the order they were filled in"
+FORMATS = (
+    Format(
+        FORMAT,
+        "SGLang's dumper (old, new, non-intrusive) and its pass files, of several ranks",
+        "`.pt` files named `…___name=…`, in the folder or in one below it; `TP*_PP*_Rank*/Pass*.pt`",
+        "`dump_index`; in pass files, the order they were filled in",
+    ),
+)
 
 _JOINT = "___"
 _PASS = re.compile(r"^Pass(\d{1,9})\.pt$")
@@ -54,7 +61,7 @@ def try_open(at: DumpPath) -> Dump | None:
     files = _named(at.path, at.files)
     taken = set(at.files) if files else set[str]()
     for name in () if files else at.folders:
-        below = _named(at.path / name, list_folder(at.path / name).files)
+        below = _named(at.path / name, list_below(at.path / name).files)
         taken |= {name} if below else set()
         files += below
     return _open_files(at, files, taken) if files else None
@@ -142,7 +149,7 @@ def _open_passes(at: DumpPath) -> Dump | None:
     passes = [_Pass(0, int(m[1]), at.path / n) for n in at.files if (m := _PASS.match(n))]
     for name in at.folders:
         if match := _RANK_FOLDER.match(name):
-            inside = list_folder(at.path / name).files
+            inside = list_below(at.path / name).files
             passes += (_Pass(int(match[3]), int(m[1]), at.path / name / n) for n in inside if (m := _PASS.match(n)))
     if not passes:
         return None

@@ -13,15 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Dump, Entry, Origin, Problem
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.reader import TorchFile
 
 FORMAT = "tensorrt-llm"
-KNOWN_BY = "files named `1.Class-2.Class-output.1.pt`, in the folder or under `rank*/`"
-ORDER = "the numbers in the names"
+FORMATS = (
+    Format(
+        FORMAT,
+        "TensorRT-LLM's debug hook, of several ranks",
+        "files named `1.Class-2.Class-output.1.pt`, in the folder or under `rank*/`",
+        "the numbers in the names",
+    ),
+)
 
 _FILE = re.compile(r"^((?:\d+\.[^-]+-)+)(input|output)\.(.+)\.pt$", re.DOTALL)
 _RANK = re.compile(r"rank_?(\d{1,9})")
@@ -59,7 +66,7 @@ def _rank_folders(at: DumpPath) -> dict[int, tuple[Path, list[str]]]:
     found = {}
     for name in at.folders:
         match = _RANK.fullmatch(name)
-        files = list_folder(at.path / name).files if match else []
+        files = list_below(at.path / name).files if match else []
         if match and any(map(_FILE.match, files[:50])):
             found[int(match[1])] = (at.path / name, files)
     return found
@@ -106,9 +113,11 @@ def _ports(
 
     for i, file in enumerate(sorted(inputs, key=lambda f: natural_key(f.argument))):
         port = f"input_{i}" if file.argument.isdecimal() or len(inputs) == 1 else f"input_{file.argument}"
-        yield (*numbers, 0, i), made(file, port)
+        yield (*numbers, 0, 0, i), made(file, port)
+    for i, file in enumerate(f for f in group if f.kind == "output" and f.argument in given):
+        yield (*numbers, float("inf"), -1, i), made(file, f"input_after_{file.argument}")  # the inputs once more
     for i, file in enumerate(outputs):
-        yield (*numbers, float("inf"), i), made(file, "output" if len(outputs) == 1 else f"output_{i}")
+        yield (*numbers, float("inf"), 0, i), made(file, "output" if len(outputs) == 1 else f"output_{i}")
 
 
 class _Layers:

@@ -15,21 +15,29 @@ from typing import NamedTuple
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
-from tensordiff.dump.folders import DumpPath, list_folder
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, StoredTensor, entry
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import SUFFIX, open_file, read_header
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.errors import BadFile
 
 FORMAT = "vllm"
-KNOWN_BY = "safetensors of `hidden_states` and `token_ids` alone; `step_*/<module>/outputs*.pt`"
-ORDER = "the layers' own; `module_calls.txt`"
+FORMATS = (
+    Format(
+        FORMAT,
+        "vLLM's hidden states of a request, and its intermediates logger",
+        "safetensors of `hidden_states` and `token_ids` alone; `step_*/<module>/outputs*.pt`",
+        "the layers' own; `module_calls.txt`",
+    ),
+)
 
 CALLS = "module_calls.txt"
 _STEP = re.compile(r"^step_(\d{1,9})$")
 _FILE = re.compile(
     r"^(inputs|outputs)(?:_(.+?))?_(cpu|cuda[^_]*|xpu[^_]*|npu[^_]*|hpu[^_]*|tpu[^_]*|mps)(?:_\d+)?\.pt$"
 )
+_LONGEST_HEADER = 1024
 _KEYS = {"hidden_states", "token_ids"}
 
 
@@ -53,14 +61,20 @@ class LayerSlice(NamedTuple):
 def try_open(at: DumpPath) -> Dump | None:
     """Open hidden states, one file or a folder of them, or a folder of the logger."""
     if not at.is_folder:
-        return _open_hidden(at, [at.path.name]) if at.path.name.lower().endswith(SUFFIX) else None
+        is_ours = at.path.name.lower().endswith(SUFFIX) and _is_short(at.head)
+        return _open_hidden(at, [at.path.name]) if is_ours else None
     if files := at.with_suffix(SUFFIX):
-        return _open_hidden(at, files)
+        return _open_hidden(at, files) if _is_short(map_file(at.path / files[0])[:8]) else None
     if CALLS in at.files:
         return _open_logger(at, [(0, at.path, frozenset(at.folders))])
     steps = [(int(m[1]), at.path / n, frozenset((n,))) for n in at.folders if (m := _STEP.match(n))]
-    logged = [step for step in steps if CALLS in list_folder(step[1]).files]
+    logged = [step for step in steps if CALLS in list_below(step[1]).files]
     return _open_logger(at, logged) if logged else None
+
+
+def _is_short(head: bytes) -> bool:
+    """Whether a header is no longer than two tensors need."""
+    return int.from_bytes(head[:8], "little") <= _LONGEST_HEADER
 
 
 def _open_hidden(at: DumpPath, files: list[str]) -> Dump | None:
@@ -89,7 +103,7 @@ def _open_hidden(at: DumpPath, files: list[str]) -> Dump | None:
     return Dump(at.path, FORMAT, tuple(entries), True, tuple(problems), files=frozenset(files))
 
 
-def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) -> Dump:
+def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) -> Dump | None:
     entries: list[Entry] = []
     problems: list[Problem] = list(at.problems)
     first = min(number for number, _, _ in steps)
@@ -98,7 +112,7 @@ def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) ->
         entries += made
         problems += (p._replace(file=os.path.join(folder.relative_to(at.path), p.file)) for p in found)  # noqa: PTH118
     if not entries:
-        raise BadFile(at.path, "lists modules and holds no tensor of theirs")
+        return None  # a list of modules that another tool left
     return Dump(
         at.path, FORMAT, tuple(entries), True, tuple(problems),
         files=frozenset(name for _, _, names in steps for name in names),
@@ -110,11 +124,11 @@ def _open_step(folder: Path, step: int) -> tuple[list[Entry], list[Problem]]:
     began = [line.strip() for line in os.fsdecode(bytes(map_file(folder / CALLS)[:])).split("\n") if line.strip()]
     problems: list[Problem] = []
     ports: dict[str, list[Entry]] = defaultdict(list)
-    listing = list_folder(folder)
+    listing = list_below(folder)
     known = set(began)
     for name in listing.folders:
         module, call = _module(name, known)
-        for file in list_folder(folder / name).files:
+        for file in list_below(folder / name).files:
             match = _FILE.match(file)
             if match is None:
                 problems += [Problem(f"{name}/{file}", "is not named as the logger names files", file.endswith(".pt"))]
