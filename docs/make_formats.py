@@ -25,7 +25,9 @@ def foreign_names() -> list[str]:
     """The folders that hold a clean and a buggy side."""
     if not FOREIGN.is_dir():
         return []
-    return sorted(path.name for path in FOREIGN.iterdir() if (path / "buggy").is_dir() and path.name != OURS.parent.name)
+    return sorted(
+        path.name for path in FOREIGN.iterdir() if (path / "buggy").is_dir() and path.name != OURS.parent.name
+    )
 
 
 def format_rows() -> str:

@@ -8,13 +8,12 @@ folder of folders ``0``, ``1``, … is the steps of one run.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from tensordiff.dump.files import NOT_A_FILE
-from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.folders import RANK_FOLDER, DumpPath
 from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.names import natural_key
@@ -23,7 +22,6 @@ from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
 from tensordiff.errors import BadFile, DumpError, NotADump, printable
 from tensordiff.util.mappings import put_handler_first
 
-_RANK = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
 _LOOKED_INTO = 64
 _KNOWN = ", ".join(SUFFIXES)
 
@@ -135,7 +133,7 @@ def _open_steps(at: DumpPath) -> Dump | None:
 
 def _open_ranks(at: DumpPath) -> Dump | None:
     """Folders ``rank0``, ``rank1``, each a dump, as one run."""
-    matches = {name: match for name in at.folders if (match := _RANK.fullmatch(name))} if at.is_folder else {}
+    matches = {name: match for name in at.folders if (match := RANK_FOLDER.fullmatch(name))} if at.is_folder else {}
     parts: list[RankPart] = []
     problems: list[Problem] = list(at.problems)
     first: Dump | None = None

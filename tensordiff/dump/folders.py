@@ -10,6 +10,7 @@ problem, and the rest stay usable.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile, NotADump, printable
 
+RANK_FOLDER = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
+"""Folders of one rank each."""
 _NAMELESS = frozenset(("data", "tensor", "value"))
 """Keys under which tools keep the only tensor of a file: transformers' debugger writes ``data``."""
 

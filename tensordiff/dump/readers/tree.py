@@ -5,7 +5,7 @@ A tensor is called by the path that leads to its file, with dots. There is no or
 
 from __future__ import annotations
 
-from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.folders import RANK_FOLDER, DumpPath
 from tensordiff.dump.leftovers import is_named_as_tensors
 from tensordiff.dump.model import Dump, Entry, StoredTensor, entry
 from tensordiff.dump.readers import Format
@@ -46,8 +46,8 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _are_steps(at: DumpPath) -> bool:
-    """Whether folders are numbered: the steps of one run."""
-    return any(name.isdecimal() for name in at.folders)
+    """Whether folders are numbered, as steps or as ranks of one run."""
+    return at.has_steps or any(RANK_FOLDER.fullmatch(name) for name in at.folders)
 
 
 def _suffix(file: str) -> str:

@@ -25,7 +25,7 @@ FORMATS = (
     Format(
         FORMAT,
         "a GGUF file, or a folder of them; quantized tensors are dequantized",
-        "suffix; a file also by its first 4 bytes",
+        "`.gguf`; a file also by its first 4 bytes",
         "none",
     ),
 )
