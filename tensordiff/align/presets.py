@@ -29,6 +29,7 @@ PRESETS = (
     "gpt2",
     "bert",
     "verify_layers",
+    "transformer_lens",
     "fused",
 )
 """In the order their rules are tried: later ones rely on what earlier ones removed."""

@@ -64,6 +64,8 @@ def lint_pair(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterato
         for finding in lint_headers(dump):
             yield finding._replace(where=side if not finding.where else f"{side}: {finding.where}")
     yield from _coverage(alignment)
+    if reference.statistics or candidate.statistics:
+        return  # what follows looks at values
     yield from _token_ids(reference, candidate, alignment)
     yield from _phases(alignment)
     yield from _embedding(alignment)
@@ -76,12 +78,13 @@ def _coverage(alignment: Alignment) -> Iterator[Finding]:
             "",
             "nothing could be paired",
             "there is nothing to compare",
-            "write a rule that makes the names alike (--rules)",
+            "tensordiff align --auto pairs what the values prove; a rule makes names alike (--rules)",
         )
     elif alignment.coverage.share < 0.5:
         yield Finding(
             "warning", "", f"only {alignment.coverage.share:.0%} of the outputs found a partner",
-            "what is not paired is not compared", "look at the orphans and write a rule that makes their names alike",
+            "what is not paired is not compared",
+            "tensordiff align --auto pairs what the values prove; a rule makes the orphans' names alike",
         )  # fmt: skip
 
 

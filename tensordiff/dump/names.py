@@ -8,6 +8,7 @@ changes a name: rules that do live in ``align``.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
@@ -68,3 +69,13 @@ def natural_key(name: str) -> tuple[int | str, ...]:
     parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts)
+
+
+_WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))
+
+
+def shared_wrapper(layers: Iterable[str]) -> str:
+    """The key that all layers lie under and that is none of the model's, with its dot; empty where there is none."""
+    heads = {layer.partition(".")[0] if "." in layer else "" for layer in layers}
+    head = heads.pop() if len(heads) == 1 else ""
+    return f"{head}." if head in _WRAPPERS else ""

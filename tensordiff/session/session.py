@@ -27,6 +27,7 @@ from tensordiff.compare.row import Row, values_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Finding
+from tensordiff.dump.statistics import common_statistics
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.doubts import doubts_of_dumps, doubts_of_rows
@@ -73,6 +74,7 @@ class Session:
     ) -> Session:
         """Align dumps that are open already or lie in memory; all else is as the request says."""
         third_dumps = third_dumps or ThirdDumps()
+        reference, candidate = common_statistics(reference, candidate)
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
