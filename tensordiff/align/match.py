@@ -2,17 +2,18 @@
 
 In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
 equal, with the same port, step and call; ports that one side numbers and the other names; maps of presets,
-for layers that one side fuses; maps that values prove. What has no partner is an orphan and is listed, never
-dropped.
+for layers that one side fuses; maps that were learned or that values prove. Maps that were learned against names
+come before these. What has no partner is an orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
 from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
@@ -27,7 +28,7 @@ from tensordiff.align.views import broadcast, reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
-PairedBy = Literal["name", "rule", "map", "fused", "value"]
+PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Alignment:
         return Coverage.of(self.pairs, self.pairs, self.reference_orphans, self.candidate_orphans)
 
 
+_NUMBERED_PORT = re.compile(r"(?:in|out)put(?:_[0-9]+)?")
 LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
 """An engine that was not asked for all logits computes only those of the last token."""
 
@@ -83,6 +85,10 @@ class AlignmentPlan:
     fallback_views: tuple[ViewRule, ...] = (LAST_TOKEN,)
     proven_maps: tuple[MapRule, ...] = ()
     """Accepted because the values are equal."""
+    learned_maps: tuple[MapRule, ...] = ()
+    """Learned from values and structure (``learn``)."""
+    learned_over_names: tuple[MapRule, ...] = ()
+    """Learned, and taken before names."""
 
     @classmethod
     def for_dumps(cls, reference: Dump, candidate: Dump, own: RulesFile | None = None) -> AlignmentPlan:
@@ -93,6 +99,29 @@ class AlignmentPlan:
         maps = tuple(general(rule) for rule in own.maps if rule.on)
         return cls(rules, maps, chosen.maps, tuple(view for view in own.views if view.on))
 
+    def with_learned(self, learned: LearnedMaps) -> AlignmentPlan:
+        """With the maps of what was learned."""
+        over = tuple(rule.map for rule in learned.rules if rule.beats_names)
+        rest = tuple(rule.map for rule in learned.rules if not rule.beats_names)
+        return replace(self, learned_over_names=over, learned_maps=rest)
+
+
+class LearnedMap(Protocol):
+    """What a plan needs to know of a rule that was learned."""
+
+    @property
+    def map(self) -> MapRule: ...
+
+    @property
+    def beats_names(self) -> bool: ...
+
+
+class LearnedMaps(Protocol):
+    """What a plan needs to know of what was learned."""
+
+    @property
+    def rules(self) -> Sequence[LearnedMap]: ...
+
 
 def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
     """Pair two dumps."""
@@ -101,10 +130,12 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
     matcher.take_all("rule", pair_operations(*sides))
+    matcher.take_all("learned", _fitting(mapped(plan.learned_over_names, *sides)))
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("rule", _ports(matcher))
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
+        matcher.take_all("learned", _fitting(mapped(plan.learned_maps, *sides)), only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
         matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
     return matcher.alignment(plan)
@@ -264,7 +295,20 @@ def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _same_port(reference: Entry, candidate: Entry) -> bool:
-    return reference.is_input == candidate.is_input and could_be_same(reference, candidate)
+    if reference.is_input != candidate.is_input or are_named_apart(reference, candidate):
+        return False
+    return could_be_same(reference, candidate)
+
+
+def are_named_apart(reference: Entry, candidate: Entry) -> bool:
+    """Whether two ports have names of their own, and not the same: ``input_ids`` and ``positions``."""
+    ours, theirs = reference.port, candidate.port
+    return ours != theirs and not (_NUMBERED_PORT.fullmatch(ours) or _NUMBERED_PORT.fullmatch(theirs))
+
+
+def _fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:
+    """Pairs whose shapes agree: a rule that was learned in one layer may find another thing in the next."""
+    return ((reference, candidate) for reference, candidate in pairs if _fits(reference, candidate))
 
 
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:

@@ -13,6 +13,7 @@ from functools import cached_property
 from tensordiff.align import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.expression import Name
 from tensordiff.align.index import ComputedTensor, Index, port_of
+from tensordiff.align.learn import Learned, learn
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rule_usage import RuleUsage, rule_usage
 from tensordiff.align.rules.file import RulesFile
@@ -49,29 +50,52 @@ class PairedDumps:
     plan: AlignmentPlan
     alignment: Alignment
     names: NameIndexes = field(repr=False)
+    learned: Learned = field(default_factory=Learned)
+    """Rules for what names leave over, learned from the values."""
+    learns: bool = True
+    """Whether such rules are looked for."""
 
     @classmethod
     def align(
-        cls, reference: Dump, candidate: Dump, rules: RulesFile, proven_maps: tuple[MapRule, ...] = ()
+        cls,
+        reference: Dump,
+        candidate: Dump,
+        rules: RulesFile,
+        proven_maps: tuple[MapRule, ...] = (),
+        *,
+        learns: bool = False,
     ) -> PairedDumps:
-        """Pair the entries of two dumps; ``proven_maps`` pair what is left over."""
+        """Pair the entries of two dumps; ``proven_maps`` pair what is left over, and rules that are learned."""
         with gc_paused():
             plan = replace(AlignmentPlan.for_dumps(reference, candidate, rules), proven_maps=proven_maps)
-            alignment = align(reference, candidate, plan)
-        names = NameIndexes(reference, candidate, plan.rules)
-        return cls(reference=reference, candidate=candidate, rules=rules, plan=plan, alignment=alignment, names=names)
+            names = NameIndexes(reference, candidate, plan.rules)
+            alignment, learned = align(reference, candidate, plan), Learned()
+            if learns and (learned := learn(*names.both, alignment)):
+                plan = plan.with_learned(learned)
+                alignment = align(reference, candidate, plan)
+                learned = learned.with_usage(_usage(learned, names.both, alignment))
+        return cls(
+            reference=reference,
+            candidate=candidate,
+            rules=rules,
+            plan=plan,
+            alignment=alignment,
+            names=names,
+            learned=learned,
+            learns=learns,
+        )
 
     def with_rules(self, rules: RulesFile) -> PairedDumps:
         """The same dumps, aligned by other rules."""
-        return self.align(self.reference, self.candidate, rules, self.plan.proven_maps)
+        return self.align(self.reference, self.candidate, rules, self.plan.proven_maps, learns=self.learns)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> PairedDumps:
         """The same dumps and rules, with maps that the values prove."""
-        return self.align(self.reference, self.candidate, self.rules, maps)
+        return self.align(self.reference, self.candidate, self.rules, maps, learns=self.learns)
 
     def with_candidate(self, candidate: Dump) -> PairedDumps:
         """Another run of the candidate, aligned by the same rules."""
-        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps)
+        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps, learns=self.learns)
 
     # --- names and rules -------------------------------------------------------------------------
 
@@ -123,3 +147,14 @@ class PairedDumps:
     def maps_of_chosen(self, chosen: Iterable[Suggestion], among: Sequence[Suggestion]) -> tuple[MapRule, ...]:
         """Maps of the suggestions that a person chose; for every layer where all of ``among`` prove that."""
         return accept_chosen(chosen, among, *self.names.both)
+
+
+def _usage(learned: Learned, names: tuple[Index, Index], alignment: Alignment) -> dict[MapRule, int]:
+    """How many pairs each rule that was learned makes."""
+    left = {(p.reference.name, p.candidate.name, p.reference.step) for p in alignment.pairs if p.by == "learned"}
+    counts: dict[MapRule, int] = {}
+    for rule in sorted(learned.rules, key=lambda rule: not rule.beats_names):
+        made = {(r.name, c.name, r.step) for r, c in resolve_map(rule.map, *names)} & left
+        counts[rule.map] = len(made)
+        left -= made
+    return counts

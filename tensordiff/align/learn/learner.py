@@ -1,0 +1,137 @@
+"""Learning, from two dumps and how names pair them, to the rules for what names leave over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from tensordiff.align.index import Index
+from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
+from tensordiff.align.learn.fused import FusedPairs
+from tensordiff.align.learn.learned import Learned, LearnedRule
+from tensordiff.align.learn.lift import Lifted, Lifter
+from tensordiff.align.learn.nodes import Node, NodeMatches, nodes_of
+from tensordiff.align.learn.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.structure import Structure
+from tensordiff.align.maps import resolve_map
+from tensordiff.align.match import Alignment
+from tensordiff.align.operations import is_operation
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.dump.model import Entry
+
+_MAX_ENTRIES = 60_000
+
+
+def learn(reference: Index, candidate: Index, alignment: Alignment) -> Learned:
+    """The rules that pair what names leave over, or pair wrongly."""
+    steps = shared_steps(reference, candidate)
+    if not steps or not _leaves_something(alignment) or max(len(reference.dump), len(candidate.dump)) > _MAX_ENTRIES:
+        return Learned()
+    return _Learner(reference, candidate, alignment, evidence_of(reference, candidate, steps[0])).learned()
+
+
+def _leaves_something(alignment: Alignment) -> bool:
+    """Whether both sides have orphans; operations are paired by their sequence or not at all."""
+    both = alignment.reference_orphans, alignment.candidate_orphans
+    return all(any(not is_operation(entry.layer) for entry in orphans) for orphans in both)
+
+
+@dataclass(eq=False)
+class _Learner:
+    reference: Index
+    candidate: Index
+    alignment: Alignment
+    evidence: Evidence
+
+    def learned(self) -> Learned:
+        """All rules that hold."""
+        pairs = list(self._pairs())
+        lifter = Lifter(self.evidence, pairs)
+        rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
+        return Learned(tuple(map(self._rule, dict.fromkeys(rules))))
+
+    def _pairs(self) -> Iterator[LearnedPair]:
+        matches = NodeMatches.of(self.evidence)
+        named = list(self._named_nodes(matches))
+        matches.match_by_value(named)
+        for ours, theirs in named:
+            if matches.are_free(ours, theirs) and not self._is_refuted(ours, theirs):
+                matches.take(ours, theirs, is_proven=False)
+        Structure(matches).carry()
+        ports = PortPairs(matches)
+        yield from ports.pair_all()
+        yield from FusedPairs(matches, ports.used | self._named).pairs()
+
+    @cached_property
+    def _named(self) -> set[int]:
+        """Entries that names, or maps of presets or of the user, pair; not the parts of a fused one. By their ids."""
+        return {id(side) for pair in self.alignment.pairs for side in (pair.reference, pair.candidate)}
+
+    def _named_nodes(self, matches: NodeMatches) -> Iterator[tuple[Node, Node]]:
+        seen: set[tuple[int, int]] = set()
+        for pair in self.alignment.pairs:
+            ours, theirs = matches.node_of.get(id(pair.reference)), matches.node_of.get(id(pair.candidate))
+            if ours is not None and theirs is not None and (id(ours), id(theirs)) not in seen:
+                if pair.reference.is_input == pair.candidate.is_input:
+                    seen.add((id(ours), id(theirs)))
+                    yield ours, theirs
+
+    def _is_refuted(self, ours: Node, theirs: Node) -> bool:
+        pairs = [(a, b) for a in ours.outputs for b in theirs.outputs]
+        return bool(pairs) and all(self.evidence.are_others(a, b) for a, b in pairs)
+
+    # --- what holds ------------------------------------------------------------------------------------
+
+    def _holds(self, rule: Lifted) -> bool:
+        """Whether no values refute a rule."""
+        made = resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate)
+        return not any(self.evidence.are_others(r, c) and self._agrees_after(r) for r, c in made)
+
+    def _agrees_after(self, entry: Entry) -> bool:
+        """Whether an output is proven to be the same after the module of an entry has ended.
+
+        If none is, what differs there is the error that is looked for, and no matter of names.
+        """
+        node = self._nodes.get(id(entry))
+        return node is not None and (node.parent or node).position < self._last_proven
+
+    @cached_property
+    def _nodes(self) -> dict[int, Node]:
+        return {id(entry): node for node in nodes_of(self.evidence.reference) for entry in (*node.inputs, *node.outputs)}
+
+    @cached_property
+    def _last_proven(self) -> int:
+        """Where the last output stands that both sides have."""
+        shared = [one for one in self.evidence.classes if one.is_shared and not one.is_weak]
+        outputs = (item.entry for one in shared for item in one.members[0] if not item.entry.is_input)
+        return max((self.evidence.reference.position[id(entry)] for entry in outputs), default=-1)
+
+    def _rule(self, rule: Lifted) -> LearnedRule:
+        proof = tuple(
+            (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
+            for pair in rule.proven
+        )
+        return LearnedRule(MapRule(rule.reference, rule.candidate), proof, self._beats_names(rule))
+
+    # --- names that values refute ------------------------------------------------------------------------
+
+    @cached_property
+    def _partners(self) -> dict[int, Entry]:
+        """What names pair with the reference's entries, by their ids."""
+        return {id(pair.reference): pair.candidate for pair in self.alignment.pairs if pair.by in ("name", "rule")}
+
+    def _beats_names(self, rule: Lifted) -> bool:
+        """Whether names pair the reference's entries otherwise in every layer that is proven, and are refuted there."""
+        plain = [pair for pair in rule.proven if len(pair.reference.parts) == len(pair.candidate.parts) == 1]
+        if not plain or len(plain) < len(rule.proven):
+            return False
+        against = [self._is_against(pair.reference.parts[0], pair.candidate.parts[0]) for pair in plain]
+        return any(against) and None not in against
+
+    def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
+        """Whether names pair an entry with another than the proven one; None where values leave that possible."""
+        named = self._partners.get(id(ours))
+        if named is None or named is theirs:
+            return False
+        return True if self.evidence.are_others(ours, named) and self._agrees_after(ours) else None

@@ -1,0 +1,141 @@
+"""Entries of matched nodes: which port is which, first by value, then by name, then where shapes leave one choice.
+
+Two ports that both have a name of their own, and not the same, are never paired unless values prove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tensordiff.align.index import port_of
+from tensordiff.align.learn.evidence import Evidence, ValueClass
+from tensordiff.align.learn.nodes import Block, NodeMatches, fits_blocks, likeness
+from tensordiff.align.match import are_named_apart, could_be_same
+from tensordiff.dump.model import Entry
+
+
+class Formula(NamedTuple):
+    """An entry, or what is computed from several."""
+
+    parts: tuple[Entry, ...]
+    template: str = "{0}"
+    view: str = ""
+
+
+class LearnedPair(NamedTuple):
+    """Two formulas that give the same tensor."""
+
+    reference: Formula
+    candidate: Formula
+    is_proven: bool
+
+
+@dataclass(eq=False)
+class PortPairs:
+    """The pairs of entries that follow from matched nodes."""
+
+    matches: NodeMatches
+    pairs: list[LearnedPair] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    """Entries that have a pair, by their ids."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the values prove."""
+        return self.matches.evidence
+
+    def pair_all(self) -> list[LearnedPair]:
+        """The pairs of all matched nodes, and of what is proven beside them."""
+        for ours in self.matches.reference:
+            theirs = self.matches.of_reference.get(id(ours))
+            if theirs is not None:
+                self._pair_ports(ours.outputs, theirs.outputs)
+                self._pair_ports(ours.inputs, theirs.inputs)
+        self._pair_across()
+        return self.pairs
+
+    def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
+        view = self.evidence.view(reference, candidate) if is_proven else ""
+        if view is None:
+            return False
+        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_proven))
+        self.used |= {id(reference), id(candidate)}
+        return True
+
+    def _free(self, entries: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in entries if id(entry) not in self.used]
+
+    def _pair_ports(self, ours: list[Entry], theirs: list[Entry]) -> None:
+        for a, b in self._proven(ours, theirs):
+            self._take(a, b, is_proven=True)
+        for by_name in (True, False):
+            self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
+
+    def _proven(self, ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry, Entry]]:
+        same = [(a, b) for a in ours for b in theirs if self._is_same(a, b)]
+        same.sort(key=lambda pair: (port_of(pair[0].port) != port_of(pair[1].port), are_named_apart(*pair)))
+        for a, b in same:
+            if id(a) not in self.used and id(b) not in self.used:
+                yield a, b
+
+    def _is_same(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether two ports of matched nodes are the same; here values that are equal by chance elsewhere count too."""
+        one = self.evidence.of_entry.get(id(ours))
+        return one is not None and one is self.evidence.of_entry.get(id(theirs))
+
+    def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
+        fits = [(a, b) for a in ours for b in theirs if self._fits(a, b)]
+        for a, b in fits:
+            if by_name and port_of(a.port) != port_of(b.port):
+                continue
+            rivals = [(x, y) for x, y in fits if (x is a) != (y is b)]
+            if (by_name or not rivals) and id(a) not in self.used and id(b) not in self.used:
+                self._take(a, b, is_proven=False)
+
+    def _fits(self, ours: Entry, theirs: Entry) -> bool:
+        if are_named_apart(ours, theirs) or self.evidence.are_others(ours, theirs):
+            return False
+        return could_be_same(ours, theirs)
+
+    # --- what is proven, though its layer has no partner ------------------------------------------------
+
+    def _pair_across(self) -> None:
+        """An output that the other side has only as an input, and inputs of layers that one side fuses."""
+        blocks = self.matches.blocks()
+        for one in self.evidence.classes:
+            if one.is_weak or not one.is_shared:
+                continue
+            for a, b in self._choices(one, blocks):
+                if id(a) not in self.used and id(b) not in self.used:
+                    self._take(a, b, is_proven=True)
+
+    def _choices(self, one: ValueClass, blocks: dict[Block, Block]) -> Iterator[tuple[Entry, Entry]]:
+        ours, theirs = ([item.entry for item in some] for some in one.members)
+        if len(ours) * len(theirs) > 256:
+            return
+        lonely = [a for a in self._free(ours) if self._is_alone(a)], [b for b in self._free(theirs) if self._is_alone(b)]
+        pairs = [(a, b) for a in self._free(ours) for b in self._free(theirs) if self._may_cross(a, b, lonely, blocks)]
+        pairs.sort(key=lambda pair: self._preference(*pair, blocks))
+        yield from pairs
+
+    def _preference(self, a: Entry, b: Entry, blocks: dict[Block, Block]) -> tuple[object, ...]:
+        """Sort key: the same direction, the same block, names that are alike."""
+        ours, theirs = self.matches.node_of[id(a)], self.matches.node_of[id(b)]
+        same_block = (ours.block and blocks.get(ours.block)) == theirs.block
+        return a.is_input != b.is_input, a.is_input, not same_block, -likeness(ours.tail, theirs.tail)
+
+    def _is_alone(self, entry: Entry) -> bool:
+        node = self.matches.node_of[id(entry)]
+        return id(node) not in self.matches.of_reference and id(node) not in self.matches.of_candidate
+
+    def _may_cross(
+        self, a: Entry, b: Entry, lonely: tuple[list[Entry], list[Entry]], blocks: dict[Block, Block]
+    ) -> bool:
+        ours, theirs = self.matches.node_of[id(a)], self.matches.node_of[id(b)]
+        if not fits_blocks(ours, theirs, blocks) and a.is_input == b.is_input:
+            return False
+        if a.is_input and b.is_input:
+            return a in lonely[0] and b in lonely[1]
+        return True
