@@ -81,7 +81,7 @@ class Session:
         return cls(
             request=request,
             comparer=comparer,
-            dumps=PairedDumps.align(reference, candidate, rules),
+            dumps=PairedDumps.align(reference, candidate, rules, learns=request.learn),
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
         )

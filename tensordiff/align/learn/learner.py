@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from tensordiff.align.index import Index
+from tensordiff.align.index import Index, parts_of
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
 from tensordiff.align.learn.learned import Learned, LearnedRule
@@ -43,10 +43,16 @@ class _Learner:
     candidate: Index
     alignment: Alignment
     evidence: Evidence
+    _proven: dict[int, Entry] = field(default_factory=dict)
+    """The partners that values prove, by ids, from either side."""
 
     def learned(self) -> Learned:
         """All rules that hold."""
         pairs = list(self._pairs())
+        for pair in pairs:
+            if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
+                ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
+                self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
         lifter = Lifter(self.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
         return Learned(tuple(map(self._rule, dict.fromkeys(rules))))
@@ -84,17 +90,55 @@ class _Learner:
     # --- what holds ------------------------------------------------------------------------------------
 
     def _holds(self, rule: Lifted) -> bool:
-        """Whether no values refute a rule."""
-        made = resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate)
-        return not any(self.evidence.are_others(r, c) and self._agrees_after(r) for r, c in made)
+        """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from."""
+        made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate))
+        if rule.is_general and not all(map(self._has_ports_of(rule), made)):
+            return False
+        return not any(self._is_refuted_pair(r, c) for r, c in made)
+
+    def _is_refuted_pair(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether values prove another partner for one of two entries, and what comes after it agrees."""
+        partners = self._proven.get(id(ours), theirs), self._proven.get(id(theirs), ours)
+        is_other = partners[0] is not theirs or partners[1] is not ours
+        return is_other and self.evidence.are_others(ours, theirs) and self._agrees_after(ours)
+
+    def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
+        """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
+        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.proven or rule.pairs}
+        step = self.evidence.reference.step
+
+        def has_them(pair: tuple[Entry, Entry]) -> bool:
+            parts = [*parts_of(pair[0]), *parts_of(pair[1])]
+            return parts[0].step != step or self._port_counts(parts) in seen
+
+        return has_them
+
+    def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
+        return tuple(self._ports[id(entry)] for entry in entries)
+
+    @cached_property
+    def _ports(self) -> dict[int, int]:
+        """How many inputs, or outputs, there are at the node of each entry, by its id."""
+        nodes = (*nodes_of(self.evidence.reference), *nodes_of(self.evidence.candidate))
+        return {id(e): len(some) for node in nodes for some in (node.inputs, node.outputs) for e in some}
 
     def _agrees_after(self, entry: Entry) -> bool:
-        """Whether an output is proven to be the same after the module of an entry has ended.
+        """Whether what is computed from an entry is proven to be the same, so that it is no error but another name.
 
-        If none is, what differs there is the error that is looked for, and no matter of names.
+        Where nothing is seen to get it: whether anything is, after its module has ended.
         """
-        node = self._nodes.get(id(entry))
-        return node is not None and (node.parent or node).position < self._last_proven
+        node, one = self._nodes.get(id(entry)), self.evidence.of_entry.get(id(entry))
+        if node is None or one is None:
+            return False
+        getting = [self._nodes[id(item.entry)] for item in one.members[0] if item.entry.is_input]
+        outputs = [e for other in getting for e in other.outputs if self.evidence.of_entry.get(id(e)) is not one]
+        if outputs:
+            return any(self._is_proven(output) for output in outputs)
+        return (node.parent or node).position < self._last_proven
+
+    def _is_proven(self, entry: Entry) -> bool:
+        one = self.evidence.of_entry.get(id(entry))
+        return one is not None and one.is_shared and not one.is_weak
 
     @cached_property
     def _nodes(self) -> dict[int, Node]:

@@ -22,6 +22,7 @@ from tensordiff.align.learn.evidence import Evidence, Side
 from tensordiff.align.learn.outline import Outline
 from tensordiff.align.learn.ports import Formula, LearnedPair
 from tensordiff.dump.model import Entry
+from tensordiff.dump.names import parse_name
 
 LETTERS = "ijk"
 _FACTORS = range(1, 10)
@@ -256,8 +257,9 @@ class Lifter:
 
 def _label(layer: str, call: Affine, port: str) -> str:
     number = _number_text(call, 0)
-    called = "" if number == "1" else f"({number})"
-    return f"{layer}{called}" + ("" if port_of(port) == "output" else f"-{port}")
+    text = layer if number == "1" else f"{layer}({number})"
+    is_plain = port_of(port) == "output" and parse_name(text).port == "output"
+    return text if is_plain else f"{text}-{port}"
 
 
 def _number_text(one: Affine, width: int) -> str:

@@ -38,13 +38,16 @@ class Node:
     outputs: list[Entry] = field(default_factory=list)
     position: int = 0
     """Where its last entry stands."""
+    is_shared: bool = False
+    """Whether its layer is called several times, as one that all blocks share."""
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
     def block(self) -> Block | None:
         """The block it belongs to; a layer that is called for every block belongs to none."""
-        return (self.outline.pieces[0], self.outline.numbers[0]) if self.outline.numbers else None
+        numbers = self.outline.numbers
+        return (self.outline.pieces[0], numbers[0]) if numbers and not self.is_shared else None
 
     @property
     def module_class(self) -> str | None:
@@ -53,8 +56,12 @@ class Node:
 
     @cached_property
     def tail(self) -> str:
-        """What its name adds to its parent's."""
-        return self.layer[len(self.parent.layer) :] if self.parent else self.layer
+        """What its name adds to its parent's, without what counts blocks."""
+        own = self.outline.with_numbers("#" * len(self.outline.numbers))
+        if self.parent is None:
+            return own
+        outline = self.parent.outline
+        return own[len(outline.with_numbers("#" * len(outline.numbers))) :]
 
 
 def nodes_of(side: Side) -> list[Node]:
@@ -68,6 +75,7 @@ def nodes_of(side: Side) -> list[Node]:
         (node.inputs if entry.is_input else node.outputs).append(entry)
         node.position = side.position[id(entry)]
     for (layer, call), node in nodes.items():
+        node.is_shared = call > 1 or (layer, 2) in nodes
         node.parent = _parent(layer, call, nodes)
         if node.parent is not None:
             node.parent.children.append(node)
@@ -219,16 +227,45 @@ class NodeMatches:
     def _ranks(self) -> dict[int, tuple[int, int]]:
         return {}
 
+    def has_free(self, entry: Entry) -> bool:
+        """Whether a tensor was found on the other side, in the same direction, at a node that is not matched yet."""
+        one = self.evidence.of_entry.get(id(entry))
+        if one is None or one.is_weak or not one.is_shared:
+            return False
+        here = any(item.entry is entry for item in one.members[0])
+        matched = self.of_candidate if here else self.of_reference
+        return any(
+            item.entry.is_input == entry.is_input and id(self.node_of[id(item.entry)]) not in matched
+            for item in one.members[1 if here else 0]
+        )
+
+    def are_others(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether two entries are different tensors, of which one was found elsewhere and may still be matched."""
+        return self.evidence.are_others(ours, theirs) and (self.has_free(ours) or self.has_free(theirs))
+
     # --- blocks ------------------------------------------------------------------------------------
 
     def blocks(self) -> dict[Block, Block]:
-        """Which block is which, by most of the matched nodes in them."""
+        """Which block is which: by most of the matched nodes in them, and as these go on counting."""
         votes: dict[Block, dict[Block, int]] = defaultdict(lambda: defaultdict(int))
         for ours in self.reference:
             theirs = self.of_reference.get(id(ours))
             if theirs is not None and ours.block and theirs.block:
                 votes[ours.block][theirs.block] += 1
-        return {ours: max(counts, key=lambda block: (counts[block], block)) for ours, counts in votes.items()}
+        known = {ours: max(counts, key=lambda block: (counts[block], block)) for ours, counts in votes.items()}
+        return {**self._counted_on(known), **known}
+
+    def _counted_on(self, known: Mapping[Block, Block]) -> dict[Block, Block]:
+        """The blocks that no node is matched in, counted on from those that are."""
+        ours, theirs = ({node.block for node in some if node.block} for some in (self.reference, self.candidate))
+        offsets = {(a[0], b[0], b[1] - a[1]) for a, b in known.items()}
+        found: dict[Block, Block] = {}
+        for before, after, offset in offsets:
+            is_one = sum((before, after) == other[:2] for other in offsets) == 1
+            for prefix, number in ours if is_one else ():
+                if prefix == before and (after, number + offset) in theirs:
+                    found[prefix, number] = after, number + offset
+        return found
 
 
 def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:

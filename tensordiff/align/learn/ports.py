@@ -48,11 +48,15 @@ class PortPairs:
 
     def pair_all(self) -> list[LearnedPair]:
         """The pairs of all matched nodes, and of what is proven beside them."""
-        for ours in self.matches.reference:
-            theirs = self.matches.of_reference.get(id(ours))
-            if theirs is not None:
-                self._pair_ports(ours.outputs, theirs.outputs)
-                self._pair_ports(ours.inputs, theirs.inputs)
+        both = [(node, self.matches.of_reference.get(id(node))) for node in self.matches.reference]
+        matched = [(ours, theirs) for ours, theirs in both if theirs is not None]
+        ports = [(getattr(a, way), getattr(b, way)) for a, b in matched for way in ("outputs", "inputs")]
+        for ours, theirs in ports:
+            for a, b in self._proven(ours, theirs):
+                self._take(a, b, is_proven=True)
+        for ours, theirs in ports:
+            for by_name in (True, False):
+                self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
         self._pair_across()
         return self.pairs
 
@@ -67,12 +71,6 @@ class PortPairs:
     def _free(self, entries: Iterable[Entry]) -> list[Entry]:
         return [entry for entry in entries if id(entry) not in self.used]
 
-    def _pair_ports(self, ours: list[Entry], theirs: list[Entry]) -> None:
-        for a, b in self._proven(ours, theirs):
-            self._take(a, b, is_proven=True)
-        for by_name in (True, False):
-            self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
-
     def _proven(self, ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry, Entry]]:
         same = [(a, b) for a in ours for b in theirs if self._is_same(a, b)]
         same.sort(key=lambda pair: (port_of(pair[0].port) != port_of(pair[1].port), are_named_apart(*pair)))
@@ -86,18 +84,29 @@ class PortPairs:
         return one is not None and one is self.evidence.of_entry.get(id(theirs))
 
     def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
-        fits = [(a, b) for a in ours for b in theirs if self._fits(a, b)]
+        fits = [(a, b) for a in ours for b in theirs if could_be_same(a, b)]
         for a, b in fits:
-            if by_name and port_of(a.port) != port_of(b.port):
-                continue
-            rivals = [(x, y) for x, y in fits if (x is a) != (y is b)]
-            if (by_name or not rivals) and id(a) not in self.used and id(b) not in self.used:
+            # Of two outputs one may be what another layer gives as its only one, so all that have the shape count.
+            peers = len({id(y) for x, y in fits if x is a}), len({id(x) for x, y in fits if y is b})
+            has_name = port_of(a.port) == port_of(b.port)
+            is_clear = peers[0] == peers[1] if by_name else peers == (1, 1) and (a.is_input or len(ours) == len(theirs))
+            if is_clear and (has_name or not by_name) and self._may_be(a, b):
                 self._take(a, b, is_proven=False)
 
-    def _fits(self, ours: Entry, theirs: Entry) -> bool:
-        if are_named_apart(ours, theirs) or self.evidence.are_others(ours, theirs):
+    def _may_be(self, ours: Entry, theirs: Entry) -> bool:
+        if id(ours) in self.used or id(theirs) in self.used:
             return False
-        return could_be_same(ours, theirs)
+        is_other = self.evidence.are_others(ours, theirs) and self._has_other(ours, theirs)
+        return not is_other and not are_named_apart(ours, theirs)
+
+    def _has_other(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether one of two tensors was found elsewhere, at a port that has no partner yet."""
+        for side, entry in enumerate((ours, theirs)):
+            one = self.evidence.of_entry.get(id(entry))
+            members = one.members[1 - side] if one is not None and not one.is_weak else ()
+            if any(item.entry.is_input == entry.is_input and id(item.entry) not in self.used for item in members):
+                return True
+        return False
 
     # --- what is proven, though its layer has no partner ------------------------------------------------
 

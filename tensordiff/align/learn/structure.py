@@ -7,9 +7,10 @@ goes, values that resemble each other, a name that was seen elsewhere, parts tha
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
@@ -19,6 +20,7 @@ from tensordiff.errors import AlignError, DumpError
 
 _ENOUGH, _MARGIN = 1.0, 0.4
 _ROUNDS = 12
+_CROWD = 16
 Tails = tuple[str, str]
 
 
@@ -50,7 +52,7 @@ class Structure:
         for ours in self.matches.reference:
             theirs = self.matches.of_reference.get(id(ours))
             if theirs is not None:
-                self.tails.add((_tail(ours), _tail(theirs)))
+                self.tails.add((ours.tail, theirs.tail))
 
     # --- modules, by what is in them -----------------------------------------------------------------
 
@@ -83,27 +85,42 @@ class Structure:
 
     def _fits(self) -> Iterator[_Fit]:
         blocks = self.matches.blocks()
-        for ours, theirs in self._groups(blocks):
+        seen: set[tuple[int, int]] = set()
+        for ours, theirs in (*self._groups(blocks), *self._receivers()):
             alike = _same_sequence(ours, theirs, self.matches)
             for a in ours:
                 for b in theirs:
-                    if self.matches.are_free(a, b) and self._could_be(a, b, blocks):
+                    if (id(a), id(b)) in seen or not self.matches.are_free(a, b):
+                        continue
+                    seen.add((id(a), id(b)))
+                    if self._could_be(a, b, blocks):
                         yield _Fit(self._reasons(a, b, alike), a, b)
 
+    def _receivers(self) -> Iterator[tuple[list[Node], list[Node]]]:
+        """Nodes of both sides that get the same tensor."""
+        for one in self.matches.evidence.classes:
+            if one.is_weak or not one.is_shared:
+                continue
+            nodes = [
+                {id(node): node for item in some if item.entry.is_input and (node := self.matches.node_of[id(item.entry)])}
+                for some in one.members
+            ]
+            if max(map(len, nodes)) <= _CROWD:
+                yield list(nodes[0].values()), list(nodes[1].values())
+
     def _groups(self, blocks: Mapping[Block, Block]) -> Iterator[tuple[list[Node], list[Node]]]:
-        """Nodes of both sides that stand in the same module, or block, or in none."""
+        """Nodes of both sides that stand in the same module, and then all that stand in the same block, or in none."""
         groups: dict[object, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
         back = {theirs: ours for ours, theirs in blocks.items()}
         for side, nodes in enumerate((self.matches.reference, self.matches.candidate)):
             partner = (self.matches.of_reference, self.matches.of_candidate)[side]
             for node in nodes:
-                parent = node.parent
-                if parent is not None and id(parent) in partner:
-                    key: object = id(parent) if side == 0 else id(partner[id(parent)])
-                else:
-                    block = node.block if side == 0 or node.block is None else back.get(node.block, node.block)
-                    key = ("block", block)
-                groups[key][side].append(node)
+                if node.parent is not None and id(node.parent) in partner:
+                    groups[id(node.parent) if side == 0 else id(partner[id(node.parent)])][side].append(node)
+        for side, nodes in enumerate((self.matches.reference, self.matches.candidate)):
+            for node in nodes:
+                block = node.block if side == 0 or node.block is None else back.get(node.block, node.block)
+                groups["block", block][side].append(node)
         for ours, theirs in groups.values():
             if any(id(n) not in self.matches.of_reference for n in ours) and any(
                 id(n) not in self.matches.of_candidate for n in theirs
@@ -111,9 +128,17 @@ class Structure:
                 yield ours, theirs
 
     def _could_be(self, ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool:
-        if bool(ours.children) != bool(theirs.children) or not fits_blocks(ours, theirs, blocks):
+        if not fits_blocks(ours, theirs, blocks) or self._is_elsewhere(ours, theirs):
             return False
         return _have_alike_ports(ours, theirs) and not self._is_refuted(ours, theirs)
+
+    def _is_elsewhere(self, ours: Node, theirs: Node) -> bool:
+        """Whether the modules they are in are matched with others."""
+        if ours.parent is None or theirs.parent is None:
+            return False
+        partner = self.matches.of_reference.get(id(ours.parent), theirs.parent)
+        back = self.matches.of_candidate.get(id(theirs.parent), ours.parent)
+        return partner is not theirs.parent and back is not ours.parent
 
     def _is_refuted(self, ours: Node, theirs: Node) -> bool:
         """Whether all that is known of their outputs, or of their inputs, is that they are other tensors."""
@@ -125,7 +150,7 @@ class Structure:
             for b in theirs:
                 if evidence.is_same(a, b):
                     return False
-                refuted = refuted or (could_be_same(a, b) and evidence.are_others(a, b))
+                refuted = refuted or (could_be_same(a, b) and self.matches.are_others(a, b))
         return refuted
 
     def _reasons(self, ours: Node, theirs: Node, alike: set[tuple[int, int]]) -> float:
@@ -133,12 +158,27 @@ class Structure:
         reasons = 1.0 * any(evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
         reasons += 1.0 * self._goes_alike(ours, theirs)
         reasons += 1.5 * max((evidence.resembles(a, b) for a in ours.outputs for b in theirs.outputs), default=0.0)
-        reasons += 1.0 * ((_tail(ours), _tail(theirs)) in self.tails)
+        reasons += 1.0 * ((ours.tail, theirs.tail) in self.tails)
         name = likeness(ours.tail, theirs.tail)
         reasons += 1.0 if name == 1.0 else 0.5 * (name >= 0.75)
         reasons += 0.3 * (ours.module_class is not None and ours.module_class == theirs.module_class)
-        reasons += 0.5 * _changes_shape(ours)
+        reasons += 0.5 * _changes_shape(ours) + 0.6 * self._has_rare_shape(ours, theirs)
+        reasons -= 0.6 * (bool(ours.children) != bool(theirs.children))
         return reasons + 1.0 * ((id(ours), id(theirs)) in alike)
+
+    def _has_rare_shape(self, ours: Node, theirs: Node) -> bool:
+        """Whether no other leaf of either side gives so many values."""
+        return all(
+            self._sizes[side][_size(node)] == 1 for side, node in enumerate((ours, theirs)) if not node.children
+        ) and not (ours.children or theirs.children)
+
+    @cached_property
+    def _sizes(self) -> tuple[Counter[int], Counter[int]]:
+        ours, theirs = (
+            Counter(_size(node) for node in nodes if not node.children)
+            for nodes in (self.matches.reference, self.matches.candidate)
+        )
+        return ours, theirs
 
     def _goes_alike(self, ours: Node, theirs: Node) -> bool:
         """Whether an output is also that of a matched module, or an input of a matched one, on both sides alike."""
@@ -164,9 +204,12 @@ class Structure:
         return found
 
 
-def _tail(node: Node) -> str:
-    """The end of a name without what counts blocks."""
-    return node.tail if node.parent else node.outline.with_numbers("#" * len(node.outline.numbers))
+def _size(node: Node) -> int:
+    """The number of values that a node gives."""
+    try:
+        return sum(entry.spec.size for entry in node.outputs)
+    except (DumpError, AlignError):
+        return 0
 
 
 def _is_best(reasons: float, of: list[float]) -> bool:
@@ -183,6 +226,8 @@ def _same_sequence(ours: list[Node], theirs: list[Node], matches: NodeMatches) -
     left = [[n for n in some if id(n) not in known] for some, known in
             ((ours, matches.of_reference), (theirs, matches.of_candidate))]  # fmt: skip
     if not both:
+        if len(ours) < 3 or ours[0].parent is None:
+            return set()
         return {(id(left[0][0]), id(left[1][0]))} if len(left[0]) == len(left[1]) == 1 else set()
     pairs = list(zip(*(sorted(some, key=lambda n: n.position) for some in (ours, theirs)), strict=True))
     for a, b in pairs:
