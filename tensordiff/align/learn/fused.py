@@ -6,7 +6,7 @@ one token of all. A first row or the first values rule out nearly everything; wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,15 +61,40 @@ class FusedPairs:
         return self.matches.evidence
 
     def pairs(self) -> Iterator[LearnedPair]:
-        """The pairs, the candidate's fused tensors first; then what is there whole too, but not for this layer."""
-        for only_free in (False, True):
-            for side in (1, 0):
-                parts = self._parts(1 - side, only_free=only_free)
-                for target in self._targets(side, is_shared=only_free):
-                    near = _near(parts, self._position(target.entry, side))
-                    formula = next(self._formulas(target, near), None)
-                    if formula is not None and id(target.entry) not in self.used:
-                        yield self._taken(target.entry, formula, side, uses_parts=only_free)
+        """The pairs of tensors that the other side does not have whole, the candidate's first."""
+        explained: set[int] = set()
+        for side in (1, 0):
+            for pair in self._found(side, only_free=False, explained=explained):
+                explained |= {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
+                yield pair
+
+    def pairs_of_rest(self) -> Iterator[LearnedPair]:
+        """The pairs of tensors that the other side has whole, though not for this layer."""
+        for side in (1, 0):
+            yield from self._found(side, only_free=True)
+
+    def _found(
+        self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()
+    ) -> Iterator[LearnedPair]:
+        parts = self._parts(1 - side, only_free=only_free)
+        for target in self._targets(side, is_shared=only_free):
+            if id(target.entry) in explained:
+                continue  # it is a part of a tensor that the other side fuses
+            near = _near(parts, self._position(target.entry, side))
+            formula = next(self._formulas(target, near), None)
+            if formula is not None and id(target.entry) not in self.used:
+                yield self._taken(target.entry, formula, side, uses_parts=only_free)
+
+    def pairs_alike(self) -> Iterator[LearnedPair]:
+        """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
+        parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
+        for target in self._targets(1, is_shared=False):
+            if target.entry.is_input or id(target.entry) in self.used:
+                continue
+            formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
+            if len(formulas) == 1 and not any(id(part) in self.used for part in formulas[0].parts[1:]):
+                pair = self._taken(target.entry, formulas[0], 1, uses_parts=False)
+                yield pair._replace(is_proven=False)
 
     def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))
@@ -241,3 +266,52 @@ def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
     yield "", samples
     for name, activation in ACTIVATIONS.items():
         yield name, np.asarray(activation(samples), np.float64)
+
+
+# --- beyond the first error ------------------------------------------------------------------------------
+
+_ALIKE = 0.6
+_ROWS = 64
+
+
+def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+    """Parts that side by side resemble the target, or one of whose tokens does, and nothing else nearly as much."""
+    wide = _matrix(target)
+    fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
+    chosen: list[Part] = []
+    offset = 0
+    while fitting and offset < target.width and len(chosen) < _MOST_PARTS:
+        scored = sorted(
+            ((_cosine(m, wide[:, offset : offset + p.item.width]), p) for p, m in fitting
+             if offset + p.item.width <= target.width and p not in chosen),
+            key=lambda item: -item[0],
+        )  # fmt: skip
+        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - 0.3):
+            break
+        chosen.append(scored[0][1])
+        offset += scored[0][1].item.width
+    if offset == target.width and len(chosen) > 1:
+        names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
+        yield Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
+    if target.size == target.width:
+        yield from _alike_tokens(target, parts)
+
+
+def _alike_tokens(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+    row = _matrix(target)
+    longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
+    scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
+    if scored and scored[0][0] >= _ALIKE and (len(scored) == 1 or scored[1][0] <= scored[0][0] - 0.3):
+        yield Formula((scored[0][1].item.entry,), "last_token({0})")
+
+
+def _matrix(item: Fingerprint) -> Values:
+    return np.asarray(item.entry.read().reshape(-1, item.width)[:_ROWS], np.float64)
+
+
+def _cosine(a: Values, b: Values) -> float:
+    if a.shape != b.shape:
+        return -1.0
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float((a * b).sum()) / size if size else 0.0
+    return cosine if np.isfinite(cosine) else -1.0

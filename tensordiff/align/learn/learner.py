@@ -67,7 +67,14 @@ class _Learner:
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()
-        yield from FusedPairs(matches, ports.used | self._named).pairs()
+        fused = FusedPairs(matches, ports.used | self._named)
+        whole = list(fused.pairs())
+        yield from whole
+        ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
+        yield from ports.pair_across()
+        fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
+        yield from fused.pairs_of_rest()
+        yield from fused.pairs_alike()
 
     @cached_property
     def _named(self) -> set[int]:

@@ -7,13 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
+
+from tensordiff.align.by_value import MIN_ELEMENTS, TOLERANCE, rel_l2
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import Block, NodeMatches, fits_blocks, likeness
 from tensordiff.align.match import are_named_apart, could_be_same
+from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+
+def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
+    """Whether two tensors add up to a third, and neither is all of it."""
+    try:
+        if not (could_be_same(entry, a) and could_be_same(entry, b)) or entry.spec.dtype.kind in "iub":
+            return False
+        wanted, first, second = (one.read().astype(np.float64) for one in (entry, a, b))
+    except (DumpError, AlignError):
+        return False
+    if not wanted.size == first.size == second.size >= MIN_ELEMENTS:
+        return False
+    limit = max(TOLERANCE.get(name_of(one.spec.dtype), 0.0) for one in (entry, a, b))
+    alone = min(rel_l2(wanted, first), rel_l2(wanted, second))
+    return rel_l2(wanted, first.reshape(second.shape) + second) <= min(limit, 0.1 * alone)
 
 
 class Formula(NamedTuple):
@@ -55,9 +76,10 @@ class PortPairs:
             for a, b in self._proven(ours, theirs):
                 self._take(a, b, is_proven=True)
         for ours, theirs in ports:
+            self._pair_sums(self._free(ours), self._free(theirs))
+        for ours, theirs in ports:
             for by_name in (True, False):
                 self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
-        self._pair_across()
         return self.pairs
 
     def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
@@ -82,6 +104,18 @@ class PortPairs:
         """Whether two ports of matched nodes are the same; here values that are equal by chance elsewhere count too."""
         one = self.evidence.of_entry.get(id(ours))
         return one is not None and one is self.evidence.of_entry.get(id(theirs))
+
+    def _pair_sums(self, ours: list[Entry], theirs: list[Entry]) -> None:
+        """What one side carries apart, a result and its residual, and the other adds."""
+        for side, whole, apart in ((0, ours, theirs), (1, theirs, ours)):
+            for entry in self._free(whole):
+                for a, b in combinations(self._free(apart), 2):
+                    if _is_sum_of(entry, a, b):
+                        own, total = Formula((entry,)), Formula((a, b), "sum({0}, {1})")
+                        both = (own, total) if side == 0 else (total, own)
+                        self.pairs.append(LearnedPair(*both, is_proven=True))
+                        self.used |= {id(entry), id(a), id(b)}
+                        break
 
     def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
         fits = [(a, b) for a in ours for b in theirs if could_be_same(a, b)]
@@ -110,9 +144,13 @@ class PortPairs:
 
     # --- what is proven, though its layer has no partner ------------------------------------------------
 
-    def _pair_across(self) -> None:
+    def pair_across(self) -> list[LearnedPair]:
         """An output that the other side has only as an input, and inputs of layers that one side fuses."""
-        blocks = self.matches.blocks()
+        before, blocks = len(self.pairs), self.matches.blocks()
+        self._pair_across(blocks)
+        return self.pairs[before:]
+
+    def _pair_across(self, blocks: dict[Block, Block]) -> None:
         for one in self.evidence.classes:
             if one.is_weak or not one.is_shared:
                 continue
