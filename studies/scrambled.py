@@ -29,11 +29,67 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-_WORDS = (
-    "unit core cell stage part node gate2 mix blend fold route lane track span scan sweep map2 proj2 lin dense2 fc "
-    "inner outer upper lower left right first second front back main side base top head2 tail step2 pass2 move shift "
-    "turn spin flow stream wave pulse beat tone note chord scale2 mode state frame scene view2 look glance"
-).split()
+_WORDS = [
+    "unit",
+    "core",
+    "cell",
+    "stage",
+    "part",
+    "node",
+    "gate2",
+    "mix",
+    "blend",
+    "fold",
+    "route",
+    "lane",
+    "track",
+    "span",
+    "scan",
+    "sweep",
+    "map2",
+    "proj2",
+    "lin",
+    "dense2",
+    "fc",
+    "inner",
+    "outer",
+    "upper",
+    "lower",
+    "left",
+    "right",
+    "first",
+    "second",
+    "front",
+    "back",
+    "main",
+    "side",
+    "base",
+    "top",
+    "head2",
+    "tail",
+    "step2",
+    "pass2",
+    "move",
+    "shift",
+    "turn",
+    "spin",
+    "flow",
+    "stream",
+    "wave",
+    "pulse",
+    "beat",
+    "tone",
+    "note",
+    "chord",
+    "scale2",
+    "mode",
+    "state",
+    "frame",
+    "scene",
+    "view2",
+    "look",
+    "glance",
+]
 _NUMBER = re.compile(r"[0-9]+")
 
 

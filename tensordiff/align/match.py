@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
 from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
-from tensordiff.align.maps import general, mapped
+from tensordiff.align.maps import general, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -60,6 +60,8 @@ class Alignment:
     order: Order
     order_from: str
     """What the order of the pairs was taken from."""
+    learned_usage: Mapping[MapRule, int] = field(default_factory=dict, repr=False)
+    """How many pairs each map that was learned makes."""
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -110,17 +112,20 @@ class LearnedMap(Protocol):
     """What a plan needs to know of a rule that was learned."""
 
     @property
-    def map(self) -> MapRule: ...
+    def map(self) -> MapRule:
+        """The rule."""
 
     @property
-    def beats_names(self) -> bool: ...
+    def beats_names(self) -> bool:
+        """Whether it is taken before names."""
 
 
 class LearnedMaps(Protocol):
     """What a plan needs to know of what was learned."""
 
     @property
-    def rules(self) -> Sequence[LearnedMap]: ...
+    def rules(self) -> Sequence[LearnedMap]:
+        """The rules."""
 
 
 def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
@@ -130,14 +135,15 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
     matcher.take_all("rule", pair_operations(*sides))
-    matcher.take_all("learned", _fitting(mapped(plan.learned_over_names, *sides)))
+    matcher.take_learned(plan.learned_over_names)
+    overruled = frozenset(matcher.used_reference) if plan.learned_over_names else frozenset()
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("rule", _ports(matcher))
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
-        matcher.take_all("learned", _fitting(mapped(plan.learned_maps, *sides)), only_orphans=True)
+        matcher.take_learned(plan.learned_maps, only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
-        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
+        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     return matcher.alignment(plan)
 
 
@@ -149,6 +155,7 @@ class _Matcher:
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
+        self.learned_usage: dict[MapRule, int] = {}
 
     @property
     def has_orphans(self) -> bool:
@@ -177,6 +184,14 @@ class _Matcher:
                 continue
             if all(self.is_free(r, c) for r, c in _wholes(reference, candidate)):
                 self.take(reference, candidate, by)
+
+    def take_learned(self, maps: Iterable[MapRule], *, only_orphans: bool = False) -> None:
+        """Take what maps that were learned pair, where the shapes agree, and count it."""
+        for rule in maps:
+            before = len(self.pairs)
+            made = resolve_map(rule, self.reference, self.candidate)
+            self.take_all("learned", _fitting(made), only_orphans=only_orphans)
+            self.learned_usage[rule] = len(self.pairs) - before
 
     def take_named(self) -> None:
         """Take the entries whose names the rules make equal."""
@@ -212,6 +227,7 @@ class _Matcher:
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, in_order),
             order_from,
+            self.learned_usage,
         )
 
 
@@ -316,12 +332,17 @@ def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
 
 
-def _other_calls(views: Sequence[ViewRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """Calls of the candidate that compute part of what the reference computed once: the last token's logits."""
+def _other_calls(
+    views: Sequence[ViewRule], matcher: _Matcher, overruled: frozenset[int]
+) -> Iterator[tuple[Entry, Entry]]:
+    """Calls of the candidate that compute part of what the reference computed once: the last token's logits.
+
+    ``overruled`` are entries of the reference whose namesake is another tensor, by their ids.
+    """
     for key, others in matcher.candidate.calls.items():
         calls = matcher.reference.calls.get(key)
         rule = calls and next((v for v in views if v.reference and v.regex.matches(key[0])), None)
-        if not calls or not rule:
+        if not calls or not rule or id(calls[0]) in overruled:
             continue
         for other in others:
             seen = viewed(calls[0], str(rule.reference))

@@ -64,16 +64,18 @@ class PairedDumps:
         proven_maps: tuple[MapRule, ...] = (),
         *,
         learns: bool = False,
+        learned: Learned | None = None,
     ) -> PairedDumps:
-        """Pair the entries of two dumps; ``proven_maps`` pair what is left over, and rules that are learned."""
+        """Pair the entries of two dumps; ``proven_maps`` pair what is left over, and rules that are or were learned."""
         with gc_paused():
             plan = replace(AlignmentPlan.for_dumps(reference, candidate, rules), proven_maps=proven_maps)
             names = NameIndexes(reference, candidate, plan.rules)
-            alignment, learned = align(reference, candidate, plan), Learned()
-            if learns and (learned := learn(*names.both, alignment)):
+            alignment = align(reference, candidate, plan)
+            learned = learned or (learn(*names.both, alignment) if learns else Learned())
+            if learned:
                 plan = plan.with_learned(learned)
                 alignment = align(reference, candidate, plan)
-                learned = learned.with_usage(_usage(learned, names.both, alignment))
+                learned = learned.with_usage(alignment.learned_usage)
         return cls(
             reference=reference,
             candidate=candidate,
@@ -147,14 +149,3 @@ class PairedDumps:
     def maps_of_chosen(self, chosen: Iterable[Suggestion], among: Sequence[Suggestion]) -> tuple[MapRule, ...]:
         """Maps of the suggestions that a person chose; for every layer where all of ``among`` prove that."""
         return accept_chosen(chosen, among, *self.names.both)
-
-
-def _usage(learned: Learned, names: tuple[Index, Index], alignment: Alignment) -> dict[MapRule, int]:
-    """How many pairs each rule that was learned makes."""
-    left = {(p.reference.name, p.candidate.name, p.reference.step) for p in alignment.pairs if p.by == "learned"}
-    counts: dict[MapRule, int] = {}
-    for rule in sorted(learned.rules, key=lambda rule: not rule.beats_names):
-        made = {(r.name, c.name, r.step) for r, c in resolve_map(rule.map, *names)} & left
-        counts[rule.map] = len(made)
-        left -= made
-    return counts

@@ -203,7 +203,9 @@ def _quoted(text: str, start: int) -> Token:
 
 def _unexpected(character: str) -> str:
     if character in "{}":
-        return "a placeholder is {i}, {j} or {k}, or such as {i+1} and {2i}; a name with other braces needs double quotes"
+        return (
+            "a placeholder is {i}, {j} or {k}, or such as {i+1} and {2i}; a name with other braces needs double quotes"
+        )
     return f"{character!r} means nothing here; a name with such characters needs double quotes"
 
 

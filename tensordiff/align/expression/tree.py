@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Option, SourceSpan, written_name
-from tensordiff.align.expression.placeholder import PLACEHOLDER, WHOLE, Placeholder, filled, placeholders_in
+from tensordiff.align.expression.placeholder import WHOLE, Placeholder, filled, placeholders_in
 from tensordiff.dump.names import NameParts, parse_name
 
 T = TypeVar("T")

@@ -13,8 +13,9 @@ more than anything else.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -54,23 +55,20 @@ class Side:
 
     index: Index
     step: int
+    least: int = 0
+    """How many entries are looked at, if there are as many."""
 
     @cached_property
-    def entries(self) -> list[Entry]:
+    def all_entries(self) -> list[Entry]:
         """The entries of the step, without operations, which are paired by their sequence."""
         entries = self.index.dump.entries
         return [e for e in entries if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
 
     @cached_property
-    def position(self) -> dict[int, int]:
-        """Where each entry stands in the dump, by its id."""
-        return {id(entry): k for k, entry in enumerate(self.entries)}
-
-    @cached_property
     def outlines(self) -> dict[str, Outline]:
         """The outline of each layer."""
         ports: dict[str, set[str]] = defaultdict(set)
-        for entry in self.entries:
+        for entry in self.all_entries:
             ports[entry.layer].add(port_of(entry.port))
         return outlines(ports)
 
@@ -79,17 +77,39 @@ class Side:
         return self.outlines[entry.layer]
 
     @cached_property
-    def sample(self) -> list[Entry]:
-        """The entries whose values are looked at: first instances first, as far as the bytes allow."""
-        places: dict[Place, list[Entry]] = defaultdict(list)
-        for entry in self.entries:
-            places[Place(self.outline(entry).pieces, port_of(entry.port))].append(entry)
-        chosen: list[tuple[int, int, Entry]] = []
+    def _instances(self) -> list[tuple[int, int, Entry]]:
+        """All entries, with which instance of its place each is, and its position."""
+        places: dict[Place, list[tuple[int, Entry]]] = defaultdict(list)
+        for k, entry in enumerate(self.all_entries):
+            places[Place(self.outline(entry).pieces, port_of(entry.port))].append((k, entry))
+        instances: list[tuple[int, int, Entry]] = []
         for entries in places.values():
-            entries.sort(key=lambda e: (self.outline(e).numbers, e.call))
-            chosen += [(k, self.position[id(e)], e) for k, e in enumerate(entries[:INSTANCES])]
-        chosen.sort(key=lambda item: item[:2])
-        return list(_within_budget(entry for _, _, entry in chosen))
+            entries.sort(key=lambda item: (self.outline(item[1]).numbers, item[1].call))
+            instances += [(rank, k, entry) for rank, (k, entry) in enumerate(entries)]
+        return sorted(instances, key=lambda item: item[:2])
+
+    @property
+    def count(self) -> int:
+        """How many entries are first instances."""
+        return sum(rank < INSTANCES for rank, _, _ in self._instances)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The entries that are looked at, in order: the first instances of every place."""
+        limit = max((rank for rank, _, _ in self._instances[: self.least]), default=0)
+        chosen = [(k, entry) for rank, k, entry in self._instances if rank < max(INSTANCES, limit)]
+        return [entry for _, entry in sorted(chosen, key=lambda item: item[0])]
+
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Where each entry stands in the dump, by its id."""
+        return {id(entry): k for k, entry in enumerate(self.all_entries)}
+
+    @cached_property
+    def sample(self) -> list[Entry]:
+        """The entries whose values are read: first instances first, as far as the bytes allow."""
+        chosen = {id(entry) for entry in self.entries}
+        return list(_within_budget(entry for _, _, entry in self._instances if id(entry) in chosen))
 
 
 def _within_budget(entries: Iterable[Entry]) -> Iterable[Entry]:
@@ -138,14 +158,14 @@ class Evidence:
     def classes(self) -> list[ValueClass]:
         """All classes."""
         made: list[ValueClass] = []
-        by_size: dict[int, list[ValueClass]] = defaultdict(list)
+        by_size: dict[tuple[int, bool], _SortedClasses] = defaultdict(_SortedClasses)
         for side, prints in enumerate(self.prints):
             for item in prints:
-                group = by_size[item.size]
-                found = _nearest(item, group, is_other_side=side == 1)
+                group = by_size[item.size, item.tolerance == 0.0]
+                found = group.nearest(item)
                 if found is None:
                     found = ValueClass(item, _is_weak(item), ([], []))
-                    group.append(found)
+                    group.add(found)
                     made.append(found)
                 found.members[side].append(item)
         return made
@@ -203,22 +223,35 @@ def _is_weak(item: Fingerprint) -> bool:
     return item.tolerance == 0.0 or len(np.unique(item.sample)) < _FEW_VALUES
 
 
-def _nearest(item: Fingerprint, group: Sequence[ValueClass], *, is_other_side: bool) -> ValueClass | None:
-    """The class that a tensor belongs to."""
-    best: tuple[float, ValueClass] | None = None
-    for one in group:
-        head = one.head
-        near = max(3 * common_tolerance(head, item), 1e-9) * head.rms
-        if abs(head.rms - item.rms) > near or abs(head.mean - item.mean) > near:
-            continue
-        if head.entry.step != item.entry.step or (head.tolerance == 0.0) != (item.tolerance == 0.0):
-            continue
-        distance = _distance(head, item)
-        if distance <= common_tolerance(head, item) and (best is None or distance < best[0]):
-            best = distance, one
-        if best is not None and best[0] == 0.0:
-            break
-    return None if best is None else best[1]
+class _SortedClasses:
+    """Classes of one size, in the order of their RMS."""
+
+    def __init__(self) -> None:
+        self.rms: list[float] = []
+        self.classes: list[ValueClass] = []
+        self.tolerance = 0.0
+
+    def add(self, one: ValueClass) -> None:
+        self.tolerance = max(self.tolerance, one.head.tolerance)
+        at = bisect_left(self.rms, one.head.rms)
+        self.rms.insert(at, one.head.rms)
+        self.classes.insert(at, one)
+
+    def nearest(self, item: Fingerprint) -> ValueClass | None:
+        """The class that a tensor belongs to."""
+        slack = (4 * max(self.tolerance, item.tolerance) + 1e-9) * item.rms
+        best: tuple[float, ValueClass] | None = None
+        for one in self.classes[bisect_left(self.rms, item.rms - slack) : bisect_right(self.rms, item.rms + slack)]:
+            head = one.head
+            near = max(3 * common_tolerance(head, item), 1e-9) * head.rms
+            if abs(head.rms - item.rms) > near or abs(head.mean - item.mean) > near:
+                continue
+            distance = _distance(head, item)
+            if distance <= common_tolerance(head, item) and (best is None or distance < best[0]):
+                best = distance, one
+            if best is not None and best[0] == 0.0:
+                break
+        return None if best is None else best[1]
 
 
 def _distance(a: Fingerprint, b: Fingerprint) -> float:
@@ -254,8 +287,10 @@ def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
 _CLOSE, _CLEAR = 0.75, 0.6
 
 
-def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Iterable[tuple[int, tuple[int, float]]]:
-    """Pairs of classes of which each is the other's nearest by far: cosine of the values, and distance to the second."""
+def _mutually_alike(
+    ours: Sequence[ValueClass], theirs: Sequence[ValueClass]
+) -> Iterable[tuple[int, tuple[int, float]]]:
+    """Classes of which each is the other's nearest by far: by cosine, and the distance to the second."""
     a, b = _directions(ours), _directions(theirs)
     with np.errstate(all="ignore"):
         distance = np.nan_to_num(1.0 - a @ b.T, nan=2.0)
@@ -279,7 +314,7 @@ def _direction(item: Fingerprint) -> NDArray[np.float64]:
     some = flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE].astype(np.float64)
     some = some - some.mean()
     size = float(np.linalg.norm(some))
-    return some / size if size else some
+    return np.asarray(some / size if size else some, np.float64)
 
 
 def shared_steps(reference: Index, candidate: Index) -> list[int]:
@@ -290,7 +325,6 @@ def shared_steps(reference: Index, candidate: Index) -> list[int]:
 
 def evidence_of(reference: Index, candidate: Index, step: int) -> Evidence:
     """What the values of one step prove."""
-    return Evidence(Side(reference, step), Side(candidate, step))
-
-
-Entries = Mapping[int, Entry]
+    ours, theirs = Side(reference, step), Side(candidate, step)
+    # Where one side does not repeat its names, all of the other is looked at as well.
+    return Evidence(Side(reference, step, theirs.count), Side(candidate, step, ours.count))

@@ -6,9 +6,11 @@ one token of all. A first row or the first values rule out nearly everything; wh
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,9 @@ from tensordiff.errors import AlignError, DumpError
 
 _SLACK = 20.0  # the error of a few values may be this much larger than the tensor's
 _MOST_PARTS = 4
+_CROWD = 8
+_MOST_TARGETS = 200
+_NEAR_PRODUCT, _FEW = 16, 8
 _NEAR = 40
 """How many tensors before and after one are tried as its parts."""
 Values = NDArray[np.float64]
@@ -73,11 +78,9 @@ class FusedPairs:
         for side in (1, 0):
             yield from self._found(side, only_free=True)
 
-    def _found(
-        self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()
-    ) -> Iterator[LearnedPair]:
+    def _found(self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()) -> Iterator[LearnedPair]:
         parts = self._parts(1 - side, only_free=only_free)
-        for target in self._targets(side, is_shared=only_free):
+        for target in islice(self._targets(side, is_shared=only_free), _MOST_TARGETS):
             if id(target.entry) in explained:
                 continue  # it is a part of a tensor that the other side fuses
             near = _near(parts, self._position(target.entry, side))
@@ -88,7 +91,7 @@ class FusedPairs:
     def pairs_alike(self) -> Iterator[LearnedPair]:
         """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
-        for target in self._targets(1, is_shared=False):
+        for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
             if target.entry.is_input or id(target.entry) in self.used:
                 continue
             formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
@@ -110,9 +113,9 @@ class FusedPairs:
                 continue
             left = [item for item in one.members[side] if id(item.entry) not in self.used]
             left.sort(key=lambda item: item.entry.is_input)
-            if is_shared:
+            if is_shared and len(left) <= _CROWD:
                 yield from left
-            elif left and len(left) == len(one.members[side]):
+            elif not is_shared and left and len(left) == len(one.members[side]):
                 yield left[0]
 
     def _parts(self, side: int, *, only_free: bool) -> list[Part]:
@@ -126,11 +129,20 @@ class FusedPairs:
 
     def _position(self, entry: Entry, side: int) -> int:
         """About where on the other side a tensor would stand: where the last matched node before it stands."""
-        nodes = self.matches.candidate if side == 1 else self.matches.reference
-        partner = self.matches.of_candidate if side == 1 else self.matches.of_reference
+        positions, partners = self._matched[side]
         own = (self.evidence.candidate if side == 1 else self.evidence.reference).position[id(entry)]
-        before = [node for node in nodes if node.position <= own and id(node) in partner]
-        return partner[id(max(before, key=lambda n: n.position))].position if before else 0
+        at = bisect_right(positions, own)
+        return partners[at - 1] if at else 0
+
+    @cached_property
+    def _matched(self) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
+        """Where matched nodes end on each side, in order, and where their partners do."""
+        both = [
+            (n, self.matches.of_reference[id(n)]) for n in self.matches.reference if id(n) in self.matches.of_reference
+        ]
+        ours = sorted((a.position, b.position) for a, b in both)
+        theirs = sorted((b.position, a.position) for a, b in both)
+        return ([a for a, _ in ours], [b for _, b in ours]), ([b for b, _ in theirs], [a for _, a in theirs])
 
     def _formulas(self, target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
         for formula in _formulas(target, parts):
@@ -143,7 +155,7 @@ def _member(one: ValueClass, side: int) -> Fingerprint:
 
 
 def _near(parts: Sequence[Part], position: int) -> Sequence[Part]:
-    at = sum(part.position <= position for part in parts)
+    at = bisect_right(parts, position, key=lambda part: part.position)
     return parts[max(0, at - _NEAR) : at + _NEAR]
 
 
@@ -249,17 +261,19 @@ def _sums(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
 
 def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
     """A gate, activated or not, times another."""
-    fitting, samples = _samples(target, parts)
+    middle = len(parts) // 2
+    fitting, samples = _samples(target, parts[max(0, middle - _NEAR_PRODUCT) : middle + _NEAR_PRODUCT])
     wanted = target.item.sample
-    size = float(np.linalg.norm(wanted))
+    near = max(_SLACK * target.item.tolerance, 1e-6)
     with np.errstate(all="ignore"):
         for name, activated in _activated(samples):
-            for k, first in enumerate(fitting):
-                errors = np.linalg.norm(activated[k] * samples - wanted, axis=1)
-                for n in np.flatnonzero(errors <= max(_SLACK * target.item.tolerance, 1e-6) * size):
+            few = activated[:, None, :_FEW] * samples[None, :, :_FEW] - wanted[:_FEW]
+            errors = np.linalg.norm(few, axis=2)
+            for k, n in np.argwhere(errors <= 4 * near * np.linalg.norm(wanted)):
+                error = np.linalg.norm(activated[k] * samples[n] - wanted)
+                if n != k and (name or k < n) and error <= near * np.linalg.norm(wanted):
                     template = f"mul({name}({{0}}), {{1}})" if name else "mul({0}, {1})"
-                    if int(n) != k and (name or k < int(n)):
-                        yield Formula((first.item.entry, fitting[int(n)].item.entry), template)
+                    yield Formula((fitting[k].item.entry, fitting[n].item.entry), template)
 
 
 def _activated(samples: Values) -> Iterable[tuple[str, Values]]:

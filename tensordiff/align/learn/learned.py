@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +56,7 @@ class Learned:
         """How many pairs the rules make."""
         return sum(rule.used for rule in self.rules)
 
-    def with_usage(self, used: dict[MapRule, int]) -> Learned:
+    def with_usage(self, used: Mapping[MapRule, int]) -> Learned:
         """The rules that make pairs, with how many each makes."""
         counted = (replace(rule, used=used.get(rule.map, 0)) for rule in self.rules)
         return Learned(tuple(rule for rule in counted if rule.used))

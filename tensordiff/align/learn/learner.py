@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,10 +86,10 @@ class _Learner:
         seen: set[tuple[int, int]] = set()
         for pair in self.alignment.pairs:
             ours, theirs = matches.node_of.get(id(pair.reference)), matches.node_of.get(id(pair.candidate))
-            if ours is not None and theirs is not None and (id(ours), id(theirs)) not in seen:
-                if pair.reference.is_input == pair.candidate.is_input:
-                    seen.add((id(ours), id(theirs)))
-                    yield ours, theirs
+            is_plain = pair.reference.is_input == pair.candidate.is_input
+            if is_plain and ours is not None and theirs is not None and (id(ours), id(theirs)) not in seen:
+                seen.add((id(ours), id(theirs)))
+                yield ours, theirs
 
     def _is_refuted(self, ours: Node, theirs: Node) -> bool:
         pairs = [(a, b) for a in ours.outputs for b in theirs.outputs]
@@ -98,7 +99,8 @@ class _Learner:
 
     def _holds(self, rule: Lifted) -> bool:
         """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from."""
-        made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate))
+        steps = [self.evidence.reference.step]
+        made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate, steps))
         if rule.is_general and not all(map(self._has_ports_of(rule), made)):
             return False
         return not any(self._is_refuted_pair(r, c) for r, c in made)
@@ -112,13 +114,7 @@ class _Learner:
     def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
         """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
         seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.proven or rule.pairs}
-        step = self.evidence.reference.step
-
-        def has_them(pair: tuple[Entry, Entry]) -> bool:
-            parts = [*parts_of(pair[0]), *parts_of(pair[1])]
-            return parts[0].step != step or self._port_counts(parts) in seen
-
-        return has_them
+        return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
 
     def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
         return tuple(self._ports[id(entry)] for entry in entries)
@@ -126,8 +122,13 @@ class _Learner:
     @cached_property
     def _ports(self) -> dict[int, int]:
         """How many inputs, or outputs, there are at the node of each entry, by its id."""
-        nodes = (*nodes_of(self.evidence.reference), *nodes_of(self.evidence.candidate))
-        return {id(e): len(some) for node in nodes for some in (node.inputs, node.outputs) for e in some}
+        counts: dict[int, int] = {}
+        for side in (self.evidence.reference, self.evidence.candidate):
+            calls: dict[tuple[str, int, bool], list[Entry]] = defaultdict(list)
+            for entry in side.all_entries:
+                calls[entry.layer, entry.call, entry.is_input].append(entry)
+            counts |= {id(entry): len(some) for some in calls.values() for entry in some}
+        return counts
 
     def _agrees_after(self, entry: Entry) -> bool:
         """Whether what is computed from an entry is proven to be the same, so that it is no error but another name.
@@ -149,7 +150,9 @@ class _Learner:
 
     @cached_property
     def _nodes(self) -> dict[int, Node]:
-        return {id(entry): node for node in nodes_of(self.evidence.reference) for entry in (*node.inputs, *node.outputs)}
+        return {
+            id(entry): node for node in nodes_of(self.evidence.reference) for entry in (*node.inputs, *node.outputs)
+        }
 
     @cached_property
     def _last_proven(self) -> int:

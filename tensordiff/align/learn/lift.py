@@ -74,7 +74,7 @@ class Lifter:
 
     def rules(self) -> list[Lifted]:
         """The rules, those with most proof first."""
-        made = [rule for key, group in self._groups.items() for rule in self._lift(key, group)]
+        made = [rule for group in self._groups.values() for rule in self._lift(group)]
         return sorted(made, key=lambda rule: (-len(rule.proven), not rule.is_general))
 
     @cached_property
@@ -157,7 +157,7 @@ class Lifter:
 
     # --- rules ---------------------------------------------------------------------------------------
 
-    def _lift(self, key: Key, group: list[LearnedPair]) -> Iterator[Lifted]:
+    def _lift(self, group: list[LearnedPair]) -> Iterator[Lifted]:
         names = len(self._outline(group[0].reference.parts[0], 0).numbers)
         if not names and not any(self._outline(part, 1).numbers for part in group[0].candidate.parts):
             yield from (self._single(pair) for pair in group)

@@ -40,7 +40,7 @@ def outlines(ports: Mapping[str, Iterable[str]]) -> dict[str, Outline]:
     lifted: dict[str, list[Span]] = {name: [] for name in ports}
     for turn in range(max(map(len, runs.values()), default=0)):
         here = {name: spans[turn] for name, spans in runs.items() if len(spans) > turn}
-        for name in _repeated(here, lifted, ports) or (_dominant(here, ports) if turn == 0 else ()):
+        for name in _repeated(here, lifted, ports) or (_dominant(here) if turn == 0 else ()):
             lifted[name].append(here[name])
     padded = _padded(lifted)
     return {name: _outline(name, spans, padded) for name, spans in lifted.items()}
@@ -72,7 +72,7 @@ def _is_block(names: list[str], here: Mapping[str, Span], ports: Mapping[str, It
     return sum(len(some) > 1 for some in numbers.values()) >= _REPEATED
 
 
-def _dominant(here: Mapping[str, Span], ports: Mapping[str, Iterable[str]]) -> list[str]:
+def _dominant(here: Mapping[str, Span]) -> list[str]:
     """Names whose number runs through the values that most names with a number run through: ``ffn_norm-3``."""
     values: dict[tuple[str, str], set[int]] = defaultdict(set)
     for name, (start, end) in here.items():
@@ -99,5 +99,7 @@ def _outline(name: str, spans: list[Span], padded: set[str]) -> Outline:
     ends = [0, *(end for _, end in spans)]
     starts = [*(start for start, _ in spans), len(name)]
     pieces = tuple(name[end:start] for end, start in zip(ends, starts, strict=True))
-    widths = tuple(end - start if (name[:start] if k == 0 else "") in padded else 0 for k, (start, end) in enumerate(spans))
+    widths = tuple(
+        end - start if (name[:start] if k == 0 else "") in padded else 0 for k, (start, end) in enumerate(spans)
+    )
     return Outline(pieces, tuple(int(name[start:end]) for start, end in spans), widths)

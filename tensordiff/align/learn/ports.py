@@ -162,9 +162,12 @@ class PortPairs:
         ours, theirs = ([item.entry for item in some] for some in one.members)
         if len(ours) * len(theirs) > 256:
             return
-        lonely = [a for a in self._free(ours) if self._is_alone(a)], [b for b in self._free(theirs) if self._is_alone(b)]
+        lonely = (
+            [a for a in self._free(ours) if self._is_alone(a)],
+            [b for b in self._free(theirs) if self._is_alone(b)],
+        )
         pairs = [(a, b) for a in self._free(ours) for b in self._free(theirs) if self._may_cross(a, b, lonely, blocks)]
-        pairs.sort(key=lambda pair: self._preference(*pair, blocks))
+        pairs.sort(key=lambda pair: self._preference(pair[0], pair[1], blocks))
         yield from pairs
 
     def _preference(self, a: Entry, b: Entry, blocks: dict[Block, Block]) -> tuple[object, ...]:

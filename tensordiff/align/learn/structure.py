@@ -21,6 +21,7 @@ from tensordiff.errors import AlignError, DumpError
 _ENOUGH, _MARGIN = 1.0, 0.4
 _ROUNDS = 12
 _CROWD = 16
+_MOST_PAIRS = 20_000
 Tails = tuple[str, str]
 
 
@@ -87,6 +88,8 @@ class Structure:
         blocks = self.matches.blocks()
         seen: set[tuple[int, int]] = set()
         for ours, theirs in (*self._groups(blocks), *self._receivers()):
+            if len(ours) * len(theirs) > _MOST_PAIRS:
+                continue  # that many side by side have nothing around them to tell them apart
             alike = _same_sequence(ours, theirs, self.matches)
             for a in ours:
                 for b in theirs:
@@ -102,7 +105,11 @@ class Structure:
             if one.is_weak or not one.is_shared:
                 continue
             nodes = [
-                {id(node): node for item in some if item.entry.is_input and (node := self.matches.node_of[id(item.entry)])}
+                {
+                    id(node): node
+                    for item in some
+                    if item.entry.is_input and (node := self.matches.node_of[id(item.entry)])
+                }
                 for some in one.members
             ]
             if max(map(len, nodes)) <= _CROWD:
