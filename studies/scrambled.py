@@ -273,7 +273,7 @@ def run_trial(pairing: Pairing, seed: int) -> Trial:
         if not _is_true(pair.reference, _original(pair.candidate, original))
     )
     missed = tuple(part.name for key, part in wanted.items() if key not in paired)
-    named = _culprit(session)
+    named = _culprit(session, original)
     return Trial(pairing.name, seed, len(wanted), len(wanted) - len(missed), wrong, expected, named, missed)
 
 
@@ -281,9 +281,11 @@ def _session(reference: Dump, candidate: Dump) -> Session:
     return Session.of_dumps(Request(reference.path, candidate.path), reference, candidate)
 
 
-def _culprit(session: Session) -> str:
+def _culprit(session: Session, original: dict[int, Entry] | None = None) -> str:
+    """The candidate's entry that is the culprit, by its true name."""
     culprit = session.outcome(session.rows()).culprit
-    return "none" if culprit is None else ", ".join(part.name for part in parts_of(culprit.pair.reference))
+    parts = [] if culprit is None else parts_of(culprit.pair.candidate)
+    return ", ".join((original[id(part)] if original else part).name for part in parts) or "none"
 
 
 def _original(entry: Entry, original: dict[int, Entry]) -> Entry:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
 from tensordiff.align.learn.learned import Learned, LearnedRule
 from tensordiff.align.learn.lift import Lifted, Lifter
-from tensordiff.align.learn.nodes import Node, NodeMatches, nodes_of
+from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks, nodes_of
 from tensordiff.align.learn.ports import LearnedPair, PortPairs
 from tensordiff.align.learn.structure import Structure
 from tensordiff.align.maps import resolve_map
@@ -56,14 +57,16 @@ class _Learner:
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
         lifter = Lifter(self.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
-        return Learned(tuple(map(self._rule, dict.fromkeys(rules))))
+        return Learned(_with_numbering(list(map(self._rule, dict.fromkeys(rules)))))
 
     def _pairs(self) -> Iterator[LearnedPair]:
         matches = NodeMatches.of(self.evidence)
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
+        blocks = matches.blocks()
         for ours, theirs in named:
-            if matches.are_free(ours, theirs) and not self._is_refuted(ours, theirs):
+            is_possible = fits_blocks(ours, theirs, blocks) and not self._is_refuted(ours, theirs)
+            if matches.are_free(ours, theirs) and is_possible:
                 matches.take(ours, theirs, is_proven=False)
         Structure(matches).carry()
         ports = PortPairs(matches)
@@ -172,8 +175,10 @@ class _Learner:
 
     @cached_property
     def _partners(self) -> dict[int, Entry]:
-        """What names pair with the reference's entries, by their ids."""
-        return {id(pair.reference): pair.candidate for pair in self.alignment.pairs if pair.by in ("name", "rule")}
+        """What names pair, by ids, from either side."""
+        plain = [pair for pair in self.alignment.pairs if pair.by in ("name", "rule")]
+        partners = {id(pair.reference): pair.candidate for pair in plain}
+        return partners | {id(pair.candidate): pair.reference for pair in plain}
 
     def _beats_names(self, rule: Lifted) -> bool:
         """Whether names pair the reference's entries otherwise in every layer that is proven, and are refuted there."""
@@ -185,7 +190,25 @@ class _Learner:
 
     def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than the proven one; None where values leave that possible."""
-        named = self._partners.get(id(ours))
-        if named is None or named is theirs:
+        named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
+        if named[0] is theirs and named[1] is ours:
             return False
-        return True if self.evidence.are_others(ours, named) and self._agrees_after(ours) else None
+        is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
+        return True if is_refuted and self._agrees_after(ours) else None
+
+
+def _with_numbering(rules: list[LearnedRule]) -> tuple[LearnedRule, ...]:
+    """Rules that all beat names where one does because the two sides count the same blocks differently."""
+    beating = {_containers(rule.map) for rule in rules if rule.beats_names and _containers(rule.map) is not None}
+    return tuple(replace(rule, beats_names=rule.beats_names or _containers(rule.map) in beating) for rule in rules)
+
+
+def _containers(rule: MapRule) -> tuple[str, ...] | None:
+    """The texts before the number of a map's layers, where the two sides count differently."""
+    first = [placeholders_in(text)[:1] for text in (rule.reference, rule.candidate)]
+    if not all(first) or first[0][0][0] == first[1][0][0]:
+        return None
+    return tuple(
+        f"{text[: found[0][1].start].rpartition('(')[2]}{found[0][0]}"
+        for text, found in zip((rule.reference, rule.candidate), first, strict=True)
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
@@ -15,11 +16,21 @@ import numpy as np
 from tensordiff.align.by_value import MIN_ELEMENTS, TOLERANCE, rel_l2
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, ValueClass
-from tensordiff.align.learn.nodes import Block, NodeMatches, fits_blocks, likeness
+from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
 from tensordiff.align.match import are_named_apart, could_be_same
 from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
+
+
+def _is_one_token(part: Entry, whole: Entry) -> bool:
+    """Whether one tensor has the shape of one token of another."""
+    try:
+        a, b = part.spec, whole.spec
+    except (DumpError, AlignError):
+        return False
+    is_float = a.dtype.kind not in "iub" and b.dtype.kind not in "iub"
+    return is_float and len(b.shape) > 1 and a.shape[-1:] == b.shape[-1:] and a.size == b.shape[-1] < b.size
 
 
 def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
@@ -80,7 +91,28 @@ class PortPairs:
         for ours, theirs in ports:
             for by_name in (True, False):
                 self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
+        self._pair_last_tokens()
         return self.pairs
+
+    def _pair_last_tokens(self) -> None:
+        """Calls of one layer, of which one is matched and another is given the last token alone."""
+        for node in self.matches.candidate:
+            ours = self._partner_of_other_call.get(node.layer)
+            if ours is None or id(node) in self.matches.of_candidate:
+                continue
+            for way in ("outputs", "inputs"):
+                for theirs in self._free(getattr(node, way)):
+                    same = [r for r in getattr(ours, way) if _is_one_token(theirs, r)]
+                    if len(same) == 1:
+                        formula = Formula((same[0],), "last_token({0})")
+                        self.pairs.append(LearnedPair(formula, Formula((theirs,)), is_proven=False))
+                        self.used.add(id(theirs))
+
+    @cached_property
+    def _partner_of_other_call(self) -> dict[str, Node]:
+        """The partner of a layer that is called several times, by its name; of its last call that has one."""
+        matched = (node for node in self.matches.candidate if node.is_shared and id(node) in self.matches.of_candidate)
+        return {node.layer: self.matches.of_candidate[id(node)] for node in matched}
 
     def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
         view = self.evidence.view(reference, candidate) if is_proven else ""

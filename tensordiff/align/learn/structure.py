@@ -68,9 +68,15 @@ class Structure:
         for pairs in chosen:
             ours, theirs = pairs[0]
             rivals = [other for other in chosen if (other[0][0] is ours) != (other[0][1] is theirs)]
-            is_clear = all(len(pairs) > len(other) for other in rivals)
+            is_clear = all(len(pairs) > len(other) for other in rivals) and self._are_most(len(pairs), ours, theirs)
             if is_clear and self.matches.are_free(ours, theirs) and not self._is_refuted(ours, theirs):
                 self.matches.take(ours, theirs, is_proven=False)
+
+    def _are_most(self, count: int, ours: Node, theirs: Node) -> bool:
+        """Whether so many parts are most of the matched ones of both modules."""
+        matched = sum(id(child) in self.matches.of_reference for child in ours.children)
+        others = sum(id(child) in self.matches.of_candidate for child in theirs.children)
+        return 2 * count > max(matched, others)
 
     # --- what is left in a module, or in a block ------------------------------------------------------
 
