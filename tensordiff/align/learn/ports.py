@@ -86,6 +86,9 @@ class PortPairs:
         for ours, theirs in ports:
             for a, b in self._proven(ours, theirs):
                 self._take(a, b, is_proven=True)
+        for one, other in matched:  # a norm that adds the residual gives its sum, too
+            for a, b in self._proven(self._free(one.inputs), self._free(other.outputs)):
+                self._take(a, b, is_proven=True)
         for ours, theirs in ports:
             self._pair_sums(self._free(ours), self._free(theirs))
         for ours, theirs in ports:
