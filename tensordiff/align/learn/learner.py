@@ -34,9 +34,9 @@ def learn(reference: Index, candidate: Index, alignment: Alignment) -> Learned:
 
 
 def _leaves_something(alignment: Alignment) -> bool:
-    """Whether both sides have orphans; operations are paired by their sequence or not at all."""
-    both = alignment.reference_orphans, alignment.candidate_orphans
-    return all(any(not is_operation(entry.layer) for entry in orphans) for orphans in both)
+    """Whether a side has orphans; operations are paired by their sequence or not at all."""
+    orphans = (*alignment.reference_orphans, *alignment.candidate_orphans)
+    return any(not is_operation(entry.layer) for entry in orphans)
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from tensordiff.errors import AlignError, DumpError
 _ENOUGH, _MARGIN = 1.0, 0.4
 _ROUNDS = 12
 _CROWD = 16
+_FEW_ALIKE = 3
 _MOST_PAIRS = 20_000
 Tails = tuple[str, str]
 
@@ -40,7 +41,9 @@ class Structure:
     """Ends of names that matched nodes have."""
 
     def carry(self) -> None:
-        """Match until nothing more can be."""
+        """Match until nothing more can be; where nothing is matched yet, there is nothing to carry."""
+        if not self.matches.of_reference and len(self.matches.evidence.alike) < _FEW_ALIKE:
+            return
         for _ in range(_ROUNDS):
             before = len(self.matches.of_reference)
             self._learn_tails()
@@ -233,7 +236,7 @@ def _is_best(reasons: float, of: list[float]) -> bool:
 
 def _same_sequence(ours: list[Node], theirs: list[Node], matches: NodeMatches) -> set[tuple[int, int]]:
     """The nodes at the same place of two groups that have the same nodes in the same order, as far as is known."""
-    if len(ours) != len(theirs) or len(ours) < 2:
+    if len(ours) != len(theirs) or len(ours) < 2 or not any(id(node) in matches.of_reference for node in ours):
         return set()
     both = matches.evidence.reference.index.dump.ordered and matches.evidence.candidate.index.dump.ordered
     left = [[n for n in some if id(n) not in known] for some, known in
