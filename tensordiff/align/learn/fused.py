@@ -7,7 +7,7 @@ one token of all. A first row or the first values rule out nearly everything; wh
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -122,7 +122,7 @@ class FusedPairs:
         """One entry of each class, in order: an output where there is one; or all entries without a partner."""
         dump = self.evidence.reference if side == 0 else self.evidence.candidate
         classes = [one for one in self.evidence.classes if one.members[side] and not one.is_weak]
-        chosen = [_member(one, side) for one in classes]
+        chosen = [_member(one, side, dump.position) for one in classes]
         if only_free:
             chosen = [item for one in classes for item in one.members[side] if id(item.entry) not in self.used]
         return sorted((Part(item, dump.position[id(item.entry)]) for item in chosen), key=lambda part: part.position)
@@ -150,8 +150,9 @@ class FusedPairs:
                 yield formula
 
 
-def _member(one: ValueClass, side: int) -> Fingerprint:
-    return min(one.members[side], key=lambda item: item.entry.is_input)
+def _member(one: ValueClass, side: int, position: Mapping[int, int]) -> Fingerprint:
+    """The entry that stands for a class: its first output."""
+    return min(one.members[side], key=lambda item: (item.entry.is_input, position[id(item.entry)]))
 
 
 def _near(parts: Sequence[Part], position: int) -> Sequence[Part]:

@@ -163,7 +163,7 @@ class Lifter:
             yield from (self._single(pair) for pair in group)
             return
         points = [(self._coordinates(p.reference, 0), self._coordinates(p.candidate, 1)) for p in group]
-        functions = self._functions(group, points, names)
+        functions = None if self._is_of_several_blocks(group) else self._functions(group, points, names)
         if functions is None:
             yield from (self._single(pair) for pair in group if pair.is_proven)
             return
@@ -171,6 +171,16 @@ class Lifter:
         sides = [self._written(group[0].reference, 0, functions[:count])]
         sides.append(self._written(group[0].candidate, 1, functions[count:]))
         yield Lifted(sides[0], sides[1], tuple(group))
+
+    def _is_of_several_blocks(self, group: list[LearnedPair]) -> bool:
+        """Whether one pair alone proves a formula of tensors of which some stand in a block and some do not."""
+        if sum(pair.is_proven for pair in group) > 1:
+            return False
+        for side, formula in enumerate((group[0].reference, group[0].candidate)):
+            counted = [bool(self._outline(part, side).numbers) for part in formula.parts]
+            if any(counted) and not all(counted):
+                return True
+        return False
 
     def singles(self, rule: Lifted) -> list[Lifted]:
         """The proven pairs of a rule that does not hold for others, each for itself."""
