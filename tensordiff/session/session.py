@@ -56,7 +56,10 @@ class Session:
 
     @classmethod
     def open(cls, request: Request, state: SessionState | None = None) -> Session:
-        """Open and align what a request names, with the rules of a session's ``state``. Reads headers at most."""
+        """Open and align what a request names, with the rules of a session's ``state``.
+
+        Reads headers, and the values of a few layers where names leave something over.
+        """
         with gc_paused():
             for path in (request.reference, request.candidate):
                 refuse_source(path)
@@ -78,12 +81,13 @@ class Session:
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
-        comparer = third_dumps.comparer(reference, rules, request.limits_with(rules))
+        dumps = PairedDumps.align(reference, candidate, rules, learns=request.learn)
+        comparer = third_dumps.comparer(reference, rules, request.limits_with(rules), dumps.learned)
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
             comparer=comparer,
-            dumps=PairedDumps.align(reference, candidate, rules),
+            dumps=dumps,
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
         )
@@ -137,7 +141,8 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        comparer = self.third_dumps.comparer(self.reference, rules, self.request.limits_with(rules))
+        limits = self.request.limits_with(rules)
+        comparer = self.third_dumps.comparer(self.reference, rules, limits, dumps.learned)
         return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
@@ -157,7 +162,7 @@ class Session:
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits)
+        comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits, self.dumps.learned)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
