@@ -194,7 +194,9 @@ def _by_computing(around: Surroundings, noise: float) -> Hint | None:
     known = _known(around)
     if known is None:
         return None
-    found = next(((size, way) for size, way in _ways(known) if _is(known.ref, _computed(known, size, way), noise)), None)
+    found = next(
+        ((size, way) for size, way in _ways(known) if _is(known.ref, _computed(known, size, way), noise)), None
+    )
     if found is None:
         return None
     size, way = found
@@ -202,7 +204,8 @@ def _by_computing(around: Surroundings, noise: float) -> Hint | None:
     right = [
         (changed, what)
         for changed, kind, what in _changes(way, known)
-        if rms(known.cand - _computed(known, size, changed)) <= max(_LEFT * error, min(0.2 * error, _rest(known, noise)))
+        if rms(known.cand - _computed(known, size, changed))
+        <= max(_LEFT * error, min(0.2 * error, _rest(known, noise)))
         for what in [(kind, what)]
     ]
     if len(right) != 1:
@@ -236,7 +239,11 @@ def _known(around: Surroundings) -> _Known | None:
             return None
         q, k, v = (one[0] for one in found if one is not None)
     tokens = after[0].shape[-2] if after[0].ndim > 1 else 0
-    if after[0].ndim != 3 or not 2 <= tokens <= _MOST_TOKENS or max(side.shape[0] for side in (q, k, v)) != len(after[0]):
+    if (
+        after[0].ndim != 3
+        or not 2 <= tokens <= _MOST_TOKENS
+        or max(side.shape[0] for side in (q, k, v)) != len(after[0])
+    ):
         return None
     tables = [found for pair in around.inputs(_TABLES) if (found := floats_of(pair)) is not None]
     mask = next((found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None), None)
@@ -272,7 +279,11 @@ def _changes(way: _Way, known: _Known) -> Iterator[tuple[_Way, str, str]]:
             ("none", "rope_missing", "queries and keys are not rotated"),
             ("twice", "rope_twice", "queries and keys are rotated twice"),
             ("back", "rope_sign", "queries and keys are rotated backwards"),
-            (other, "rope_order", f"queries and keys are rotated by {pairs[other]}, in the reference by {pairs[way.rope]}"),
+            (
+                other,
+                "rope_order",
+                f"queries and keys are rotated by {pairs[other]}, in the reference by {pairs[way.rope]}",
+            ),
             ("queries", "rope_missing", "only queries are rotated"),
             ("keys", "rope_missing", "only keys are rotated"),
             ("heads", "rope_positions", "the number of the head serves as position"),

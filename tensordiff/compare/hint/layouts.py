@@ -192,7 +192,7 @@ def _repeats(ref: Indices, cand: Indices) -> int:
 def token_rows(pair: SampledPair) -> Hint | None:
     """Tokens hold the values of other tokens: one of them everywhere, or all in another order."""
     sample, count = pair.rows, min(_UNITS, pair.rows.ref.shape[1])
-    if count < 4 or pair.tokens != sample.ref.shape[1]:
+    if count < 4 or pair.context.are_tokens_of_expert or pair.tokens != sample.ref.shape[1]:
         return None
     part = sample.part(slice(count))
     order = _match(*(side.swapaxes(0, 1).reshape(count, -1) for side in (part.ref, part.cand)))

@@ -14,7 +14,9 @@ import numpy as np
 
 from tensordiff.align.by_value import HEAD_SIZES
 from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.parts import batch_rows
 from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms, rms_along
+from tensordiff.dump.dtypes import Array
 
 _ALL_BUT_ONE = ("all_but_first", "all_but_last")
 _BY_NO_CHANCE = 12.0
@@ -56,6 +58,9 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErr
         rms_along(error, axes), usual, where=usual > 0, out=np.where(rms_along(error, axes) > 0, np.inf, 0.0)
     )
     limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
+    # A bug may be small at one place, and below rounding: right places are as right as the others are.
+    least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
+    limit = min(limit, max(4 * least, 2 * pair.context.carried))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
@@ -93,7 +98,7 @@ def from_an_edge(pair: SampledPair) -> Hint | None:
 
 def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     sample = pair.across
-    if pair.tokens < 2 or not errors.are_told_apart:
+    if pair.tokens < 2 or not errors.are_told_apart or pair.context.are_tokens_of_expert:
         return None
     wrong = sample.tokens[errors.wrong]
     named = _name_tokens(pair, sample, errors.wrong)
@@ -196,12 +201,15 @@ def channel_run(wrong: Mask) -> tuple[int | None, int, int] | None:
 
 def groups(pair: SampledPair) -> Hint | None:
     """Only one position along an axis before the tokens is wrong: a head, if heads have an axis, or a batch entry."""
-    if pair.groups < 2 or not pair.sees_all_groups:
+    if pair.groups < 2 or not pair.sees_all_groups or pair.context.are_tokens_of_expert:
         return None
     lead = pair.shape[:-2]
     ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (pair.rows.ref, pair.rows.error))
     for axis, length in enumerate(lead):
         errors = _along(pair, ref, error, axis) if length > 1 else None
+        if errors and errors.are_told_apart and axis == 0 and length == pair.context.batch:
+            wrong = [int(row) for row in np.flatnonzero(errors.wrong)]
+            return batch_rows(pair, wrong, length, float(errors.sizes[errors.right].max()))
         if errors and errors.are_told_apart and errors.wrong.sum() == 1:
             at = int(np.flatnonzero(errors.wrong)[0])
             is_head = axis == len(lead) - 1 and len(lead) > 1
@@ -259,7 +267,12 @@ def one_expert(pair: SampledPair) -> Hint | None:
     tokens = pair.groups * pair.tokens
     for taken, _ in pair.context.routes:
         sent = taken.reshape(-1, taken.shape[-1])
-        if len(sent) != tokens or not pair.sees_all or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS:
+        if (
+            len(sent) != tokens
+            or tokens < 2 * sent.shape[1]
+            or not pair.sees_all
+            or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS
+        ):
             continue
         if (wrong := _wrong_tokens(pair)) is None:
             return None
@@ -271,17 +284,22 @@ def one_expert(pair: SampledPair) -> Hint | None:
     return None
 
 
-def other_routes(pair: SampledPair) -> Hint | None:
+def router(pair: SampledPair) -> Hint | None:
     """The layer is a router, and sent tokens to other experts."""
-    for ref, cand in pair.context.routes if pair.context.is_router else ():
-        if cand.dtype.kind not in "iu":
-            continue  # the reference's are integers; floats beside them are something else
-        apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])
-        tokens = int(apart.any(1).sum())
-        if tokens < _NOT_BY_CHANCE * len(apart):
-            continue
-        columns = [int(c) for c in np.flatnonzero((ref != cand).reshape(-1, ref.shape[-1]).any(0))]
-        evidence: Evidence = {"tokens": tokens, "of": len(apart), "choices": columns}
-        told = f"{tokens} of {len(apart)} tokens are sent to other experts (choice {listed(columns)})"
-        return Hint("routes", told, evidence)
-    return None
+    hints = (other_routes(sides) for sides in (pair.context.routes if pair.context.is_router else ()))
+    return next(filter(None, hints), None)
+
+
+def other_routes(sides: tuple[Array, Array]) -> Hint | None:
+    """Tokens are sent to other experts, and more of them than near-ties explain."""
+    ref, cand = sides
+    if any(side.dtype.kind not in "iu" for side in sides) or ref.ndim < 2 or ref.shape != cand.shape:
+        return None  # floats beside integers are something else
+    apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])
+    tokens = int(apart.any(1).sum())
+    if tokens < _NOT_BY_CHANCE * len(apart):
+        return None
+    columns = [int(c) for c in np.flatnonzero((ref != cand).reshape(-1, ref.shape[-1]).any(0))]
+    evidence: Evidence = {"tokens": tokens, "of": len(apart), "choices": columns}
+    told = f"{tokens} of {len(apart)} tokens are sent to other experts (choice {listed(columns)})"
+    return Hint("routes", told, evidence)

@@ -16,6 +16,7 @@ from tensordiff.align.match import Pair
 from tensordiff.compare.hint.sample import Floats
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
+from tensordiff.dump.model import Entry
 
 MOST = 1 << 20
 """Elements of a tensor that is read for a hint."""
@@ -83,3 +84,13 @@ def arrays_of(pair: Pair) -> tuple[Array, Array] | None:
     """Both sides in one shape; None where there is none, or they are large."""
     sides = values_of(pair)
     return None if sides is None or not 0 < sides[0].size <= MOST else sides
+
+
+_CONVOLUTION = re.compile(r"Conv(?:Transpose)?[123]d$|GroupNorm$|BatchNorm[123]?d?$")
+_CONVOLUTION_NAME = re.compile(r"(?:^|[._])conv(?:1d|2d|_in|_out)?\d?$")
+
+
+def is_convolution(entry: Entry) -> bool:
+    """Whether a layer has its channels on the second axis: by its class, or its name where no class is known."""
+    kind = entry.origin.module_class if entry.origin else ""
+    return _CONVOLUTION.search(kind) is not None if kind else _CONVOLUTION_NAME.search(entry.layer) is not None

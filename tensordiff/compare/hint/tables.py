@@ -74,8 +74,7 @@ def _table_of(around: Surroundings) -> _Table | None:
     (cos_ref, cos_cand), (sin_ref, sin_cand) = sides
     shape = cos_ref.shape
     ref, cand = (
-        _each_once((cos + 1j * sin).reshape(-1, *shape[-2:]))
-        for cos, sin in ((cos_ref, sin_ref), (cos_cand, sin_cand))
+        _each_once((cos + 1j * sin).reshape(-1, *shape[-2:])) for cos, sin in ((cos_ref, sin_ref), (cos_cand, sin_cand))
     )
     if ref.shape != cand.shape or not (_is_table(ref) and _is_table(cand)):
         return None
@@ -233,7 +232,9 @@ def _by_frequencies(table: _Table, ref: Floats, cand: Floats | None) -> Hint | N
         return None
     evidence = {"lowest": float(ratios.min()), "highest": float(ratios.max()), "frequencies": int(off.sum())}
     if np.ptp(ratios) < 0.02:
-        told = f"all rotary frequencies are {ratios.mean():.4g} times the reference's: a linear scaling on one side only"
+        told = (
+            f"all rotary frequencies are {ratios.mean():.4g} times the reference's: a linear scaling on one side only"
+        )
         return Hint("rope_scaling", told, evidence)
     if bool(bases[0]) == bool(bases[1]) or off[0]:
         return None  # neither side, or both, follow one base: what was done to them cannot be told
