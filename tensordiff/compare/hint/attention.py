@@ -31,7 +31,7 @@ def attention(around: Surroundings) -> Hint | None:
     """The row is what an attention gave, and what it did otherwise can be told."""
     weights = _weights(around)
     noise = _noise(around)
-    if weights is not None and (hint := _by_masks(*weights) or _by_scores(*weights, noise)):
+    if weights is not None and (hint := _by_scores(*weights, noise)):
         return hint
     return _by_computing(around, noise)
 
@@ -113,8 +113,11 @@ def _by_scores(ref: Floats, cand: Floats, noise: float) -> Hint | None:
     one, other = (np.where(shown, side - mean, 0.0) for side, mean in zip(logs, means, strict=True))
     allowed = _LEFT * rms(other - one)
     limit = max(allowed, min(_LEFT_OF_FEW_BITS * rms(other - one), noise * rms(one)))
+    is_alike = rms(other - one) <= noise * max(rms(one), 0.1)
+    if is_alike and (hint := _by_masks(ref, cand)):
+        return hint
     sums = [float(np.median(side.sum(-1))) for side in (ref, cand)]
-    if rms(other - one) <= noise * max(rms(one), 0.1) and abs(sums[1] - sums[0]) > 0.02:
+    if is_alike and abs(sums[1] - sums[0]) > 0.02:
         full = "candidate" if sums[1] > sums[0] else "reference"
         if abs(max(sums) - 1) > 0.02:
             return None
@@ -248,6 +251,14 @@ def _known(around: Surroundings) -> _Known | None:
     tables = [found for pair in around.inputs(_TABLES) if (found := floats_of(pair)) is not None]
     mask = next((found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None), None)
     pair = (tables[0][0], tables[1][0]) if len(tables) == 2 else None
+    keys = k.shape[1]
+    if (
+        q.shape[1] != tokens
+        or v.shape[1] != keys
+        or (mask is not None and mask.shape[-1] != keys)
+        or not after[0].any()
+    ):
+        return None  # keys of a cache are there, too
     return _Known(_flat(q), _flat(k), _flat(v), pair, mask, *after)
 
 
@@ -342,13 +353,19 @@ def _rotated(q: Floats, k: Floats, tables: tuple[Floats, Floats], rope: str) -> 
         return q, k
     cos, sin = (table.reshape(-1, 1, *table.shape[-2:]) for table in tables)
     if what == "heads":
-        turned = [_turn(x, *(np.broadcast_to(t[:, 0, : x.shape[1], None], (len(t), x.shape[1], 1, t.shape[-1])) for t in (cos, sin)), order) for x in (q, k)] if cos.shape[2] >= q.shape[1] else [q, k]  # fmt: skip
+        if cos.shape[2] < q.shape[1]:
+            return q, k
+        by_head = [table[:, 0, :, None] for table in (cos, sin)]
+        turned = [_turn(x, *(table[:, : x.shape[1]] for table in by_head), order) for x in (q, k)]
         return turned[0], turned[1]
     if what == "back":
         sin = -sin
-    turn: Callable[[Floats], Floats] = lambda x: _turn(x, cos, sin, order)  # noqa: E731
+
+    def turn(x: Floats) -> Floats:
+        return _turn(x, cos, sin, order)
+
     if what == "end":
-        return tuple(_turn(x[..., ::-1], cos, sin, order)[..., ::-1] for x in (q, k))  # type: ignore[return-value]
+        return turn(q[..., ::-1])[..., ::-1], turn(k[..., ::-1])[..., ::-1]
     if what == "twice":
         return turn(turn(q)), turn(turn(k))
     return (q if what == "keys" else turn(q)), (k if what == "queries" else turn(k))

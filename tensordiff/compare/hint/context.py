@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge import routes as routing
@@ -46,6 +47,8 @@ class HintContext:
     """Whether the pair holds the weights of the experts that were chosen, and the same were."""
     batch: int = 0
     """How many rows a batch has; 0 where that is not known."""
+    hidden: NDArray[np.bool_] | None = None
+    """Which tokens the attention mask hides, [rows, tokens]; None where no mask was dumped, or it hides none."""
     are_tokens_of_expert: bool = False
     """Whether rows are the tokens of one expert, which may be others on the other side."""
 
@@ -65,6 +68,7 @@ def context_of(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> H
         has_weights=_has_weights(entry, reference),
         are_expert_weights=_are_expert_weights(row.pair, [sides for _, sides in routes]),
         batch=batch_of(pairs),
+        hidden=_hidden(entry, pairs),
         are_tokens_of_expert=_PART_OF_EXPERTS.search(entry.layer) is not None,
     )
 
@@ -106,6 +110,17 @@ def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bo
         return False
     fits = [sides for sides in routes if sides[0].shape == shape]
     return is_number and bool(fits) and all(np.array_equal(*sides) for sides in fits) and routing.is_router(pair)
+
+
+def _hidden(entry: Entry, pairs: Sequence[Pair]) -> NDArray[np.bool_] | None:
+    """The tokens that are hidden by the mask that the model was given in a step."""
+    for pair in pairs:
+        other = pair.reference
+        if other.is_input and other.step == entry.step and other.port.endswith("attention_mask"):
+            sides = values_of(pair) if len(_shape(pair)) == 2 else None
+            if sides is not None and np.isin(sides[0], (0, 1)).all() and not np.asarray(sides[0]).all():
+                return np.asarray(sides[0]) == 0
+    return None
 
 
 _OF_BATCH = re.compile(r"input_ids$|attention_mask$|pixel_values$|input_values$|input_features$|sample$")

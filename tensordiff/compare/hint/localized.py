@@ -60,7 +60,7 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErr
     limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
     # A bug may be small at one place, and below rounding: right places are as right as the others are.
     least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
-    limit = min(limit, max(4 * least, 2 * pair.context.carried))
+    limit = min(limit, max((2.5 if pair.unit > 1e-4 else 10.0) * least, 2 * pair.context.carried))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
@@ -209,7 +209,7 @@ def groups(pair: SampledPair) -> Hint | None:
         errors = _along(pair, ref, error, axis) if length > 1 else None
         if errors and errors.are_told_apart and axis == 0 and length == pair.context.batch:
             wrong = [int(row) for row in np.flatnonzero(errors.wrong)]
-            return batch_rows(pair, wrong, length, float(errors.sizes[errors.right].max()))
+            return batch_rows(wrong, length, float(errors.sizes[errors.right].max()))
         if errors and errors.are_told_apart and errors.wrong.sum() == 1:
             at = int(np.flatnonzero(errors.wrong)[0])
             is_head = axis == len(lead) - 1 and len(lead) > 1

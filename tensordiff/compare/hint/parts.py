@@ -78,7 +78,7 @@ def gate_lost(pair: SampledPair) -> Hint | None:
 def softcap(pair: SampledPair) -> Hint | None:
     """One side is the other, capped by tanh."""
     sample = pair.rows
-    if sample.ref.size < 64:
+    if sample.ref.size < 64 or not (sample.ref.any() and sample.cand.any()):
         return None
     for side, capped, plain in (("candidate", sample.ref, sample.cand), ("reference", sample.cand, sample.ref)):
         largest = float(np.abs(capped).max())
@@ -90,8 +90,9 @@ def softcap(pair: SampledPair) -> Hint | None:
         cap = float(caps[int(np.argmin(rests))])
         rest = capped - cap * np.tanh(plain / cap)
         if rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error) and rms(rest) <= 0.05 * rms(capped):
-            told = f"the {side} is not capped, the other side is: {cap * sample.unit:.4g} * tanh(x / {cap * sample.unit:.4g})"
-            return Hint("softcap", told, {"cap": cap * sample.unit, "without": side})
+            at = cap * sample.unit
+            told = f"the {side} is not capped, the other side is: {at:.4g} * tanh(x / {at:.4g})"
+            return Hint("softcap", told, {"cap": at, "without": side})
     return None
 
 
@@ -142,7 +143,10 @@ def expert_weights(pair: SampledPair) -> Hint | None:
     sums = [side.sum(-1) for side in (pair.rows.ref * pair.rows.unit, pair.rows.cand * pair.rows.unit)]
     is_one = [bool(np.abs(side / side.mean() - 1).max() < 0.02) for side in sums]
     evidence: Evidence = {"reference": float(np.median(sums[0])), "candidate": float(np.median(sums[1]))}
-    ranges = [f"{side.min():.3g} to {side.max():.3g}" if not one else f"{side.mean():.3g}" for side, one in zip(sums, is_one, strict=True)]  # fmt: skip
+    ranges = [
+        f"{side.mean():.3g}" if one else f"{side.min():.3g} to {side.max():.3g}"
+        for side, one in zip(sums, is_one, strict=True)
+    ]
     told = f"the weights of a token's experts add up to {ranges[1]}, in the reference to {ranges[0]}"
     if is_one[0] != is_one[1]:
         side = "candidate" if is_one[1] else "reference"
@@ -200,7 +204,7 @@ def norm_groups(pair: SampledPair) -> Hint | None:
     return None
 
 
-def batch_rows(pair: SampledPair, wrong: list[int], of: int, worst_right: float) -> Hint:
+def batch_rows(wrong: list[int], of: int, worst_right: float) -> Hint:
     """Some rows of a batch are wrong and the others right."""
     right = [row for row in range(of) if row not in wrong]
     which = (
@@ -210,5 +214,19 @@ def batch_rows(pair: SampledPair, wrong: list[int], of: int, worst_right: float)
     )  # fmt: skip
     is_are = "is" if len(wrong) == 1 else "are"
     evidence: Evidence = {"axis": 0, "rows": wrong, "of": of, "worst_right": worst_right}
-    del pair
     return Hint("batch_rows", f"{which} {is_are} wrong; the others differ by {worst_right:.1e} at most", evidence)
+
+
+def padding(pair: SampledPair) -> Hint | None:
+    """Just those tokens are wrong that the attention mask hides."""
+    hidden, lead = pair.context.hidden, pair.shape[:-1]
+    if hidden is None or len(lead) != 2 or hidden.shape != lead or not pair.sees_all:
+        return None
+    sizes = np.linalg.norm(pair.rows.ref, axis=-1)
+    errors = np.linalg.norm(pair.rows.error, axis=-1) / np.maximum(sizes, 0.3 * float(np.median(sizes)) + _TINY)
+    limit = max(pair.floor, 3 * pair.context.carried)
+    if (errors[~hidden] > limit).any() or not (errors[hidden] > 5 * limit).mean() > 0.8:
+        return None
+    rows = [int(row) for row in np.flatnonzero(hidden.any(1))]
+    told = f"only tokens that the attention mask hides are wrong, {int(hidden.sum())} of {hidden.size}, in row {listed(rows)}"
+    return Hint("padding", f"{told}: padding", {"rows": rows, "hidden": int(hidden.sum()), "of": hidden.size})

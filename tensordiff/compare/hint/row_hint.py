@@ -78,9 +78,8 @@ def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hi
     axes, evidence = (0, *range(2, sides[0].ndim), 1), dict(hint.evidence)
     if isinstance(axis := evidence.get("axis"), int) and axis < len(axes):
         evidence["axis"] = axes[axis]
-    return Hint(
-        hint.kind, hint.sentence.replace("token", "place in time") if sides[0].ndim == 3 else hint.sentence, evidence
-    )
+    sentence = hint.sentence.replace("token", "frame" if sides[0].ndim == 3 else "place")
+    return Hint(hint.kind, sentence, evidence)
 
 
 def _first_wrong_inside(row: Row, pairs: Sequence[Pair]) -> Pair | None:

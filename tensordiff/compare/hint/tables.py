@@ -35,11 +35,6 @@ class _Table:
         """What rounding of a cosine may leave, by far."""
         return 4 * self.unit
 
-    def left(self, made: Complex) -> float:
-        """The share of the difference that is left if the candidate should be this."""
-        apart = float(np.abs(self.cand - self.ref).std() + np.abs(self.cand - self.ref).mean())
-        return float(np.sqrt(np.square(np.abs(self.cand - made)).mean())) / max(apart, 1e-300)
-
     def explains(self, made: Complex) -> bool:
         """Whether the candidate is this, clearly, but for rounding."""
         rest = float(np.sqrt(np.square(np.abs(self.cand - made)).mean()))
@@ -55,7 +50,9 @@ def rope_table(around: Surroundings) -> Hint | None:
     sizes = [float(np.abs(side).mean()) for side in (table.ref, table.cand)]
     if abs(sizes[1] / sizes[0] - 1) > 4 * table.unit:
         return _other_size(table, sizes)
-    frequencies = _frequencies(table.ref, table.positions) or _known_frequencies(around)
+    frequencies = _frequencies(table.ref, table.positions)
+    if frequencies is None:
+        frequencies = _known_frequencies(around)
     if frequencies is None or len(frequencies) != table.ref.shape[-1]:
         return None
     return (
@@ -176,8 +173,7 @@ def _by_offset(table: _Table, frequencies: Floats) -> Hint | None:
 def _offset(table: _Table, row: int, frequencies: Floats) -> int | None:
     """By how many positions a row of the candidate's is off; None where no offset explains it."""
     ref, cand = table.ref[row], table.cand[row]
-    noise = max(table.noise, 4 * float(np.median(np.abs(cand - ref))) * 0.0)
-    if float(np.abs(cand - ref).max()) <= noise * 4:
+    if float(np.abs(cand - ref).max()) <= 4 * table.noise:
         return 0
     turned = (cand * ref.conj()).mean(0)
     tries = np.arange(-_FURTHEST, _FURTHEST + 1)
