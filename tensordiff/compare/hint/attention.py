@@ -159,17 +159,7 @@ _PARTS = {
 _FUSED = re.compile(r"c_attn|qkv|qkv_proj|query_key_value|Wqkv|in_proj|wqkv")
 _AFTER = re.compile(r"o_proj|out_proj|dense|c_proj|o|to_out|to_out\.0|wo|out_lin|proj")
 _TABLES = re.compile(r"position_embeddings_([01])$|^input_(cos|sin)$")
-_MASK = re.compile(r"mask$")
-
-
-class _Inputs(NamedTuple):
-    """What one side's attention is computed from: [rows, heads, tokens, channels], all heads repeated."""
-
-    q: Floats
-    k: Floats
-    v: Floats
-    cos: Floats | None
-    sin: Floats | None
+_MASK = re.compile(r"mask$|position_bias$")
 
 
 class _Way(NamedTuple):
@@ -179,6 +169,8 @@ class _Way(NamedTuple):
     scale: float = 1.0
     mask: str = "given"
     repeat: str = "each"
+    split: str = "thirds"
+    """How queries, keys and values stand in a part that gives all three."""
 
 
 class _Known(NamedTuple):
@@ -187,6 +179,8 @@ class _Known(NamedTuple):
     q: Floats
     k: Floats
     v: Floats
+    fused: Floats | None
+    """All three in one, where one part gives them."""
     tables: tuple[Floats, Floats] | None
     mask: Floats | None
     ref: Floats
@@ -234,8 +228,10 @@ def _known(around: Surroundings) -> _Known | None:
     fused = floats_of(around.part_output(_FUSED))
     if after is None:
         return None
+    whole = None
     if fused is not None and not all(parts.values()) and fused[0].shape[-1] == 3 * after[0].shape[-1]:
-        q, k, v = np.split(fused[0], 3, axis=-1)
+        whole = fused[0]
+        q, k, v = np.split(whole, 3, axis=-1)
     else:
         found = [parts[name] for name in "qkv"]
         if any(one is None for one in found):
@@ -249,7 +245,11 @@ def _known(around: Surroundings) -> _Known | None:
     ):
         return None
     tables = [found for pair in around.inputs(_TABLES) if (found := floats_of(pair)) is not None]
-    mask = next((found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None), None)
+    masks = [found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None]
+    if len({mask.shape[-2:] for mask in masks}) > 1:
+        return None
+    # Where a bias of positions is handed on, the mask is in it already.
+    mask = max(masks, key=lambda one: one.shape[1]) if masks and all(one.ndim == 4 for one in masks) else None
     pair = (tables[0][0], tables[1][0]) if len(tables) == 2 else None
     keys = k.shape[1]
     if (
@@ -259,7 +259,7 @@ def _known(around: Surroundings) -> _Known | None:
         or not after[0].any()
     ):
         return None  # keys of a cache are there, too
-    return _Known(_flat(q), _flat(k), _flat(v), pair, mask, *after)
+    return _Known(_flat(q), _flat(k), _flat(v), whole, pair, mask, *after)
 
 
 def _flat(side: Floats) -> Floats:
@@ -272,13 +272,14 @@ def _ways(known: _Known) -> Iterator[tuple[int, _Way]]:
     width = known.q.shape[-1]
     rotated = known.tables[0].shape[-1] if known.tables else 0
     sizes = [size for size in (16, 32, 64, 80, 96, 128, 256, 8, 40, 48, 72, 160, 192) if width % size == 0]
-    sizes = [size for size in (rotated, 2 * rotated, *sizes) if size and width % size == 0 and size >= min(rotated, 8)]
+    sizes = [size for size in (rotated, 2 * rotated, *sizes) if size and width % size == 0 and size >= rotated]
     fits = [s for s in dict.fromkeys(sizes) if known.k.shape[-1] % s == 0 and known.v.shape[-1] == known.k.shape[-1]]
     for size in fits[:6]:
         for scale in (size**-0.5, 1.0):
             for mask in ("given", "none") if known.mask is None else ("given",):
                 for rope in ("halves", "neighbours") if known.tables else ("none",):
-                    yield size, _Way(rope, scale, mask)
+                    for split in ("thirds", "heads") if known.fused is not None else ("thirds",):
+                        yield size, _Way(rope, scale, mask, split=split)
 
 
 def _changes(way: _Way, known: _Known) -> Iterator[tuple[_Way, str, str]]:
@@ -302,6 +303,11 @@ def _changes(way: _Way, known: _Known) -> Iterator[tuple[_Way, str, str]]:
         )
         for rope, kind, told in ropes:
             yield way._replace(rope=f"{rope}:{way.rope}" if rope not in pairs else rope), kind, f"{told} (rope)"
+    if known.fused is not None:
+        words = {"thirds": "one after the other for all heads", "heads": "side by side for each head"}
+        other = "heads" if way.split == "thirds" else "thirds"
+        told = f"queries, keys and values are taken {words[other]}, in the reference {words[way.split]}"
+        yield way._replace(split=other), "fused_layout", told
     if known.q.shape[-1] != known.k.shape[-1]:
         told = "key heads are repeated all in turn instead of one by one (repeat and repeat_interleave)"
         yield way._replace(repeat="turn"), "kv_repeat", told
@@ -320,7 +326,11 @@ def _factors(way: _Way, known: _Known) -> Iterator[float]:
 
 
 def _computed(known: _Known, size: int, way: _Way) -> Floats:
-    q, k, v = (side.reshape(*side.shape[:2], -1, size).swapaxes(1, 2) for side in (known.q, known.k, known.v))
+    sides = known.q, known.k, known.v
+    if known.fused is not None and way.split == "heads":
+        apart = known.fused.reshape(*known.fused.shape[:2], -1, 3, size)
+        sides = apart[..., 0, :], apart[..., 1, :], apart[..., 2, :]
+    q, k, v = (side.reshape(*side.shape[:2], -1, size).swapaxes(1, 2) for side in sides)
     if known.tables:
         q, k = _rotated(q, k, known.tables, way.rope)
     times = q.shape[1] // k.shape[1]

@@ -40,7 +40,7 @@ class HintContext:
     carried: float = 0.0
     """The error (rel_l2) of what came in."""
     siblings: Mapping[str, Array] = field(default_factory=dict)
-    """What parts beside the layer gave, in the reference."""
+    """What other matrix products beside the layer gave, in the reference, where the layer is one."""
     has_weights: bool = False
     """Whether the layer is a matrix product or a table of embeddings, and nothing else."""
     are_expert_weights: bool = False
@@ -91,13 +91,15 @@ def _has_weights(entry: Entry, dump: Dump) -> bool:
 def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
     """What parts of the same module gave, but for the layer itself."""
     parent = parent_of(entry.layer)
-    if entry.is_input or not parent:
+    if entry.is_input or not parent or not _has_weights(entry, dump):
         return {}
+    kind = entry.origin.module_class if entry.origin else None
     beside = (
         other
         for other in dump.entries
         if not other.is_input and other.step == entry.step and other.layer != entry.layer
         and parent_of(other.layer) == parent
+        and (other.origin.module_class if other.origin else None) == kind
     )  # fmt: skip
     return _first_few(beside, size)
 

@@ -23,6 +23,8 @@ _BY_NO_CHANCE = 12.0
 """-log of the probability that errors which could be anywhere are only in these places must reach this."""
 _TOO_FEW = 4
 """Wrong elements in a token below which its error is a matter of chance."""
+_FEWEST_RIGHT = 4
+"""Right tokens from which it is told, in types of few bits, where the wrong ones begin."""
 _RANKED = 8
 """Tokens needed to speak of a trend."""
 
@@ -102,7 +104,7 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
         return None
     wrong = sample.tokens[errors.wrong]
     named = _name_tokens(pair, sample, errors.wrong)
-    if named is None:
+    if named is None or (named[0] in ("from_token", "up_to_token") and not _has_edge(pair, errors)):
         return None
     evidence: Evidence = {
         "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
@@ -110,6 +112,13 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
+
+
+def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
+    """Whether the last right token is surely right: a bug may begin small, and below rounding."""
+    if pair.unit > 1e-4:
+        return int(errors.right.sum()) >= _FEWEST_RIGHT
+    return float(errors.sizes[errors.right].max()) <= max(pair.quiet, 3 * pair.context.carried)
 
 
 def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:

@@ -132,7 +132,7 @@ def other_weights(pair: SampledPair) -> Hint | None:
         return None
     times = rms(sample.cand) / rms(sample.ref)
     told = f"it has nothing in common with the reference (cosine {cosine:.2f}), and {times:.3g} times its size"
-    why = "its weights are others: not loaded, of another layer, or in another order"
+    why = "its weights are others: not loaded, of another layer, transposed, or in another order"
     return Hint("other_weights", f"{told}: {why}", {"cosine": cosine, "size": times})
 
 
@@ -228,5 +228,9 @@ def padding(pair: SampledPair) -> Hint | None:
     if (errors[~hidden] > limit).any() or not (errors[hidden] > 5 * limit).mean() > 0.8:
         return None
     rows = [int(row) for row in np.flatnonzero(hidden.any(1))]
-    told = f"only tokens that the attention mask hides are wrong, {int(hidden.sum())} of {hidden.size}, in row {listed(rows)}"
-    return Hint("padding", f"{told}: padding", {"rows": rows, "hidden": int(hidden.sum()), "of": hidden.size})
+    told = f"only tokens that the attention mask hides are wrong, {int(hidden.sum())} of {hidden.size}"
+    return Hint(
+        "padding",
+        f"{told}, in row {listed(rows)}: padding",
+        {"rows": rows, "hidden": int(hidden.sum()), "of": hidden.size},
+    )

@@ -16,7 +16,9 @@ from tensordiff.align.match import Pair
 from tensordiff.compare.hint import Hint, attention, tables
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
+from tensordiff.compare.hint.layouts import transposed
 from tensordiff.compare.hint.localized import other_routes
+from tensordiff.compare.hint.sample import SampledPair
 from tensordiff.compare.hint.steps import later_call
 from tensordiff.compare.hint.surroundings import Surroundings, is_convolution
 from tensordiff.compare.judge.routes import is_router
@@ -35,7 +37,7 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
     around = Surroundings(row, pairs)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
-        return tables.lost_partial(around) if row.dtypes is not None else None
+        return None if row.dtypes is None else tables.lost_partial(around) or _other_count(row)
     if row.diff is not None and not row.diff.apart and not row.is_input:
         with np.errstate(all="ignore"):
             for test in (tables.rope_table, attention.attention):
@@ -46,6 +48,17 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
         return hint
     context = context_of(row, pairs, reference, sides[0].size)
     return _hint_of(row.pair, sides, context) or later_call(row, pairs)
+
+
+def _other_count(row: Row) -> Hint | None:
+    """A router that sends each token to fewer experts, or to more."""
+    sides = row.pair.reference.spec, row.pair.candidate.spec
+    are_routes = all(side.dtype.kind in "iu" and len(side.shape) >= 2 for side in sides) or "expert" in row.pair.name
+    ref, cand = (side.shape[-1] if side.shape else 0 for side in sides)
+    if not are_routes or not is_router(row.pair) or sides[0].shape[:-1] != sides[1].shape[:-1] or max(ref, cand) > 64:
+        return None
+    told = f"each token is sent to {cand} expert{'s' if cand != 1 else ''}, in the reference to {ref}"
+    return Hint("routes", told, {"reference": ref, "candidate": cand})
 
 
 def _hint_inside(row: Row, inner: Pair, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
@@ -71,6 +84,8 @@ def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hi
     """The hint for two tensors; those of a convolution have their channels before the places."""
     if sides[0].ndim < 3 or not is_convolution(pair.reference):
         return find_hint(*sides, context)
+    if sides[0].ndim == 4 and (hint := transposed(SampledPair.of(*sides))):
+        return hint
     moved = [np.ascontiguousarray(np.moveaxis(side, 1, -1)) for side in sides]
     hint = find_hint(moved[0], moved[1], replace(context, near={}, given={}, siblings={}))
     if hint is None:

@@ -227,12 +227,14 @@ def _by_frequencies(table: _Table, ref: Floats, cand: Floats | None) -> Hint | N
     if not off.any():
         return None
     evidence = {"lowest": float(ratios.min()), "highest": float(ratios.max()), "frequencies": int(off.sum())}
-    if np.ptp(ratios) < 0.02:
+    if len(ratios) < 4:
+        return None
+    if np.ptp(ratios) < 0.02 and abs(ratios.mean() - 1) > 0.05:
         told = (
             f"all rotary frequencies are {ratios.mean():.4g} times the reference's: a linear scaling on one side only"
         )
         return Hint("rope_scaling", told, evidence)
-    if bool(bases[0]) == bool(bases[1]) or off[0]:
+    if bool(bases[0]) == bool(bases[1]) or off[0] or np.abs(ratios - 1).max() < 0.05:
         return None  # neither side, or both, follow one base: what was done to them cannot be told
     one = "candidate" if bases[1] else "reference"
     told = f"{int(off.sum())} of {len(off)} rotary frequencies differ, {ratios.min():.4g} to {ratios.max():.4g} times"
@@ -244,7 +246,7 @@ def _base(frequencies: Floats, error: float) -> float:
     places = np.arange(len(frequencies)) / len(frequencies)
     use = frequencies > 16 * error
     use[0] = False
-    if use.sum() < 3 or abs(frequencies[0] - 1) > 0.01:
+    if use.sum() < 2 or abs(frequencies[0] - 1) > 0.01:
         return 0.0
     slopes = -np.log(frequencies[use]) / places[use]
     slope = float(np.median(slopes))
