@@ -76,7 +76,7 @@ class Session:
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
-        comparer = third_dumps.comparer(reference, rules, request.limits_with(rules))
+        comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules))
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
@@ -135,7 +135,7 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        comparer = self.third_dumps.comparer(self.reference, rules, self.request.limits_with(rules))
+        comparer = self.third_dumps.comparer(self.reference, self.candidate, rules, self.request.limits_with(rules))
         return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
@@ -155,7 +155,7 @@ class Session:
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits)
+        comparer = third_dumps.comparer(self.reference, self.candidate, self.rules, self.comparer.limits)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 

@@ -25,6 +25,7 @@ from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
 from tensordiff.compare.judge.verdict import (
     GROWTH,
     GROWTH_OF_FEW_BITS,
+    UNITS,
     GoldenErrors,
     Verdict,
     floor_for,
@@ -41,7 +42,16 @@ from tensordiff.compare.row import Row, values_of
 
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
+_TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
 _FEW_TOKENS = 1 / 6  # share of the tokens that near-ties may send to other experts in one layer
+
+
+def is_table(pair: Pair) -> bool:
+    """Whether a layer is named like a table of rotary positions, or its class is."""
+    entry = pair.reference
+    kind = (entry.origin and entry.origin.module_class) or ""
+    return _TABLE.search(entry.layer.rpartition(".")[2]) is not None or _TABLE.search(kind) is not None
 
 
 class Measurement(NamedTuple):
@@ -87,6 +97,8 @@ class Judge:
         if limits.are_set:
             self.upstream.record(row, golden)
             return row
+        if row.verdict.name == "agrees" and (wrong := self._wrong_table(row, measured)) is not None:
+            row = row._replace(verdict=wrong)
         self.padding.see(row)
         if row.verdict.name == "diverges":
             kind, floor = floor_for(*measured.dtypes)
@@ -103,6 +115,23 @@ class Judge:
             self.upstream.record(row, golden)
             return row
         return self._after_excuses(row, measured, hidden)
+
+    def _wrong_table(self, row: Row, measured: Measurement) -> Verdict | None:
+        """A table of positions that is off by more than a few roundings, in a type of few bits.
+
+        It is made of integers, without sums, so that its error is no more than that of a rounding or two.
+        """
+        kind, _ = floor_for(*measured.dtypes)
+        if row.is_input or row.is_exact or golden_judged(measured) or growth_of(kind) == GROWTH:
+            return None
+        limit, error = _TABLE_ROUNDINGS * UNITS[kind], measured.diff.rel_l2
+        if not error > limit or self.upstream.parts_of(row.pair) or not is_table(row.pair):
+            return None
+        carried = max((one.diff.rel_l2 for one in self.upstream.inputs_of(row.pair) if one.diff), default=0.0)
+        if carried > limit or not self.upstream.equal_integers.get(row.pair.reference.call_key, True):
+            return None
+        told = f"rel_l2 {error:.1e} is more than rounding of a table of positions explains ({limit:.1e} in {kind})"
+        return Verdict("diverges", told)
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """A row that does not agree, judged by the tokens that are no padding."""
@@ -276,6 +305,11 @@ class Judge:
         told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
         why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
         return row._replace(verdict=Verdict("drifts", why))
+
+
+def golden_judged(measured: Measurement) -> bool:
+    """Whether a golden run decides on a pair."""
+    return measured.golden is not None and measured.golden.is_trusted(measured.dtypes)
 
 
 def _of_visible(measured: Measurement) -> Measurement:
