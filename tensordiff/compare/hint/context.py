@@ -82,6 +82,8 @@ def _has_weights(entry: Entry, dump: Dump) -> bool:
     """Whether a layer is a single matrix product or table: by its class, or its name where no class is known."""
     if entry.is_input or any(other.layer.startswith(f"{entry.layer}.") for other in dump.entries):
         return False
+    if not any(_is_input_of(other, entry) for other in dump.entries):
+        return False  # what came in may be as wrong
     kind = entry.origin.module_class if entry.origin else ""
     if kind:
         return _MATRIX_CLASS.search(kind) is not None and "Rot" not in kind

@@ -95,7 +95,7 @@ def all_but_one(pair: SampledPair) -> Hint | None:
 
 def from_an_edge(pair: SampledPair) -> Hint | None:
     """All right tokens stand at one end. Tried late: not all others need to be surely wrong."""
-    return _some_tokens(pair, _at_an_edge(_along(pair, pair.across.ref, pair.across.error, 1)))
+    return _some_tokens(pair, _at_an_edge(pair, _along(pair, pair.across.ref, pair.across.error, 1)))
 
 
 def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
@@ -121,7 +121,7 @@ def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
     return float(errors.sizes[errors.right].max()) <= max(pair.quiet, 3 * pair.context.carried)
 
 
-def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:
+def _at_an_edge(pair: SampledPair, errors: _AxisErrors) -> _AxisErrors:
     """Where all right positions are at one end, the others count as wrong if most of them clearly are."""
     off = ~errors.right
     count = int(off.sum())
@@ -130,6 +130,7 @@ def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:
         errors.are_told_apart
         or not is_run
         or count < 3
+        or (pair.unit > 1e-4 and count < len(off) - 1)
         or not errors.wrong[off].mean() > 0.6
         or errors.shares[off].min() < 0.05
     ):
@@ -243,7 +244,7 @@ def position(pair: SampledPair) -> Hint | None:
         told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
         return Hint("grows_with_position", told, evidence)
     if (evidence := _grows(pair, sizes[::-1])) is not None:
-        told = "the error falls with the position and the last token is right (a causal mask that one side lacks)"
+        told = "the error falls with the position and the last token is right (a mask: what some tokens see and others do not)"
         return Hint("falls_with_position", told, evidence)
     return None
 
