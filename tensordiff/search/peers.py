@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tensordiff.compare.judge.excuses import even_error
+from tensordiff.compare.judge.routes import is_router
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
 from tensordiff.compare.row import Row
 
@@ -42,7 +43,8 @@ def with_outliers(rows: Sequence[Row]) -> Sequence[Row]:
 def _can_be_weighed(row: Row) -> bool:
     if row.is_input or row.is_exact or row.diff is None or row.dtypes is None or not row.amplification:
         return False
-    return growth_for(row.computed_in or row.dtypes) != GROWTH and row.after_flips is False
+    is_short = growth_for(row.computed_in or row.dtypes) != GROWTH
+    return is_short and not row.after_flips and not is_router(row.pair)  # whose weights jump at thresholds
 
 
 def _kind(row: Row) -> str:

@@ -100,6 +100,7 @@ EXHIBITS = (
     Exhibit(
         "mask_along_heads", ("ml-explore/mlx-lm#1903",),
         "the mask is broadcast over heads where the batch is as large as the number of key heads", GEMMA2,
-        ("model.layers.0.self_attn",), _along_heads, ("up_to_token", "one_head", "mask", "falls_with_position"), padded_left,
+        ("model.layers.0.self_attn",), _along_heads, ("up_to_token", "one_head", "mask", "falls_with_position"),
+        padded_left,
     ),
 )  # fmt: skip

@@ -244,7 +244,7 @@ def position(pair: SampledPair) -> Hint | None:
         told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
         return Hint("grows_with_position", told, evidence)
     if (evidence := _grows(pair, sizes[::-1])) is not None:
-        told = "the error falls with the position and the last token is right (a mask: what some tokens see and others do not)"
+        told = "the error falls with the position and the last token is right (a mask: what some tokens see)"
         return Hint("falls_with_position", told, evidence)
     return None
 

@@ -43,6 +43,7 @@ from tensordiff.compare.row import Row, values_of
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 _TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_GROWTH_OF_BLOCK = 6.0  # how much a whole block may multiply an error, in few bits
 _MIXTURE = re.compile(r"(?:^|[._])(?:experts?|moe|router)(?:[._]|$)", re.IGNORECASE)
 _TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
 _FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
@@ -182,6 +183,7 @@ class Judge:
             self._unless_small_tokens,
             self._unless_few_tokens,
             self._unless_after_mixture,
+            self._unless_block,
         ):
             row = check(row, measured) if row.verdict.name == "diverges" else row
         if measured.injected is not None:
@@ -337,6 +339,18 @@ class Judge:
         told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
         why = f"{told}: the others may have taken other experts; dump float32 to tell that from an error"
         return row._replace(verdict=Verdict("drifts", why))
+
+    def _unless_block(self, row: Row, measured: Measurement) -> Row:
+        """A block of which nothing else was dumped is many layers, which may multiply more than one does."""
+        entry, floor = row.pair.reference, floor_for(*measured.dtypes)[1]
+        is_all = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
+        is_block = entry.layer.rpartition(".")[2].isdigit() and is_all
+        error, before = measured.diff.rel_l2, max(self.upstream.worst or 0.0, self.upstream.worst_agreeing or 0.0)
+        if not is_block or growth_for(measured.dtypes) == GROWTH or measured.diff.apart or error > floor.diverges:
+            return row
+        if not before or error > _GROWTH_OF_BLOCK * before:
+            return row
+        return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
 
     def _weighs_few(self, row: Row) -> bool:
         """Whether a router gives weights of the chosen experts: they may jump where a score passes a threshold."""

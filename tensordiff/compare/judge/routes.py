@@ -34,6 +34,8 @@ _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
 _HARDLY = 0.02  # tokens that are expected to flip, below which none should
+_FEW_DECODED = 8  # tokens
+_OF_FEW_BITS = 1e-3  # how far apart logits are in types of 16 bits, at least
 _MOST_REORDERED = 0.5  # share of the tokens; more are another convention
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
@@ -178,10 +180,16 @@ def _by_chance(
     """The verdict on routes that no logits prove: whether no more differ than rounding may make differ."""
     logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
     seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
-    if logits is None or int(seen.sum()) > most_flips(*logits):
+    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits)):
         return None
     told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
     return Verdict("drifts", told), flips
+
+
+def _flips_of_few(ref: Array, cand: Array) -> int:
+    """Of the few tokens of a batch that decodes, one may flip wherever the logits are as far apart as few bits make."""
+    apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
+    return 1 if 1 < len(ref) <= _FEW_DECODED and apart > _OF_FEW_BITS else 0
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
