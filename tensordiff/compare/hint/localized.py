@@ -51,8 +51,11 @@ class _AxisErrors(NamedTuple):
         return -off * math.log(self.wrong.mean()) >= _BY_NO_CHANCE
 
 
-def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErrors:
-    """Errors along an axis, each relative to the reference there, or to its median where that is larger."""
+def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int, *, is_strict: bool = False) -> _AxisErrors:
+    """Errors along an axis, each relative to the reference there, or to its median where that is larger.
+
+    Strictly, right places are about as right as the best of them: a bug may be small at one place, and below rounding.
+    """
     axes = tuple(a for a in range(ref.ndim) if a != axis)
     own = rms_along(ref, axes)
     usual = np.maximum(own, 0.3 * np.median(own))
@@ -60,9 +63,9 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErr
         rms_along(error, axes), usual, where=usual > 0, out=np.where(rms_along(error, axes) > 0, np.inf, 0.0)
     )
     limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
-    # A bug may be small at one place, and below rounding: right places are as right as the others are.
-    least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
-    limit = min(limit, max((2.5 if pair.unit > 1e-4 else 10.0) * least, 2 * pair.context.carried))
+    if is_strict:
+        least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
+        limit = min(limit, max((2.5 if pair.unit > 1e-4 else 10.0) * least, 2 * pair.context.carried))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
@@ -83,7 +86,7 @@ def _wrong_tokens(pair: SampledPair) -> Mask | None:
 
 def tokens(pair: SampledPair) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
-    hint = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1))
+    hint = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True))
     return None if hint is None or hint.kind in _ALL_BUT_ONE else hint
 
 
@@ -95,7 +98,7 @@ def all_but_one(pair: SampledPair) -> Hint | None:
 
 def from_an_edge(pair: SampledPair) -> Hint | None:
     """All right tokens stand at one end. Tried late: not all others need to be surely wrong."""
-    return _some_tokens(pair, _at_an_edge(pair, _along(pair, pair.across.ref, pair.across.error, 1)))
+    return _some_tokens(pair, _at_an_edge(pair, _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True)))
 
 
 def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:

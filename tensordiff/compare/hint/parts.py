@@ -89,8 +89,11 @@ def softcap(pair: SampledPair) -> Hint | None:
         rests = [rms(few[1] - cap * np.tanh(few[0] / cap)) for cap in caps]
         cap = float(caps[int(np.argmin(rests))])
         rest = capped - cap * np.tanh(plain / cap)
-        if rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error) and rms(rest) <= 0.05 * rms(capped):
-            at = cap * sample.unit
+        is_bent = float(np.abs(plain).max()) > 0.3 * cap and rms(sample.error) > pair.floor * rms(plain)
+        is_small = rms(rest) <= 0.05 * rms(capped) and np.median(np.abs(rest)) <= 0.05 * np.median(np.abs(capped))
+        at = cap * sample.unit
+        is_round = at > 0.9 and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
+        if is_round and is_bent and is_small and rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error):
             told = f"the {side} is not capped, the other side is: {at:.4g} * tanh(x / {at:.4g})"
             return Hint("softcap", told, {"cap": at, "without": side})
     return None
