@@ -82,7 +82,7 @@ class Session:
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
         dumps = PairedDumps.align(reference, candidate, rules, learns=request.learn)
-        comparer = third_dumps.comparer(reference, rules, request.limits_with(rules), dumps.learned)
+        comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules), dumps.learned)
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
@@ -141,8 +141,8 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        limits = self.request.limits_with(rules)
-        comparer = self.third_dumps.comparer(self.reference, rules, limits, dumps.learned)
+        sides, limits = (self.reference, self.candidate), self.request.limits_with(rules)
+        comparer = self.third_dumps.comparer(*sides, rules, limits, dumps.learned)
         return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
@@ -162,7 +162,8 @@ class Session:
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        comparer = third_dumps.comparer(self.reference, self.rules, self.comparer.limits, self.dumps.learned)
+        sides, limits = (self.reference, self.candidate), self.comparer.limits
+        comparer = third_dumps.comparer(*sides, self.rules, limits, self.dumps.learned)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 

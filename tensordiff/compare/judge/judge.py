@@ -20,11 +20,12 @@ from tensordiff.compare.judge.masks import diff_of_visible, is_same_mask
 from tensordiff.compare.judge.outliers import error_of_most
 from tensordiff.compare.judge.padding import Padding, Visible
 from tensordiff.compare.judge.precision import Precision
-from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, most_flips, router_logits
-from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
+from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted, most_flips, router_logits
+from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of, parent_of
 from tensordiff.compare.judge.verdict import (
     GROWTH,
     GROWTH_OF_FEW_BITS,
+    UNITS,
     GoldenErrors,
     Verdict,
     floor_for,
@@ -41,7 +42,23 @@ from tensordiff.compare.row import Row, values_of
 
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
-_FEW_TOKENS = 1 / 6  # share of the tokens that near-ties may send to other experts in one layer
+_TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_GROWTH_OF_BLOCK = 6.0  # how much a whole block may multiply an error, in few bits
+_MIXTURE = re.compile(r"(?:^|[._])(?:experts?|moe|router)(?:[._]|$)", re.IGNORECASE)
+_TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
+_FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
+
+
+def is_mixture(pair: Pair) -> bool:
+    """Whether a pair belongs to a mixture of experts: a router of it, or its experts."""
+    return _MIXTURE.search(pair.reference.layer) is not None or is_router(pair)
+
+
+def is_table(pair: Pair) -> bool:
+    """Whether a layer is named like a table of rotary positions, or its class is."""
+    entry = pair.reference
+    kind = (entry.origin and entry.origin.module_class) or ""
+    return _TABLE.search(entry.layer.rpartition(".")[2]) is not None or _TABLE.search(kind) is not None
 
 
 class Measurement(NamedTuple):
@@ -67,10 +84,14 @@ class Judge:
         self.precision = Precision(run_dtypes)
         self.padding = Padding()
         self.flips: RouteFlips | None = None
+        self.has_flipped_before = False
+        self.has_mixture = False
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
         measured = _of_visible(measured)
+        if not self.has_mixture and measured.pair.reference.is_input and is_mixture(measured.pair):
+            self.has_mixture = True
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
         measured = measured._replace(
             dtypes=self.precision.on_the_way(pair, dtypes, is_exact=floor_for(*dtypes)[0] == "exact")
@@ -87,6 +108,8 @@ class Judge:
         if limits.are_set:
             self.upstream.record(row, golden)
             return row
+        if row.verdict.name == "agrees" and (wrong := self._wrong_table(row, measured)) is not None:
+            row = row._replace(verdict=wrong)
         self.padding.see(row)
         if row.verdict.name == "diverges":
             kind, floor = floor_for(*measured.dtypes)
@@ -103,6 +126,23 @@ class Judge:
             self.upstream.record(row, golden)
             return row
         return self._after_excuses(row, measured, hidden)
+
+    def _wrong_table(self, row: Row, measured: Measurement) -> Verdict | None:
+        """A table of positions that is off by more than a few roundings, in a type of few bits.
+
+        It is made of integers, without sums, so that its error is no more than that of a rounding or two.
+        """
+        kind, _ = floor_for(*measured.dtypes)
+        if row.is_input or row.is_exact or golden_judged(measured) or growth_of(kind) == GROWTH:
+            return None
+        limit, error = _TABLE_ROUNDINGS * UNITS[kind], measured.diff.rel_l2
+        if not error > limit or self.upstream.parts_of(row.pair) or not is_table(row.pair):
+            return None
+        carried = max((one.diff.rel_l2 for one in self.upstream.inputs_of(row.pair) if one.diff), default=0.0)
+        if carried > limit or not self.upstream.equal_integers.get(row.pair.reference.call_key, True):
+            return None
+        told = f"rel_l2 {error:.1e} is more than rounding of a table of positions explains ({limit:.1e} in {kind})"
+        return Verdict("diverges", told)
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """A row that does not agree, judged by the tokens that are no padding."""
@@ -142,6 +182,8 @@ class Judge:
             self._unless_cancelled,
             self._unless_small_tokens,
             self._unless_few_tokens,
+            self._unless_after_mixture,
+            self._unless_block,
         ):
             row = check(row, measured) if row.verdict.name == "diverges" else row
         if measured.injected is not None:
@@ -165,8 +207,11 @@ class Judge:
         hidden = self.padding.hidden_tokens(row.pair.reference.step, tokens)
         may_be_routes = row.is_exact and (not row.is_input or is_router(row.pair))
         if may_be_routes and (judged := judge_routes(row, self.upstream.latest_outputs, hidden)):
-            self.flips = judged[1] or self.flips
+            self._note(judged[1])
             return judged[0]
+        if (judged_sorted := self._sorted(row)) is not None:
+            self._note(judged_sorted[1])
+            return judged_sorted[0]
         if self.flips is None or not self.flips.concerns(row.pair):
             return row.verdict
         if row.is_exact:
@@ -174,11 +219,27 @@ class Judge:
         sides = self.flips.values_where_equal(row.pair)
         return row.verdict if sides is None else self._where_routes_agree(measured, self.flips, measure(*sides))
 
+    def _sorted(self, row: Row) -> tuple[Verdict, RouteFlips] | None:
+        """The verdict on what a router gives sorted by expert."""
+        is_padded = self.padding.is_known(row.pair.reference.step)
+        return judge_sorted(row, self.upstream.latest_outputs, is_padded=is_padded)
+
+    def _note(self, flips: RouteFlips | None) -> None:
+        """Remember routes that differ, and that others did before."""
+        if flips is None:
+            return
+        if self.flips is not None and self.flips.flipped.any() and self.flips.router != flips.router:
+            self.has_flipped_before = True
+        self.flips = flips
+
     def _where_routes_agree(self, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
         carried = self.upstream.carried_into(measured.pair)
         alone = judge_diff(part, measured.dtypes, carried, Limits(), None, self.upstream.worst_agreeing)
         if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
             return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
+        is_around = parent_of(flips.router).startswith(f"{measured.pair.reference.layer}.")
+        if alone.name == "diverges" and is_around and self.has_flipped_before:
+            return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}, and others before")
         if alone.name == "diverges":
             return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
         return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}; the others {part.rel_l2:.1e}")
@@ -200,7 +261,9 @@ class Judge:
         has_right_inputs = bool(given) and all(one.verdict.name == "agrees" for one in given)
         is_padded = self.padding.is_known(entry.step)
         may_flip = growth_for(measured.dtypes) != GROWTH or is_padded
-        if has_right_inputs or (same and not is_padded) or (same is None and not may_flip):
+        carried = self.upstream.carried_into(row.pair) or 0.0
+        after = row.after_flips and carried > floor_for(*measured.dtypes)[1].agrees
+        if has_right_inputs or (same and not is_padded and not after) or (same is None and not may_flip):
             return row
         why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
         return row._replace(verdict=Verdict("drifts", why))
@@ -253,13 +316,56 @@ class Judge:
         why = f"rel_l2 {measured.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
         return row._replace(verdict=Verdict("drifts", why))
 
+    def _unless_after_mixture(self, row: Row, measured: Measurement) -> Row:
+        """After a mixture of experts, in few bits, a layer is wrong only if most of its tokens are.
+
+        A token that took another expert is far off from there on, and what it is shows in others that attend to it.
+        Routes that are known to be wrong themselves are no such flips.
+        """
+        if not self.has_mixture or measured.diff.apart or growth_for(measured.dtypes) == GROWTH:
+            return row
+        if any(part.is_exact and part.verdict.name == "diverges" for part in self.upstream.parts_of(row.pair)):
+            return row
+        visible = self.padding.visible(row)
+        errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
+        if errors is None or errors.size < 2:
+            return row
+        usual = float(np.sort(errors)[(errors.size - 1) // 2])
+        carried = self.upstream.carried_into(row.pair)
+        most = self.upstream.worst_agreeing
+        verdict = judge_diff(measured.diff._replace(rel_l2=usual), measured.dtypes, carried, Limits(), None, most)
+        if verdict.name == "diverges":
+            return row
+        told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
+        why = f"{told}: the others may have taken other experts; dump float32 to tell that from an error"
+        return row._replace(verdict=Verdict("drifts", why))
+
+    def _unless_block(self, row: Row, measured: Measurement) -> Row:
+        """A block of which nothing else was dumped is many layers, which may multiply more than one does."""
+        entry, floor = row.pair.reference, floor_for(*measured.dtypes)[1]
+        is_all = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
+        is_block = entry.layer.rpartition(".")[2].isdigit() and is_all
+        error, before = measured.diff.rel_l2, max(self.upstream.worst or 0.0, self.upstream.worst_agreeing or 0.0)
+        if not is_block or growth_for(measured.dtypes) == GROWTH or measured.diff.apart or error > floor.diverges:
+            return row
+        if not before or error > _GROWTH_OF_BLOCK * before:
+            return row
+        return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+    def _weighs_few(self, row: Row) -> bool:
+        """Whether a router gives weights of the chosen experts: they may jump where a score passes a threshold."""
+        shape = row.shape or ()
+        logits = router_logits(row, self.upstream.latest_outputs, math.prod(shape[:-1])) if len(shape) >= 2 else None
+        return logits is not None and shape[-1] < logits[0].shape[-1]
+
     def _unless_few_tokens(self, row: Row, measured: Measurement) -> Row:
         """A few tokens of a block, of which nothing else was dumped, may have been sent to other experts."""
         entry = row.pair.reference
         is_block = entry.layer.rpartition(".")[2].isdigit()
         is_all_there_is = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
         knows_routes = (mixture_of(entry.layer), entry.step) in self.upstream.same_routes
-        may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes)
+        weighs = is_router(row.pair) and self._weighs_few(row)
+        may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes) or weighs
         has_few_bits = growth_for(measured.dtypes) != GROWTH
         if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
             return row
@@ -276,6 +382,11 @@ class Judge:
         told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
         why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
         return row._replace(verdict=Verdict("drifts", why))
+
+
+def golden_judged(measured: Measurement) -> bool:
+    """Whether a golden run decides on a pair."""
+    return measured.golden is not None and measured.golden.is_trusted(measured.dtypes)
 
 
 def _of_visible(measured: Measurement) -> Measurement:
