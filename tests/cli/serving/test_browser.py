@@ -21,9 +21,7 @@ from PIL import Image
 from tests.cli.serving.browser import BROWSER, EVIL, REBOUND, Page, browsing
 from tests.cli.serving.here import PAINTED, Answered, Serving, running, serving, until
 
-pytestmark = pytest.mark.skipif(
-    BROWSER is None, reason="no Chromium is installed; apt-get install chromium, or google-chrome, brings one"
-)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed; apt-get install chromium")
 REFUSED = {403, 421}
 CTRL = 2
 
