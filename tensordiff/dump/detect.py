@@ -35,7 +35,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             raise NotADump(f"{printable(path)}: no such file or folder; check the path")
         if not at.is_folder and not at.path.is_file():
             raise BadFile(path, NOT_A_FILE)
-        if (dump := _find(at)) is None:
+        if (dump := _ask_readers(at)) is None and (dump := _open_numbered(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
         return dump.with_fit_names()
     except OSError as error:
@@ -43,12 +43,10 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
 
 
-def _find(at: DumpPath) -> Dump | None:
-    """The dump at a path; one without tensors is a dump, too."""
-    for look in (_ask_readers, _open_ranks, _open_steps):
-        if (dump := look(at)) is not None:
-            return dump
-    return None
+def _open_numbered(at: DumpPath) -> Dump | None:
+    """Folders of ranks or of steps, each a dump, as one."""
+    dump = _open_ranks(at)
+    return _open_steps(at) if dump is None else dump
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:
@@ -201,7 +199,7 @@ def _dumps_below(at: DumpPath) -> str:
     for name in at.folders[:_LOOKED_INTO]:
         below = DumpPath(at.path / name)
         try:
-            if _find(below) is not None:
+            if _ask_readers(below) is not None or _open_numbered(below) is not None:
                 found.append(name)
         except (DumpError, OSError):
             continue

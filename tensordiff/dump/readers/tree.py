@@ -31,6 +31,8 @@ def try_open(at: DumpPath) -> Dump | None:
     """Open a folder whose tensor files are all of one kind, some of them in folders below."""
     if not at.is_folder or not any(not name.startswith(".") for name in at.folders) or _are_steps(at):
         return None
+    if any(is_named_as_tensors(name) and not _suffix(name) for name in at.files):
+        return None  # files of another kind at the top: no need to look below
     tree = list_tree(at)
     tensors = [file for file in tree.files if is_named_as_tensors(file.rpartition("/")[2])]
     kinds = {suffix for file in tensors for suffix in [_suffix(file)]}
