@@ -29,7 +29,7 @@ def test_no_culprit_and_nearly_all_counterparts(case: str, pairs: int) -> None:
     assert len(session.alignment.pairs) >= 0.95 * pairs
 
 
-@pytest.mark.parametrize("case", ["llamacpp", "export-unflatten", "vllm-gpt2"])
+@pytest.mark.parametrize("case", ["export-unflatten", "vllm-gpt2"])
 def test_without_learning_somebody_is_blamed(case: str) -> None:
     session = compared(case, learn=False)
     assert session.outcome(session.rows()).culprit is not None
