@@ -340,4 +340,6 @@ def text(seeds: range, *, shows_misses: bool = False) -> str:
 def _line(name: str, trials: Sequence[Trial]) -> str:
     paired, of = sum(trial.paired for trial in trials), sum(trial.counterparts for trial in trials)
     wrong, same = sum(len(trial.wrong) for trial in trials), sum(trial.is_same for trial in trials)
-    return f"| {name} | {len(trials)} | {paired} of {of} ({paired / max(of, 1):.1%}) | {wrong} | {same} of {len(trials)} |"
+    return (
+        f"| {name} | {len(trials)} | {paired} of {of} ({paired / max(of, 1):.1%}) | {wrong} | {same} of {len(trials)} |"
+    )
