@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -130,6 +131,8 @@ class Scheme:
         renamed = [self._part(part) for part in parts]
         if len(parts) > 1:
             renamed = renamed[1:] if self.prefix is None else [self.prefix, *renamed[1:]]
+        elif self.prefix is None:
+            renamed = [f"whole_{renamed[0]}"]  # else it would have the name of what is in it
         return self.separator.join(renamed)
 
     def _part(self, part: str) -> str:
@@ -311,3 +314,32 @@ def _read(entry: Entry) -> Array:
     if isinstance(stored, ComputedTensor):
         return evaluate(stored.expression, lambda name: stored.entries[name].read())
     return entry.read()
+
+
+# --- the table -----------------------------------------------------------------------------------------
+
+
+def text(seeds: range, *, shows_misses: bool = False) -> str:
+    """The table of all pairs of dumps, each renamed once for every seed."""
+    lines = [
+        f"Seeds {seeds[0]} to {seeds[-1]}; 0 to 9 were tuned on.",
+        "",
+        "| pair of dumps | trials | counterparts paired | wrong pairs | culprit as with the true names |",
+        "|---|---|---|---|---|",
+    ]
+    trials: list[Trial] = []
+    for pairing in pairings():
+        own = [run_trial(pairing, seed) for seed in seeds]
+        trials += own
+        lines.append(_line(pairing.name, own))
+        if shows_misses:
+            sys.stderr.writelines(f"{trial}\n" for trial in own if trial.wrong or not trial.is_same or trial.missed)
+    return "\n".join([*lines, _line("all", trials)])
+
+
+def _line(name: str, trials: Sequence[Trial]) -> str:
+    paired, of = sum(trial.paired for trial in trials), sum(trial.counterparts for trial in trials)
+    wrong, same = sum(len(trial.wrong) for trial in trials), sum(trial.is_same for trial in trials)
+    return (
+        f"| {name} | {len(trials)} | {paired} of {of} ({paired / max(of, 1):.1%}) | {wrong} | {same} of {len(trials)} |"
+    )

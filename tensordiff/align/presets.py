@@ -26,6 +26,7 @@ PRESETS = (
     "vllm",
     "fairseq",
     "llama_original",
+    "llama_cpp",
     "gpt2",
     "bert",
     "verify_layers",

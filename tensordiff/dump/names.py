@@ -1,8 +1,9 @@
 """Parsing an entry's name: which layer, which port, which call.
 
-Two spellings are known. MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers``
-writes ``layer_output_1``. A name in neither spelling is the output of a layer of that name. Nothing here
-changes a name: rules that do live in ``align``.
+MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers`` writes ``layer_output_1``. Other tools
+write ``layer.inputs.0``, ``layer.outputs``, ``layer.in_0`` and ``layer/output0``. A name in no such spelling is the
+output of a layer of that name; so is ``layer.output``, since BERT has layers that are called so. Nothing here changes
+a name: rules that do live in ``align``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
 _UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
+_PLURAL = re.compile(r"^(.+)[./](in|out)puts(?:\.(\w+))?$", re.DOTALL)
+_SHORT = re.compile(r"^(.+)(?:[./](in|out)_|/(in|out)put_?)(\d+)$", re.DOTALL)
 _PORT_WITHIN = 128  # characters at the end that may hold a port: searching a long name whole takes quadratic time
 _DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to convert thousands of digits
 
@@ -61,6 +64,16 @@ def _split_underscore(name: str) -> tuple[str, str]:
     ):
         layer, port = name[:-_PORT_WITHIN] + match[1], match[2]
         return (layer, port) if layer else (name, "output")
+    return _split_dotted(name, end)
+
+
+def _split_dotted(name: str, end: str) -> tuple[str, str]:
+    """``a.b.inputs.0``, ``a.b.outputs``, ``a.b.in_0``, ``a/b/output0``: as other tools write them."""
+    before = name[:-_PORT_WITHIN]
+    if "puts" in end and (match := _PLURAL.match(end)):
+        return before + match[1], f"{match[2]}put" + (f"_{match[3]}" if match[3] else "")
+    if end[-1:].isdigit() and (match := _SHORT.match(end)):
+        return before + match[1], f"{match[2] or match[3]}put_{match[4]}"
     return name, "output"
 
 
