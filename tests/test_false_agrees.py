@@ -60,10 +60,10 @@ def test_what_was_left_out_is_not_said_to_agree(write: Write, tmp_path: Path) ->
 def test_a_truncated_step_is_not_said_to_agree(tmp_path: Path) -> None:
     for name in ("reference", "candidate"):
         for step in (0, 1):
-            (tmp_path / name / f"step_{step}").mkdir(parents=True)
-            save_file({"embed": RIGHT, "mlp": RIGHT}, tmp_path / name / f"step_{step}" / "model.safetensors")
+            (tmp_path / name / str(step)).mkdir(parents=True)
+            save_file({"embed": RIGHT, "mlp": RIGHT}, tmp_path / name / str(step) / "model.safetensors")
     assert status(tmp_path / "reference", tmp_path / "candidate") == 0
-    truncate(tmp_path / "candidate" / "step_1" / "model.safetensors")
+    truncate(tmp_path / "candidate" / "1" / "model.safetensors")
     assert status(tmp_path / "reference", tmp_path / "candidate") == 2
 
 
