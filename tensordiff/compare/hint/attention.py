@@ -84,7 +84,7 @@ def _name_mask(shape: tuple[int, ...], sees: Mask, seen: Mask, back: NDArray[np.
         whole = [" (all there are)" if far == shape[-1] else "" for far in furthest]
         told = f"a token sees {furthest[1]} keys back{whole[1]}, in the reference {furthest[0]}{whole[0]}"
         return f"{told}: another window", "window"
-    never = ~sees.any((1, 2))  # keys that no query of a row sees
+    never = np.asarray(~sees.any((1, 2)))  # keys that no query of a row sees
     if extra.any() and not lost.any() and shape[0] > 1 and never.any() and not never.all():
         hidden = np.broadcast_to(never[:, None, None], shape)
         if hidden[extra].all():
@@ -160,6 +160,8 @@ _FUSED = re.compile(r"c_attn|qkv|qkv_proj|query_key_value|Wqkv|in_proj|wqkv")
 _AFTER = re.compile(r"o_proj|out_proj|dense|c_proj|o|to_out|to_out\.0|wo|out_lin|proj")
 _TABLES = re.compile(r"position_embeddings_([01])$|^input_(cos|sin)$")
 _MASK = re.compile(r"mask$|position_bias$")
+_FACTORS = tuple(2.0 ** (power / 2) for power in (*range(-8, 0), *range(1, 9)))
+"""Softmax scales that are tried: wrong ones are off by the root of a size, as a rule."""
 
 
 class _Way(NamedTuple):
@@ -171,6 +173,14 @@ class _Way(NamedTuple):
     repeat: str = "each"
     split: str = "thirds"
     """How queries, keys and values stand in a part that gives all three."""
+
+
+class _Change(NamedTuple):
+    """One thing done otherwise."""
+
+    way: _Way
+    kind: str
+    told: str
 
 
 class _Known(NamedTuple):
@@ -198,23 +208,20 @@ def _by_computing(around: Surroundings, noise: float) -> Hint | None:
         return None
     size, way = found
     error = rms(known.cand - known.ref)
-    right = [
-        (changed, what)
-        for changed, kind, what in _changes(way, known)
-        if rms(known.cand - _computed(known, size, changed))
-        <= max(_LEFT * error, min(0.2 * error, _rest(known, noise)))
-        for what in [(kind, what)]
-    ]
-    if len(right) != 1:
+    limit = max(_LEFT * error, min(0.2 * error, noise * rms(known.ref)))
+    made = ((change, rms(known.cand - _computed(known, size, change.way))) for change in _changes(way, known))
+    right = [(change, left) for change, left in made if left <= limit]
+    if not right or not _are_alike([_computed(known, size, change.way) for change, _ in right], limit):
         return None
-    kind, told = right[0][1]
-    left = rms(known.cand - _computed(known, size, right[0][0])) / error
+    kind, left = right[0][0].kind, right[0][1] / error
+    told = " or ".join(change.told for change, _ in right)
     whole = f"{told}; computed so from the reference's queries, keys and values, {left:.1e} of the difference is left"
     return Hint(kind, whole, {"residual": left, "heads": known.q.shape[-1] // size})
 
 
-def _rest(known: _Known, noise: float) -> float:
-    return noise * rms(known.ref)
+def _are_alike(made: list[Floats], limit: float) -> bool:
+    """Whether explanations come to the same: a rotation by the head's number cancels where keys have as many heads."""
+    return all(rms(one - made[0]) <= limit / 2 for one in made)
 
 
 def _is(side: Floats, made: Floats, noise: float) -> bool:
@@ -233,10 +240,10 @@ def _known(around: Surroundings) -> _Known | None:
         whole = fused[0]
         q, k, v = np.split(whole, 3, axis=-1)
     else:
-        found = [parts[name] for name in "qkv"]
-        if any(one is None for one in found):
+        three = [parts[name] for name in "qkv"]
+        if any(one is None for one in three):
             return None
-        q, k, v = (one[0] for one in found if one is not None)
+        q, k, v = (one[0] for one in three if one is not None)
     tokens = after[0].shape[-2] if after[0].ndim > 1 else 0
     if (
         after[0].ndim != 3
@@ -282,7 +289,7 @@ def _ways(known: _Known) -> Iterator[tuple[int, _Way]]:
                         yield size, _Way(rope, scale, mask, split=split)
 
 
-def _changes(way: _Way, known: _Known) -> Iterator[tuple[_Way, str, str]]:
+def _changes(way: _Way, known: _Known) -> Iterator[_Change]:
     """One thing changed after the other, each with its kind and a sentence."""
     if known.tables:
         other = "neighbours" if way.rope == "halves" else "halves"
@@ -302,27 +309,23 @@ def _changes(way: _Way, known: _Known) -> Iterator[tuple[_Way, str, str]]:
             ("end", "rope_partial", "the last channels of a head are rotated instead of the first"),
         )
         for rope, kind, told in ropes:
-            yield way._replace(rope=f"{rope}:{way.rope}" if rope not in pairs else rope), kind, f"{told} (rope)"
+            other_rope = f"{rope}:{way.rope}" if rope not in pairs else rope
+            yield _Change(way._replace(rope=other_rope), kind, f"{told} (rope)")
     if known.fused is not None:
         words = {"thirds": "one after the other for all heads", "heads": "side by side for each head"}
         other = "heads" if way.split == "thirds" else "thirds"
         told = f"queries, keys and values are taken {words[other]}, in the reference {words[way.split]}"
-        yield way._replace(split=other), "fused_layout", told
+        yield _Change(way._replace(split=other), "fused_layout", told)
     if known.q.shape[-1] != known.k.shape[-1]:
         told = "key heads are repeated all in turn instead of one by one (repeat and repeat_interleave)"
-        yield way._replace(repeat="turn"), "kv_repeat", told
+        yield _Change(way._replace(repeat="turn"), "kv_repeat", told)
     masks = (("causal", "the candidate's mask is causal"), ("none", "the candidate has no mask"))
     for mask, told in masks:
         if mask != way.mask:
-            yield way._replace(mask=mask), "mask", told
-    for factor in _factors(way, known):
+            yield _Change(way._replace(mask=mask), "mask", told)
+    for factor in _FACTORS:
         told = f"scores before softmax are {factor:.4g} times the reference's: another softmax scale"
-        yield way._replace(scale=way.scale * factor), "score_scale", told
-
-
-def _factors(way: _Way, known: _Known) -> Iterator[float]:
-    del way, known
-    yield from (2**-2, 2**-1.5, 2**-1, 2**-0.5, 2**0.5, 2.0, 2**1.5, 4.0, 8.0, 8**-1.0, 2**3.5, 2**-3.5, 16.0, 1 / 16)
+        yield _Change(way._replace(scale=way.scale * factor), "score_scale", told)
 
 
 def _computed(known: _Known, size: int, way: _Way) -> Floats:
@@ -366,7 +369,7 @@ def _rotated(q: Floats, k: Floats, tables: tuple[Floats, Floats], rope: str) -> 
         if cos.shape[2] < q.shape[1]:
             return q, k
         by_head = [table[:, 0, :, None] for table in (cos, sin)]
-        turned = [_turn(x, *(table[:, : x.shape[1]] for table in by_head), order) for x in (q, k)]
+        turned = [_turn(x, by_head[0][:, : x.shape[1]], by_head[1][:, : x.shape[1]], order) for x in (q, k)]
         return turned[0], turned[1]
     if what == "back":
         sin = -sin

@@ -123,7 +123,7 @@ def _hidden(entry: Entry, pairs: Sequence[Pair]) -> NDArray[np.bool_] | None:
         if other.is_input and other.step == entry.step and other.port.endswith("attention_mask"):
             sides = values_of(pair) if len(_shape(pair)) == 2 else None
             if sides is not None and np.isin(sides[0], (0, 1)).all() and not np.asarray(sides[0]).all():
-                return np.asarray(sides[0]) == 0
+                return np.asarray(np.asarray(sides[0]) == 0)
     return None
 
 

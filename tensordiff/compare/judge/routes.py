@@ -151,7 +151,8 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
         return None
     router = row.pair.reference.layer
     for other in reversed(list(before)):
-        entry, shape = other.pair.reference, other.shape or ()
+        entry = other.pair.reference
+        shape: tuple[int, ...] = other.shape or ()
         if other.is_exact or entry.step != row.pair.reference.step or len(shape) < 2 or not _is_of(entry.layer, router):
             continue
         tokens, sides = math.prod(shape[:-1]), values_of(other.pair)
