@@ -133,7 +133,7 @@ def noise(seed: int, *shape: int) -> Array:
 
 def test_zeros_constants_masks_and_integers_prove_nothing() -> None:
     mask = np.triu(np.full((1, 1, 9, 9), -3.4e38, np.float32), 1)
-    same = {"zeros": np.zeros((9, 8), np.float32), "ones": np.ones((9, 8), np.float32), "mask": mask}
+    same: dict[str, Array] = {"zeros": np.zeros((9, 8), np.float32), "ones": np.ones((9, 8), np.float32), "mask": mask}
     same["ids"] = np.arange(64).reshape(8, 8)
     reference = arrays(**{f"a__{name}": value for name, value in same.items()})
     candidate = arrays(**{f"b__{name}_x": value for name, value in same.items()})

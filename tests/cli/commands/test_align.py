@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensordiff.align.rules.file import read_rules_file
 from tensordiff.dump.dtypes import Array
 from tests.cli.command import Call, assert_one_sentence
 from tests.making import SAMPLES, numbers, save
@@ -161,9 +162,9 @@ def test_accepting_what_is_not_there(call: Call, tmp_path: Path) -> None:
         assert_one_sentence(call("align", "--no-learn", *pair, *words))
 
 
-def test_what_is_learned_is_said_and_written_as_maps(tmp_path: Path) -> None:
+def test_what_is_learned_is_said_and_written_as_maps(call: Call, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     said = call("align", REFERENCE, MAX, "-o", rules, "--json")
-    learned = json.loads(said.stdout)["learned"]
+    learned = json.loads(said.out)["learned"]
     assert learned and all(rule["used"] for rule in learned)
     assert {rule["reference"] for rule in learned} <= {rule.reference for rule in read_rules_file(rules).maps}
