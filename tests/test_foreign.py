@@ -32,8 +32,8 @@ SCRIPT = _script()
 FOREIGN: Path = SCRIPT.FOREIGN
 NAMES: list[str] = SCRIPT.foreign_names()
 SKIP = pytest.mark.skipif(not NAMES, reason="the dumps are not beside this checkout")
-PLANTED = ("layers.1.mlp", "norm", "lm_head", "blk.1.ffn_gate", "blocks.1.mlp", "hidden_states.1", "mul_21", "layer1")
-"""The layer, or the nearest after it that a tool dumped; ``mul_21`` is its product in the exported graph."""
+PLANTED = ("layers.1.mlp", "norm", "lm_head", "blk.1.ffn_gate", "blocks.1.mlp", "hidden_states.1", "silu_1", "layer1")
+"""The layer, or the nearest after it that a tool dumped; ``silu_1`` is its node in the exported graph."""
 
 
 def outcome(reference: Path, candidate: Path) -> tuple[str, int]:

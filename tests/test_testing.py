@@ -30,7 +30,7 @@ def no_place() -> None:
 
 
 def test_dumps_that_agree() -> None:
-    assert len(assert_agrees(REFERENCE, str(MAX)).rows) == 43
+    assert len(assert_agrees(REFERENCE, str(MAX)).rows) == 45
 
 
 def test_dumps_that_do_not(tmp_path: Path) -> None:

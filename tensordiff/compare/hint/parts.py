@@ -75,6 +75,9 @@ def gate_lost(pair: SampledPair) -> Hint | None:
     return None
 
 
+_LARGEST_CAP = 1e4  # beyond it every float is a round number, and what looks capped is a mask
+
+
 def softcap(pair: SampledPair) -> Hint | None:
     """One side is the other, capped by tanh."""
     sample = pair.rows
@@ -92,7 +95,7 @@ def softcap(pair: SampledPair) -> Hint | None:
         is_bent = float(np.abs(plain).max()) > 0.3 * cap and rms(sample.error) > pair.floor * rms(plain)
         is_small = rms(rest) <= 0.05 * rms(capped) and np.median(np.abs(rest)) <= 0.05 * np.median(np.abs(capped))
         at = cap * sample.unit
-        is_round = at > 0.9 and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
+        is_round = 0.9 < at < _LARGEST_CAP and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
         if is_round and is_bent and is_small and rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error):
             told = f"the {side} is not capped, the other side is: {at:.4g} * tanh(x / {at:.4g})"
             return Hint("softcap", told, {"cap": at, "without": side})
