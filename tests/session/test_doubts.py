@@ -231,3 +231,28 @@ def test_an_injected_run_still_tells_a_victim_from_a_culprit() -> None:
     outcome = outcome_of(LAYERS, wrong, injected=injected)
     assert [row.pair.name for row in outcome.culprits] == ["layers.1"]
     assert outcome.exit_status == 1
+
+
+# --- nothing that could be compared -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {name: array[:0] for name, array in LAYERS.items()},
+        {name: array * np.float32("nan") for name, array in LAYERS.items()},
+        {name: np.full_like(array, np.inf) for name, array in LAYERS.items()},
+    ],
+    ids=["empty", "NaN", "infinite"],
+)
+def test_outputs_without_a_value_do_not_agree(arrays: Arrays) -> None:
+    outcome = outcome_of(arrays, arrays)
+    assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+    assert any("no output has a value that could be compared" in why for why in outcome.doubts)
+    with pytest.raises(Disagreement, match="no output has a value"):
+        assert_agrees(arrays, arrays)
+
+
+def test_one_value_is_enough() -> None:
+    arrays = {name: np.where(np.arange(64) == 3, array, np.float32("nan")) for name, array in LAYERS.items()}
+    assert outcome_of(arrays, arrays).exit_status == 0

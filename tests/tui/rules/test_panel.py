@@ -13,6 +13,7 @@ from tensordiff.align.rules.rule_book import Edit, describe
 from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.tui.rules.panel import RulesPanel
 from tests.tui.app_host import CASES
 from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, with_other_mlp
 from tests.tui.waiting import settled, until
@@ -26,6 +27,17 @@ def plain() -> Session:
 
 def changes(app: Host) -> tuple[Edit, ...]:
     return app.panel.book.past
+
+
+async def test_a_session_that_comes_before_the_panel_is_composed_is_shown_then() -> None:
+    app = Host(plain())
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(app, pilot)
+        panel = RulesPanel(plain(), app.panel.book)
+        panel.show(app.session, app.panel.book)
+        await app.mount(panel)
+        await settled(app, pilot)
+        assert panel.session is app.session and len(panel.rules.items) == len(app.panel.rules.items)
 
 
 async def test_shows_rules_in_order_with_what_they_do_and_whose_they_are() -> None:
