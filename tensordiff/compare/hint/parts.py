@@ -14,6 +14,7 @@ from tensordiff.compare.hint.sample import Floats, SampledPair, listed, rms
 
 _TINY = 1e-300
 _UNRELATED = 0.15  # cosine of two sides that have nothing to do with each other
+_LARGEST_CAP = 1e4
 _ENOUGH = 256  # elements from which that says something
 
 
@@ -92,7 +93,7 @@ def softcap(pair: SampledPair) -> Hint | None:
         is_bent = float(np.abs(plain).max()) > 0.3 * cap and rms(sample.error) > pair.floor * rms(plain)
         is_small = rms(rest) <= 0.05 * rms(capped) and np.median(np.abs(rest)) <= 0.05 * np.median(np.abs(capped))
         at = cap * sample.unit
-        is_round = at > 0.9 and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
+        is_round = 0.9 < at < _LARGEST_CAP and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
         if is_round and is_bent and is_small and rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error):
             told = f"the {side} is not capped, the other side is: {at:.4g} * tanh(x / {at:.4g})"
             return Hint("softcap", told, {"cap": at, "without": side})
