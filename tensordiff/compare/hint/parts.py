@@ -14,6 +14,7 @@ from tensordiff.compare.hint.sample import Floats, SampledPair, listed, rms
 
 _TINY = 1e-300
 _UNRELATED = 0.15  # cosine of two sides that have nothing to do with each other
+_LARGEST_CAP = 1e4
 _ENOUGH = 256  # elements from which that says something
 
 

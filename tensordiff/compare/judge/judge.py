@@ -43,6 +43,7 @@ from tensordiff.compare.row import Row, values_of
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 _TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_FEW_NUMBERS = 8
 _GROWTH_OF_BLOCK = 6.0  # how much a whole block may multiply an error, in few bits
 _MIXTURE = re.compile(r"(?:^|[._])(?:experts?|moe|router)(?:[._]|$)", re.IGNORECASE)
 _TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
@@ -184,6 +185,7 @@ class Judge:
             self._unless_few_tokens,
             self._unless_after_mixture,
             self._unless_block,
+            self._unless_few_numbers,
         ):
             row = check(row, measured) if row.verdict.name == "diverges" else row
         if measured.injected is not None:
@@ -351,6 +353,16 @@ class Judge:
         if not before or error > _GROWTH_OF_BLOCK * before:
             return row
         return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+    def _unless_few_numbers(self, row: Row, measured: Measurement) -> Row:
+        """One number a token, of a few tokens: where terms cancel, nothing is left to be near to."""
+        shape = measured.views.shape
+        if not shape or shape[-1] != 1 or measured.diff.elements >= _FEW_NUMBERS or measured.diff.apart:
+            return row
+        if measured.golden is not None or row.is_exact:
+            return row
+        why = f"rel_l2 {measured.diff.rel_l2:.1e}, of {measured.diff.elements} numbers, which are too few to tell"
+        return row._replace(verdict=Verdict("drifts", why))
 
     def _weighs_few(self, row: Row) -> bool:
         """Whether a router gives weights of the chosen experts: they may jump where a score passes a threshold."""

@@ -233,6 +233,8 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
     if not np.isfinite(of_cand[flipped]).all():
         return Verdict("drifts", f"{told}, by odd logits"), flips
+    if len(ref) <= _FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
+        return Verdict("drifts", f"{told}, of too few to tell by what rule they are chosen"), flips
     if not _are_best(cand, of_cand)[flipped].all():
         return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
     gap = float(_gap(ref, cand, of_ref)[flipped].max())

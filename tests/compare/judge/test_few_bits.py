@@ -93,7 +93,7 @@ def test_what_a_router_sorts_by_expert_is_judged_by_its_logits() -> None:
 def test_a_whole_block_may_multiply_more_than_a_layer() -> None:
     def verdict(error: float) -> str:
         names = [f"layers.{k}-output" for k in range(3)]
-        reference = {name: X for name in names}
+        reference = dict.fromkeys(names, X)
         candidate = {
             name: off(X, e, 11 + k) for k, (name, e) in enumerate(zip(names, (0.008, 0.008, error), strict=True))
         }
