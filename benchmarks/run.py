@@ -63,16 +63,7 @@ def apart(work: Callable[[], list[list[str]]]) -> list[list[str]]:
 def main() -> None:
     parts = [ABOUT, machine()]
     with tempfile.TemporaryDirectory() as folder:
-        headings = (
-            "pair",
-            "today",
-            "tensordiff",
-            "limit",
-            "limit than today",
-            "tensordiff than today",
-            "of the limit",
-            "goal",
-        )
+        headings = ("pair", "today", "compared", "measured", "limit", "than today", "measured of the limit", "goal")
         parts.append(table("Large pairs", headings, kernel.rows()))
         print(parts[-1], flush=True)
         headings = ("dump", "pairs/s, all", "pairs/s, measuring", "torch.load and today's arithmetic", "ratio")
