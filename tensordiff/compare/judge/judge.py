@@ -112,7 +112,7 @@ class Judge:
         if row.verdict.name == "agrees" and (wrong := self._wrong_table(row, measured)) is not None:
             row = row._replace(verdict=wrong)
         self.padding.see(row)
-        if row.verdict.name == "diverges":
+        if row.verdict.name == "diverges" and not self._is_excused_block(row, measured):
             kind, floor = floor_for(*measured.dtypes)
             few = _FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
             self.padding.guess(row, max(floor.agrees, 3 * (carried or 0.0)), few)
@@ -353,6 +353,12 @@ class Judge:
         if not before or error > _GROWTH_OF_BLOCK * before:
             return row
         return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+    def _is_excused_block(self, row: Row, measured: Measurement) -> bool:
+        """Whether a block is excused as it is, so that no padding need be guessed."""
+        for check in (self._unless_few_tokens, self._unless_block):
+            row = check(row, measured) if row.verdict.name == "diverges" else row
+        return row.verdict.name != "diverges"
 
     def _unless_few_numbers(self, row: Row, measured: Measurement) -> Row:
         """One number a token, of a few tokens: where terms cancel, nothing is left to be near to."""
