@@ -60,9 +60,9 @@ class Side:
 
     @cached_property
     def all_entries(self) -> list[Entry]:
-        """The entries of the step, without operations, which are paired by their sequence."""
-        entries = self.index.dump.entries
-        return [e for e in entries if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
+        """The entries of the step that a rule can name, without operations, which are paired by their sequence."""
+        named = (entry for entry in self.index.dump.entries if entry.layer)
+        return [e for e in named if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
 
     @cached_property
     def outlines(self) -> dict[str, Outline]:
