@@ -41,8 +41,9 @@ EXPORT int td_best_level(void)
     unsigned a, b, c = 0, d, low, high;
     if (known) return known;
     int found = 1;
-    __get_cpuid(1, &a, &b, &c, &d);
-    if ((c >> 27 & 1) && (c >> 12 & 1) && (c >> 29 & 1)) { /* OSXSAVE, FMA, F16C */
+    int has_lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c >> 5 & 1);
+    if (has_lzcnt && __get_cpuid(1, &a, &b, &c, &d) && (c >> 27 & 1) && (c >> 12 & 1) && (c >> 29 & 1) && (c >> 22 & 1)) {
+        /* OSXSAVE, FMA, F16C, MOVBE */
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (low & 6) == 6 && (b >> 5 & 1) && (b >> 3 & 1) && (b >> 8 & 1)) {
             found = 3; /* AVX2, BMI1, BMI2 */
