@@ -22,7 +22,7 @@ def gate(pair: SampledPair) -> Hint | None:
     """The error is another tensor, times a factor for each token or each channel: a gate is missing, or another."""
     sample = pair.rows
     for name, array in pair.context.near.items():
-        other = pair.rows_of(array)
+        other = pair.rows_of(array) if name not in pair.context.given else None  # which a norm scales by itself
         if other is None or not other.any() or _is_same_direction(sample.ref, other):
             continue
         for what, axes, count in (("token", (2,), pair.channels), ("channel", (0, 1), math.prod(other.shape[:2]))):

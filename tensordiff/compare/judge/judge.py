@@ -43,16 +43,17 @@ from tensordiff.compare.row import Row, values_of
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 _TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
 _FEW_NUMBERS = 8
-_GROWTH_OF_BLOCK = 6.0  # how much a whole block may multiply an error, in few bits
-_MIXTURE = re.compile(r"(?:^|[._])(?:experts?|moe|router)(?:[._]|$)", re.IGNORECASE)
+_GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
+_MIXTURE = re.compile(r"(?:^|\.)(?:experts|router|gate|moe|block_sparse_moe)(?:\.|$)")
 _TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
 _FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
 
 
 def is_mixture(pair: Pair) -> bool:
-    """Whether a pair belongs to a mixture of experts: a router of it, or its experts."""
-    return _MIXTURE.search(pair.reference.layer) is not None or is_router(pair)
+    """Whether a pair belongs to a mixture of experts, by its name: a router of it, or its experts."""
+    return any(_MIXTURE.search(name) for name in (pair.name, pair.reference.layer))
 
 
 def is_table(pair: Pair) -> bool:
@@ -91,7 +92,7 @@ class Judge:
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
         measured = _of_visible(measured)
-        if not self.has_mixture and measured.pair.reference.is_input and is_mixture(measured.pair):
+        if not self.has_mixture and is_mixture(measured.pair):
             self.has_mixture = True
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
         measured = measured._replace(
@@ -239,8 +240,9 @@ class Judge:
         alone = judge_diff(part, measured.dtypes, carried, Limits(), None, self.upstream.worst_agreeing)
         if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
             return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
-        is_around = parent_of(flips.router).startswith(f"{measured.pair.reference.layer}.")
-        if alone.name == "diverges" and is_around and self.has_flipped_before:
+        layer, has_few_bits = measured.pair.reference.layer, growth_for(measured.dtypes) != GROWTH
+        is_whole = parent_of(flips.router).startswith(f"{layer}.") and not _NUMBERED.search(layer)
+        if alone.name == "diverges" and is_whole and has_few_bits and self.has_flipped_before:
             return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}, and others before")
         if alone.name == "diverges":
             return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
