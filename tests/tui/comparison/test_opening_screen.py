@@ -35,7 +35,7 @@ from tensordiff.tui.comparison.opening_screen import OpeningScreen
 from tensordiff.tui.launch import Launch
 OpeningScreen(Launch(Path("a"), Path("b"), None))
 heavy = ("numpy", "plotext", "markdown_it", "tomlkit")
-ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
+ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare.comparer")
 print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name in ours))
 """
 
