@@ -116,9 +116,15 @@ def test_no_arrays_at_all() -> None:
         assert_agrees({}, {})
 
 
-@pytest.mark.parametrize("array", [np.float32(1), np.zeros(0, "f4"), np.array([np.nan, 1], "f4"), [1, 2], True])
+@pytest.mark.parametrize("array", [np.float32(1), np.array([np.nan, 1], "f4"), [1, 2], True])
 def test_odd_arrays_agree_with_themselves(array: object) -> None:
     assert_agrees({"a": array}, {"a": array})
+
+
+@pytest.mark.parametrize("array", [np.zeros(0, "f4"), np.array([np.nan, np.nan], "f4")])
+def test_arrays_without_a_value_could_not_be_compared(array: object) -> None:
+    with pytest.raises(AssertionError, match="no output has a value that could be compared"):
+        assert_agrees({"a": array}, {"a": array})
 
 
 def test_what_are_no_numbers() -> None:
