@@ -87,13 +87,14 @@ class Judge:
         self.padding = Padding()
         self.flips: RouteFlips | None = None
         self.has_flipped_before = False
-        self.has_mixture = False
+        self.mixtures: set[str] = set()
+        """Modules that hold a router and experts."""
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
         measured = _of_visible(measured)
-        if not self.has_mixture and is_mixture(measured.pair):
-            self.has_mixture = True
+        if is_mixture(measured.pair):
+            self.mixtures.add(mixture_of(measured.pair.reference.layer))
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
         measured = measured._replace(
             dtypes=self.precision.on_the_way(pair, dtypes, is_exact=floor_for(*dtypes)[0] == "exact")
@@ -326,9 +327,11 @@ class Judge:
         A token that took another expert is far off from there on, and what it is shows in others that attend to it.
         Routes that are known to be wrong themselves are no such flips.
         """
-        if not self.has_mixture or measured.diff.apart or growth_for(measured.dtypes) == GROWTH:
+        if not self.mixtures or measured.diff.apart or growth_for(measured.dtypes) == GROWTH:
             return row
         if any(part.is_exact and part.verdict.name == "diverges" for part in self.upstream.parts_of(row.pair)):
+            return row
+        if self._is_given_right_tokens(row, measured):
             return row
         visible = self.padding.visible(row)
         errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
@@ -355,6 +358,16 @@ class Judge:
         if not before or error > _GROWTH_OF_BLOCK * before:
             return row
         return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+    def _is_given_right_tokens(self, row: Row, measured: Measurement) -> bool:
+        """Whether every token that a layer was given is right, and it sends none to experts itself."""
+        entry, given = row.pair.reference, self.upstream.inputs_of(row.pair)
+        sends = any(f"{one}.".startswith(f"{entry.layer}.") or entry.layer.startswith(one) for one in self.mixtures)
+        if not given or entry.step > 0 or sends:
+            return False  # what is kept of an earlier step is not dumped with the rest
+        errors = [token_errors(one.pair) for one in given]
+        most = 2 * floor_for(*measured.dtypes)[1].agrees
+        return all(one is None or not one.size or float(one.max()) <= most for one in errors)
 
     def _is_excused_block(self, row: Row, measured: Measurement) -> bool:
         """Whether a block is excused as it is, so that no padding need be guessed."""

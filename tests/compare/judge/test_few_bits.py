@@ -40,7 +40,7 @@ def test_a_table_of_positions_is_off_by_a_few_roundings_at_most(layer: str, erro
         assert rows(short(reference), short(candidate))[f"{layer}-output"].verdict.name != "diverges"
 
 
-def run(wrong: int, *, is_short: bool, has_router: bool = True) -> str:
+def run(wrong: int, *, is_short: bool, has_router: bool = True, has_inputs: bool = False) -> str:
     """The verdict on a layer of which so many tokens are wrong, after a router whose logits agree."""
     error = QUIET if is_short else 1e-7
     late = off(X, error, 3)
@@ -56,6 +56,8 @@ def run(wrong: int, *, is_short: bool, has_router: bool = True) -> str:
         f"{first}-input_0": off(X, error), f"{first}-output": off(X, error)[:, :8],
         "layers.1.mlp-input_0": off(X, error, 2), "layers.1.mlp-output": late,
     }  # fmt: skip
+    if not has_inputs:
+        reference.pop("layers.1.mlp-input_0")
     sides = (short(reference), short(candidate)) if is_short else (reference, candidate)
     return rows(*sides)["layers.1.mlp-output"].verdict.name
 
@@ -65,6 +67,7 @@ def test_after_a_mixture_in_few_bits_most_tokens_must_be_wrong() -> None:
     assert run(20, is_short=True) == "diverges"
     assert run(5, is_short=False) == "diverges"
     assert run(5, is_short=True, has_router=False) == "diverges"
+    assert run(5, is_short=True, has_inputs=True) == "diverges"  # no token that it was given is one that flipped
 
 
 def test_what_a_router_sorts_by_expert_is_judged_by_its_logits() -> None:
