@@ -18,17 +18,30 @@ from tensordiff.align.coverage import Coverage
 from tensordiff.compare.judge.verdict import Verdict, VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
+from tensordiff.errors import printable
+from tensordiff.search.peers import with_outliers
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
     """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
-    rows = _with_padding(rows)
+    rows = with_outliers(_with_padding(rows))
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
     if outputs and (other := _of_other_size(rows, outputs[0])) is not None:
         return [other]
     modules = sorted(_step_and_layer(row) for row in outputs)
-    return [row for row in outputs if not _contains_any(row, modules)] or wrong
+    found = [row for row in outputs if not _contains_any(row, modules)]
+    return found or [_before(row, rows) for row in wrong]
+
+
+def _before(row: Row, rows: Sequence[Row]) -> Row:
+    """An input that is wrong though every output is right: no layer is to blame, but what lies before this one."""
+    earlier = itertools.takewhile(lambda other: other is not row, rows)
+    entry = row.pair.reference
+    outputs = [r for r in earlier if not r.is_input and r.diff is not None and r.pair.reference.step == entry.step]
+    after = f"between {printable(outputs[-1].pair.reference.layer)} and it" if outputs else "before the first layer"
+    told = f"{row.verdict.why}; it is what the layer was given: the fault lies {after}"
+    return row._replace(verdict=Verdict(row.verdict.name, told))
 
 
 def _of_other_size(rows: Sequence[Row], first: Row) -> Row | None:

@@ -25,6 +25,9 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
         if dump.interrupted and not request.allow_partial:
             why = f"the {side} {printable(dump.path)} is an interrupted capture: what came after was not compared"
             yield f"{why}; capture it again, or accept that with --allow-partial"
+    if any(dump.statistics for _, dump in sides):
+        which = " and ".join(f"the {side}" for side, dump in sides if dump.statistics)
+        yield f"{which} holds statistics and no values, and equal statistics do not prove equal values; dump the values"
     if 100 * coverage.share < request.min_coverage:
         share = f"coverage is {coverage.share:.0%}, below {request.min_coverage:g} %: {coverage.sentence}"
         has_orphans = dumps.alignment.reference_orphans and dumps.alignment.candidate_orphans

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensordiff.align.learn import Learned
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
@@ -21,6 +22,7 @@ from tensordiff.errors import AlignError, printable
 from tensordiff.session.injected_origin import origin_findings, refuse_other_origin
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
+from tensordiff.session.run_dtypes import run_dtypes
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,18 @@ class ThirdDumps:
         if self.injected is not None:
             yield from origin_findings(self.injected, candidate)
 
-    def comparer(self, reference: Dump, rules: RulesFile, limits: Limits) -> Comparer:
-        """A comparer that measures these beside each pair."""
-        third = _third(reference, self.injected, rules), _third(reference, self.golden, rules)
-        return Comparer(limits, *third, run_dtypes=_run_dtypes(reference))
+    def comparer(
+        self, reference: Dump, candidate: Dump, rules: RulesFile, limits: Limits, learned: Learned | None = None
+    ) -> Comparer:
+        """A comparer that measures these beside each pair; ``learned`` is how the candidate's names differ."""
+        third = _third(reference, self.injected, rules, learned), _third(reference, self.golden, rules, learned)
+        return Comparer(limits, *third, run_dtypes=run_dtypes(reference, candidate))
 
 
-def _run_dtypes(reference: Dump) -> tuple[str, str] | None:
-    """The type that the reference says it computed in. What a candidate says of itself loosens nothing."""
-    dtype = reference.facts.get("dtype")
-    return (dtype, "float64") if isinstance(dtype, str) else None
-
-
-def _third(reference: Dump, other: Dump | None, rules: RulesFile) -> ThirdDump | None:
+def _third(reference: Dump, other: Dump | None, rules: RulesFile, learned: Learned | None) -> ThirdDump | None:
     if other is None:
         return None
-    alignment = PairedDumps.align(reference, other, rules).alignment
+    alignment = PairedDumps.align(reference, other, rules, learned=learned).alignment
     if not alignment.pairs:
         raise AlignError(
             f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"

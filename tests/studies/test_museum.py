@@ -136,9 +136,11 @@ def test_a_culprit_with_wrong_inputs_is_not_fair() -> None:
 def test_a_hint_that_names_other_tokens_than_the_bug_changes_is_wrong() -> None:
     """A window that is too long by one key changes the tokens from the window's length on, and the hint says so."""
     exhibit = BY_NAME["window_one_too_long"]
-    result = next(try_exhibit(exhibit, SEED))
-    assert (result.hint, result.is_hint_right) == ("from_token", True)
-    assert "token 8," in result.sentence
+    everything, outputs, *_ = try_exhibit(exhibit, SEED)
+    assert (everything.hint, everything.is_hint_right) == ("mask", True)
+    assert "9 keys back, in the reference 8" in everything.sentence
+    assert (outputs.hint, outputs.is_hint_right) == ("from_token", True)
+    assert "token 8," in outputs.sentence
     result = next(try_exhibit(replace(exhibit, hints=("scale",)), SEED))
     assert result.is_hint_wrong
 

@@ -65,7 +65,7 @@ EXHIBITS = (
     Exhibit(
         "padded_frames_seen", ("facebookresearch/fairseq#3228", "speechbrain/speechbrain#1597"),
         "padded frames are neither zeroed nor masked", WAV2VEC2, ("encoder",), _mask_unused,
-        (*ROWS, "padding", "passed_through"), padded_right,
+        (*ROWS, "padding", "mask", "passed_through"), padded_right,
     ),
     Exhibit(
         "normed_with_padding", ("pytorch/audio#2242",), "the group norm of features runs over padding", HUBERT,

@@ -81,7 +81,7 @@ def _along_heads(model: Any) -> None:
     _attending(model, change)
 
 
-_WINDOW = ("from_token", "grows_with_position", "window")
+_WINDOW = ("from_token", "grows_with_position", "mask")
 EXHIBITS = (
     Exhibit(
         "window_one_too_long", ("huggingface/transformers#39408", "ml-explore/mlx-lm#390"),
@@ -90,16 +90,17 @@ EXHIBITS = (
     Exhibit(
         "chunk_masked_as_first", ("pytorch/executorch#21749", "onnx/onnx#8068"),
         "a chunk after the first is masked as if the cache were empty", LLAMA, ("model.layers.0.self_attn",),
-        _as_if_empty, ("chunk_boundary", "decode_only"), chunks, step=1,
+        _as_if_empty, ("chunk_boundary", "mask"), chunks, step=1,
     ),
     Exhibit(
         "cache_never_evicts", ("ml-explore/mlx-lm#1914",),
         "a rotating cache evicts nothing when several tokens come at once", MISTRAL, ("model.layers.0.self_attn",),
-        _never_evicted, ("chunk_boundary", "decode_only", "window"), few_at_once, step=1,
+        _never_evicted, ("chunk_boundary", "mask"), few_at_once, step=1,
     ),
     Exhibit(
         "mask_along_heads", ("ml-explore/mlx-lm#1903",),
         "the mask is broadcast over heads where the batch is as large as the number of key heads", GEMMA2,
-        ("model.layers.0.self_attn",), _along_heads, ("up_to_token", "one_head", "padding"), padded_left,
+        ("model.layers.0.self_attn",), _along_heads, ("up_to_token", "one_head", "mask", "falls_with_position"),
+        padded_left,
     ),
 )  # fmt: skip

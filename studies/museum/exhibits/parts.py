@@ -157,7 +157,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "head_not_tied", ("huggingface/transformers#43429",), "the head is not tied to the embedding",
-        LLAMA.where(tie_word_embeddings=True), ("lm_head",), _untied, ("weights_not_loaded",),
+        LLAMA.where(tie_word_embeddings=True), ("lm_head",), _untied, ("other_weights",),
     ),
     Exhibit(
         "scales_on_input_channels", ("Comfy-Org/comfy-kitchen#37",),

@@ -167,7 +167,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "rope_twice", ("NVIDIA/TensorRT-LLM#4040",), "RoPE is applied twice", LLAMA, ("model.layers.0.self_attn",),
-        _twice, (*SEES_BACK, "rope_positions", "rope_scaling"),
+        _twice, (*SEES_BACK, "rope_twice"),
     ),
     Exhibit(
         "rope_table_of_first_row", ("unslothai/unsloth#3699",),

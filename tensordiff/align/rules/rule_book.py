@@ -30,6 +30,8 @@ class Line(NamedTuple):
     number: int
     """Its position among the user's own of its kind, or among the rules of presets."""
     is_own: bool = True
+    is_learned: bool = False
+    """Whether it was learned from the values and is not among the user's own yet."""
 
     @property
     def kind(self) -> Kind:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensordiff.compare.hint import Hint, functions, layouts, linear, localized, precision
+from tensordiff.compare.hint import Hint, functions, layouts, linear, localized, parts, precision
 from tensordiff.compare.hint.context import HintContext
 from tensordiff.compare.hint.sample import SampledPair
 from tensordiff.dump.dtypes import Array
@@ -21,15 +21,20 @@ from tensordiff.dump.dtypes import Array
 HINTS: tuple[Callable[[SampledPair], Hint | None], ...] = (
     linear.zero,
     linear.constant,
+    parts.expert_weights,
     linear.scale,
     linear.bias,
-    localized.other_routes,
+    localized.router,
+    parts.softcap,
+    parts.sibling,
     linear.residual,
     functions.activation,
     functions.norm_kind,
+    parts.norm_groups,
     functions.weight_transposed,
     localized.one_expert,
     layouts.transposed,
+    parts.sinusoids,
     layouts.shifted,
     layouts.rope_order,
     layouts.blocks,
@@ -39,16 +44,20 @@ HINTS: tuple[Callable[[SampledPair], Hint | None], ...] = (
     linear.bias_per_channel,
     precision.rounded,
     precision.last_bits,
+    parts.padding,
+    localized.groups,
     localized.tokens,
     layouts.kv_heads,
     localized.channels,
-    localized.groups,
     linear.scale_per_token,
     linear.scale_per_channel,
+    parts.gate_lost,
+    parts.gate,
     localized.position,
     localized.all_but_one,
     localized.from_an_edge,
     linear.residual_roughly,
+    parts.other_weights,
 )
 
 

@@ -6,8 +6,12 @@ the layer was given; a wrong expert from the routes. Only tensors of the same si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge import routes as routing
@@ -35,6 +39,18 @@ class HintContext:
     """Whether the layer itself chose the experts."""
     carried: float = 0.0
     """The error (rel_l2) of what came in."""
+    siblings: Mapping[str, Array] = field(default_factory=dict)
+    """What other matrix products beside the layer gave, in the reference, where the layer is one."""
+    has_weights: bool = False
+    """Whether the layer is a matrix product or a table of embeddings, and nothing else."""
+    are_expert_weights: bool = False
+    """Whether the pair holds the weights of the experts that were chosen, and the same were."""
+    batch: int = 0
+    """How many rows a batch has; 0 where that is not known."""
+    hidden: NDArray[np.bool_] | None = None
+    """Which tokens the attention mask hides, [rows, tokens]; None where no mask was dumped, or it hides none."""
+    are_tokens_of_expert: bool = False
+    """Whether rows are the tokens of one expert, which may be others on the other side."""
 
 
 def context_of(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> HintContext:
@@ -48,7 +64,92 @@ def context_of(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> H
         routes=tuple(sides for _, sides in routes),
         is_router=gives_routes and routing.is_router(row.pair),
         carried=carried_into(row),
+        siblings=_siblings(entry, reference, size),
+        has_weights=_has_weights(entry, reference),
+        are_expert_weights=_are_expert_weights(row.pair, [sides for _, sides in routes]),
+        batch=batch_of(pairs),
+        hidden=_hidden(entry, pairs),
+        are_tokens_of_expert=_PART_OF_EXPERTS.search(entry.layer) is not None,
     )
+
+
+_PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
+_MATRIX = re.compile(r"(?:^|\.)(?:\w*_proj|lm_head|dense|fc_?\d?|linear_?\d?|wte|wpe|embed\w*|word_embeddings|c_attn)$")
+_MATRIX_CLASS = re.compile(r"(?:Linear|Embedding|Conv1D)$")
+
+
+def _has_weights(entry: Entry, dump: Dump) -> bool:
+    """Whether a layer is a single matrix product or table: by its class, or its name where no class is known."""
+    if entry.is_input or any(other.layer.startswith(f"{entry.layer}.") for other in dump.entries):
+        return False
+    if not any(_is_input_of(other, entry) for other in dump.entries):
+        return False  # what came in may be as wrong
+    kind = entry.origin.module_class if entry.origin else ""
+    if kind:
+        return _MATRIX_CLASS.search(kind) is not None and "Rot" not in kind
+    return _MATRIX.search(entry.layer) is not None
+
+
+def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
+    """What parts of the same module gave, but for the layer itself."""
+    parent = parent_of(entry.layer)
+    if entry.is_input or not parent or not _has_weights(entry, dump):
+        return {}
+    kind = entry.origin.module_class if entry.origin else None
+    beside = (
+        other
+        for other in dump.entries
+        if not other.is_input and other.step == entry.step and other.layer != entry.layer
+        and parent_of(other.layer) == parent
+        and (other.origin.module_class if other.origin else None) == kind
+    )  # fmt: skip
+    return _first_few(beside, size)
+
+
+def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bool:
+    """Whether a pair has a number for each chosen expert, and both sides chose the same."""
+    try:
+        shape, is_number = pair.reference.spec.shape, is_float(pair.reference.spec.dtype)
+    except (DumpError, AlignError):
+        return False
+    fits = [sides for sides in routes if sides[0].shape == shape]
+    return is_number and bool(fits) and all(np.array_equal(*sides) for sides in fits) and routing.is_router(pair)
+
+
+def _hidden(entry: Entry, pairs: Sequence[Pair]) -> NDArray[np.bool_] | None:
+    """The tokens that are hidden by the mask that the model was given in a step."""
+    for pair in pairs:
+        other = pair.reference
+        if other.is_input and other.step == entry.step and other.port.endswith("attention_mask"):
+            sides = values_of(pair) if len(_shape(pair)) == 2 else None
+            if sides is not None and np.isin(sides[0], (0, 1)).all() and not np.asarray(sides[0]).all():
+                return np.asarray(np.asarray(sides[0]) == 0)
+    return None
+
+
+_OF_BATCH = re.compile(r"input_ids$|attention_mask$|pixel_values$|input_values$|input_features$|sample$")
+
+
+def batch_of(pairs: Sequence[Pair]) -> int:
+    """The number of rows of a batch, by what the model was given; 0 where that was not dumped."""
+    for pair in pairs:
+        entry = pair.reference
+        if entry.is_input and _OF_BATCH.search(entry.port):
+            try:
+                shape = entry.spec.shape
+            except (DumpError, AlignError):
+                continue
+            if len(shape) >= 2:
+                return int(shape[0])
+    sizes = [s[0] for pair in pairs[:64] if (s := _shape(pair)) and len(s) == 3]
+    return int(sizes[0]) if sizes and len(set(sizes)) == 1 else 0
+
+
+def _shape(pair: Pair) -> tuple[int, ...]:
+    try:
+        return pair.reference.spec.shape
+    except (DumpError, AlignError):
+        return ()
 
 
 def carried_into(row: Row) -> float:
@@ -105,7 +206,7 @@ def _routes(pair: Pair, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, tuple[Arr
     for other in pairs:
         layer = other.reference.layer
         is_near = layer == entry.layer or parent_of(layer) == entry.layer or (parent and parent_of(layer) == parent)
-        if other.reference.step == entry.step and is_near and _may_be_routes(other):
+        if other.reference.step == entry.step and is_near and routing.is_router(other) and _may_be_routes(other):
             sides = values_of(other)
             if sides is not None:
                 yield other, sides

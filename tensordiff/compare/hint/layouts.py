@@ -26,6 +26,7 @@ from tensordiff.compare.hint.sample import (
     rms_along,
 )
 
+_SHIFTS = (1, 2, 3, 4)  # places that tokens may be off by
 _FEW = 16  # tokens by which a layout is proposed
 _UNITS = 256  # most units matched with each other
 _VALUES = 64  # values by which a unit is recognized
@@ -55,13 +56,21 @@ def shifted(pair: SampledPair) -> Hint | None:
     sample = pair.rows
     if sample.ref.shape[1] < 4 or sample.ref[:, 1:].size < _ENOUGH:
         return None
-    later, earlier = slice(1, None), slice(None, -1)
-    for by, here, there in ((1, later, earlier), (-1, earlier, later)):
-        part = sample.part(here)
-        rest = part.cand - sample.ref[:, there]
-        if pair.explains(rest, part):
-            told = f"off by one: every token holds what belongs to the one {'before' if by == 1 else 'after'} it"
-            return Hint("shifted", told, {"by": by} | _left(rest, part))
+    for by in _SHIFTS:
+        if sample.ref.shape[1] < by + 3:
+            break
+        later, earlier = slice(by, None), slice(None, -by)
+        for way, here, there in ((1, later, earlier), (-1, earlier, later)):
+            part = sample.part(here)
+            rest = part.cand - sample.ref[:, there]
+            if pair.explains(rest, part):
+                told = f"the one {'before' if way == 1 else 'after'} it"
+                told = told if by == 1 else told.replace("one", f"one {by} places")
+                return Hint(
+                    "shifted",
+                    f"off by {by}: every token holds what belongs to {told}",
+                    {"by": by * way} | _left(rest, part),
+                )
     return None
 
 
@@ -192,7 +201,7 @@ def _repeats(ref: Indices, cand: Indices) -> int:
 def token_rows(pair: SampledPair) -> Hint | None:
     """Tokens hold the values of other tokens: one of them everywhere, or all in another order."""
     sample, count = pair.rows, min(_UNITS, pair.rows.ref.shape[1])
-    if count < 4 or pair.tokens != sample.ref.shape[1]:
+    if count < 4 or pair.context.are_tokens_of_expert or pair.tokens != sample.ref.shape[1]:
         return None
     part = sample.part(slice(count))
     order = _match(*(side.swapaxes(0, 1).reshape(count, -1) for side in (part.ref, part.cand)))

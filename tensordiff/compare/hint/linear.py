@@ -162,13 +162,15 @@ def scale_per_channel(pair: SampledPair) -> Hint | None:
     if math.prod(pair.rows.ref.shape[:2]) < 8 or pair.channels < 2 or not all(map(is_float, pair.dtypes)):
         return None
     rest, factors = _fit_scale(pair.rows, (0, 1))
+    why = "a norm's weight, or a quantizer's scale"
     if not _explains_what_varies(pair, rest, pair.rows, (0, 1)):
         rest, factors = _fit_scale_and_bias(pair.rows)
+        why = "and moved by its own number: weight and bias of a norm, or a modulation"
         if math.prod(pair.rows.ref.shape[:2]) < 12 or not _explains_what_varies(pair, rest, pair.rows, (0, 1)):
             return None
     if (factors == 0).any() or float(np.ptp(factors)) < 0.01:
         return None  # a lost channel or a constant is another kind
-    return _scale_per_axis_hint("channel", "a norm's weight, or a quantizer's scale", factors, rest, pair.rows)
+    return _scale_per_axis_hint("channel", why, factors, rest, pair.rows)
 
 
 def _fit_scale_and_bias(sample: Sample) -> tuple[Floats, Floats]:

@@ -14,13 +14,17 @@ import numpy as np
 
 from tensordiff.align.by_value import HEAD_SIZES
 from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.parts import batch_rows
 from tensordiff.compare.hint.sample import Floats, Mask, Sample, SampledPair, listed, rms, rms_along
+from tensordiff.dump.dtypes import Array
 
 _ALL_BUT_ONE = ("all_but_first", "all_but_last")
 _BY_NO_CHANCE = 12.0
 """-log of the probability that errors which could be anywhere are only in these places must reach this."""
 _TOO_FEW = 4
 """Wrong elements in a token below which its error is a matter of chance."""
+_FEWEST_RIGHT = 4
+"""Right tokens from which it is told, in types of few bits, where the wrong ones begin."""
 _RANKED = 8
 """Tokens needed to speak of a trend."""
 
@@ -47,8 +51,11 @@ class _AxisErrors(NamedTuple):
         return -off * math.log(self.wrong.mean()) >= _BY_NO_CHANCE
 
 
-def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErrors:
-    """Errors along an axis, each relative to the reference there, or to its median where that is larger."""
+def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int, *, is_strict: bool = False) -> _AxisErrors:
+    """Errors along an axis, each relative to the reference there, or to its median where that is larger.
+
+    Strictly, right places are about as right as the best of them: a bug may be small at one place, and below rounding.
+    """
     axes = tuple(a for a in range(ref.ndim) if a != axis)
     own = rms_along(ref, axes)
     usual = np.maximum(own, 0.3 * np.median(own))
@@ -56,6 +63,9 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int) -> _AxisErr
         rms_along(error, axes), usual, where=usual > 0, out=np.where(rms_along(error, axes) > 0, np.inf, 0.0)
     )
     limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
+    if is_strict:
+        least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
+        limit = min(limit, max((2.5 if pair.unit > 1e-4 else 10.0) * least, 2 * pair.context.carried))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
@@ -76,7 +86,7 @@ def _wrong_tokens(pair: SampledPair) -> Mask | None:
 
 def tokens(pair: SampledPair) -> Hint | None:
     """Only some tokens are wrong: one, the first, the last, all from one on, all up to one."""
-    hint = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1))
+    hint = _some_tokens(pair, _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True))
     return None if hint is None or hint.kind in _ALL_BUT_ONE else hint
 
 
@@ -88,16 +98,16 @@ def all_but_one(pair: SampledPair) -> Hint | None:
 
 def from_an_edge(pair: SampledPair) -> Hint | None:
     """All right tokens stand at one end. Tried late: not all others need to be surely wrong."""
-    return _some_tokens(pair, _at_an_edge(_along(pair, pair.across.ref, pair.across.error, 1)))
+    return _some_tokens(pair, _at_an_edge(pair, _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True)))
 
 
 def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     sample = pair.across
-    if pair.tokens < 2 or not errors.are_told_apart:
+    if pair.tokens < 2 or not errors.are_told_apart or pair.context.are_tokens_of_expert:
         return None
     wrong = sample.tokens[errors.wrong]
     named = _name_tokens(pair, sample, errors.wrong)
-    if named is None:
+    if named is None or (named[0] in ("from_token", "up_to_token") and not _has_edge(pair, errors)):
         return None
     evidence: Evidence = {
         "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
@@ -107,7 +117,14 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
 
 
-def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:
+def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
+    """Whether the last right token is surely right: a bug may begin small, and below rounding."""
+    if pair.unit > 1e-4:
+        return int(errors.right.sum()) >= _FEWEST_RIGHT
+    return float(errors.sizes[errors.right].max()) <= max(pair.quiet, 3 * pair.context.carried)
+
+
+def _at_an_edge(pair: SampledPair, errors: _AxisErrors) -> _AxisErrors:
     """Where all right positions are at one end, the others count as wrong if most of them clearly are."""
     off = ~errors.right
     count = int(off.sum())
@@ -116,6 +133,7 @@ def _at_an_edge(errors: _AxisErrors) -> _AxisErrors:
         errors.are_told_apart
         or not is_run
         or count < 3
+        or (pair.unit > 1e-4 and count < len(off) - 1)
         or not errors.wrong[off].mean() > 0.6
         or errors.shares[off].min() < 0.05
     ):
@@ -196,12 +214,15 @@ def channel_run(wrong: Mask) -> tuple[int | None, int, int] | None:
 
 def groups(pair: SampledPair) -> Hint | None:
     """Only one position along an axis before the tokens is wrong: a head, if heads have an axis, or a batch entry."""
-    if pair.groups < 2 or not pair.sees_all_groups:
+    if pair.groups < 2 or not pair.sees_all_groups or pair.context.are_tokens_of_expert:
         return None
     lead = pair.shape[:-2]
     ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (pair.rows.ref, pair.rows.error))
     for axis, length in enumerate(lead):
         errors = _along(pair, ref, error, axis) if length > 1 else None
+        if errors and errors.are_told_apart and axis == 0 and length == pair.context.batch:
+            wrong = [int(row) for row in np.flatnonzero(errors.wrong)]
+            return batch_rows(wrong, length, float(errors.sizes[errors.right].max()))
         if errors and errors.are_told_apart and errors.wrong.sum() == 1:
             at = int(np.flatnonzero(errors.wrong)[0])
             is_head = axis == len(lead) - 1 and len(lead) > 1
@@ -226,7 +247,7 @@ def position(pair: SampledPair) -> Hint | None:
         told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
         return Hint("grows_with_position", told, evidence)
     if (evidence := _grows(pair, sizes[::-1])) is not None:
-        told = "the error falls with the position and the last token is right (a causal mask that one side lacks)"
+        told = "the error falls with the position and the last token is right (a mask: what some tokens see)"
         return Hint("falls_with_position", told, evidence)
     return None
 
@@ -259,7 +280,12 @@ def one_expert(pair: SampledPair) -> Hint | None:
     tokens = pair.groups * pair.tokens
     for taken, _ in pair.context.routes:
         sent = taken.reshape(-1, taken.shape[-1])
-        if len(sent) != tokens or not pair.sees_all or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS:
+        if (
+            len(sent) != tokens
+            or tokens < 2 * sent.shape[1]
+            or not pair.sees_all
+            or not 0 <= sent.min() <= sent.max() < _MOST_EXPERTS
+        ):
             continue
         if (wrong := _wrong_tokens(pair)) is None:
             return None
@@ -271,17 +297,22 @@ def one_expert(pair: SampledPair) -> Hint | None:
     return None
 
 
-def other_routes(pair: SampledPair) -> Hint | None:
+def router(pair: SampledPair) -> Hint | None:
     """The layer is a router, and sent tokens to other experts."""
-    for ref, cand in pair.context.routes if pair.context.is_router else ():
-        if cand.dtype.kind not in "iu":
-            continue  # the reference's are integers; floats beside them are something else
-        apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])
-        tokens = int(apart.any(1).sum())
-        if tokens < _NOT_BY_CHANCE * len(apart):
-            continue
-        columns = [int(c) for c in np.flatnonzero((ref != cand).reshape(-1, ref.shape[-1]).any(0))]
-        evidence: Evidence = {"tokens": tokens, "of": len(apart), "choices": columns}
-        told = f"{tokens} of {len(apart)} tokens are sent to other experts (choice {listed(columns)})"
-        return Hint("routes", told, evidence)
-    return None
+    hints = (other_routes(sides) for sides in (pair.context.routes if pair.context.is_router else ()))
+    return next(filter(None, hints), None)
+
+
+def other_routes(sides: tuple[Array, Array]) -> Hint | None:
+    """Tokens are sent to other experts, and more of them than near-ties explain."""
+    ref, cand = sides
+    if any(side.dtype.kind not in "iu" for side in sides) or ref.ndim < 2 or ref.shape != cand.shape:
+        return None  # floats beside integers are something else
+    apart = np.asarray(np.sort(ref, -1) != np.sort(cand, -1)).reshape(-1, ref.shape[-1])
+    tokens = int(apart.any(1).sum())
+    if tokens < _NOT_BY_CHANCE * len(apart):
+        return None
+    columns = [int(c) for c in np.flatnonzero((ref != cand).reshape(-1, ref.shape[-1]).any(0))]
+    evidence: Evidence = {"tokens": tokens, "of": len(apart), "choices": columns}
+    told = f"{tokens} of {len(apart)} tokens are sent to other experts (choice {listed(columns)})"
+    return Hint("routes", told, evidence)

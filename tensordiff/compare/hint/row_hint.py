@@ -8,15 +8,24 @@ it about the culprit, or about a row that a person chose.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.hint import Hint
+from tensordiff.compare.hint import Hint, attention, tables
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
+from tensordiff.compare.hint.layouts import transposed
+from tensordiff.compare.hint.localized import other_routes
+from tensordiff.compare.hint.sample import SampledPair
+from tensordiff.compare.hint.steps import later_call
+from tensordiff.compare.hint.surroundings import Surroundings, is_convolution
+from tensordiff.compare.judge.routes import is_router
 from tensordiff.compare.judge.verdict import floor_for, growth_for
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row, values_of
-from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 
@@ -25,34 +34,80 @@ _MOST_PARTS = 256  # pairs inside a module that are looked through
 
 def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
     """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
+    if reference.statistics:
+        return None  # a vector of statistics has no tokens, channels or inputs
+    around = Surroundings(row, pairs)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
-        return None
+        return None if row.dtypes is None else tables.lost_partial(around) or _other_count(row)
+    if row.diff is not None and not row.diff.apart and not row.is_input:
+        with np.errstate(all="ignore"):
+            for test in (tables.rope_table, attention.attention):
+                if hint := test(around):
+                    return hint
     inner = None if row.is_input else _first_wrong_inside(row, pairs)
-    if inner is not None and (hint := _hint_inside(row, inner, reference)):
+    if inner is not None and (hint := _hint_inside(row, inner, pairs, reference)):
         return hint
-    return find_hint(*sides, context_of(row, pairs, reference, sides[0].size))
+    context = context_of(row, pairs, reference, sides[0].size)
+    return _hint_of(row.pair, sides, context) or later_call(row, pairs)
 
 
-def _hint_inside(row: Row, inner: Pair, reference: Dump) -> Hint | None:
+def _other_count(row: Row) -> Hint | None:
+    """A router that sends each token to fewer experts, or to more."""
+    sides = row.pair.reference.spec, row.pair.candidate.spec
+    are_routes = all(side.dtype.kind in "iu" and len(side.shape) >= 2 for side in sides) or "expert" in row.pair.name
+    ref, cand = (side.shape[-1] if side.shape else 0 for side in sides)
+    if not are_routes or not is_router(row.pair) or sides[0].shape[:-1] != sides[1].shape[:-1] or max(ref, cand) > 64:
+        return None
+    told = f"each token is sent to {cand} expert{'s' if cand != 1 else ''}, in the reference to {ref}"
+    return Hint("routes", told, {"reference": ref, "candidate": cand})
+
+
+def _hint_inside(row: Row, inner: Pair, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
     """The kind of error in what a part was given, with the tensors near the whole module as context."""
     sides = values_of(inner)
     if sides is None:
         return None
-    near = tensors_near(row.pair.reference, reference, sides[0].size)
-    near.pop(printable(inner.reference.name), None)
-    hint = find_hint(*sides, HintContext(near, carried=carried_into(row)))
+    part = printable(inner.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+    if sides[0].dtype.kind in "iub":
+        hint = other_routes(sides) if is_router(inner) else None
+    else:
+        near = tensors_near(row.pair.reference, reference, sides[0].size)
+        near.pop(printable(inner.reference.name), None)
+        beside = context_of(row._replace(pair=inner), pairs, reference, 0)
+        context = replace(beside, near=near, carried=carried_into(row), is_router=False)
+        hint = _hint_of(inner, sides, context)
     if hint is None:
         return None
-    part = printable(inner.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
     return Hint(hint.kind, f"in what {part} is given: {hint.sentence}", hint.evidence | {"part": part})
+
+
+def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hint | None:
+    """The hint for two tensors; those of a convolution have their channels before the places."""
+    if sides[0].ndim < 3 or not is_convolution(pair.reference):
+        return find_hint(*sides, context)
+    if sides[0].ndim == 4 and (hint := transposed(SampledPair.of(*sides))):
+        return hint
+    moved = [np.ascontiguousarray(np.moveaxis(side, 1, -1)) for side in sides]
+    hint = find_hint(moved[0], moved[1], replace(context, near={}, given={}, siblings={}))
+    if hint is None:
+        return None
+    axes, evidence = (0, *range(2, sides[0].ndim), 1), dict(hint.evidence)
+    if isinstance(axis := evidence.get("axis"), int) and axis < len(axes):
+        evidence["axis"] = axes[axis]
+    sentence = hint.sentence.replace("token", "frame" if sides[0].ndim == 3 else "place")
+    return Hint(hint.kind, sentence, evidence)
 
 
 def _first_wrong_inside(row: Row, pairs: Sequence[Pair]) -> Pair | None:
     """The first wrong tensor inside a module, if it is the input of a part; None if it is an output or missing."""
     for pair in _pairs_inside(row.pair, pairs):
         sides = values_of(pair)
-        if sides is None or sides[0].dtype.kind in "iub":
+        if sides is None:
+            continue
+        if sides[0].dtype.kind in "iub":
+            if is_router(pair) and pair.reference.is_input and other_routes(sides):
+                return pair
             continue
         dtypes = name_of(sides[0].dtype), name_of(sides[1].dtype)
         most = max(floor_for(*dtypes)[1].agrees, growth_for(dtypes) * carried_into(row))

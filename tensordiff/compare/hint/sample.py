@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.hint.context import HintContext
-from tensordiff.compare.judge.verdict import floor_for
+from tensordiff.compare.judge.verdict import UNITS, floor_for
 from tensordiff.dump.dtypes import Array, DType, name_of
 
 Floats = NDArray[np.float64]
@@ -143,6 +143,11 @@ class SampledPair:
     def floor(self) -> float:
         """The error (rel_l2) that precision explains."""
         return floor_for(*map(name_of, self.dtypes))[1].agrees
+
+    @property
+    def unit(self) -> float:
+        """The relative error of one rounding, in the coarser type."""
+        return UNITS.get(floor_for(*map(name_of, self.dtypes))[0], 0.0)
 
     @property
     def quiet(self) -> float:

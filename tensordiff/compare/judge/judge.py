@@ -20,11 +20,12 @@ from tensordiff.compare.judge.masks import diff_of_visible, is_same_mask
 from tensordiff.compare.judge.outliers import error_of_most
 from tensordiff.compare.judge.padding import Padding, Visible
 from tensordiff.compare.judge.precision import Precision
-from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, most_flips, router_logits
-from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
+from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted, most_flips, router_logits
+from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of, parent_of
 from tensordiff.compare.judge.verdict import (
     GROWTH,
     GROWTH_OF_FEW_BITS,
+    UNITS,
     GoldenErrors,
     Verdict,
     floor_for,
@@ -41,7 +42,25 @@ from tensordiff.compare.row import Row, values_of
 
 _PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
-_FEW_TOKENS = 1 / 6  # share of the tokens that near-ties may send to other experts in one layer
+_TABLE_ROUNDINGS = 4  # half steps that a table of cosines may be off by
+_NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
+_FEW_NUMBERS = 8
+_GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
+_MIXTURE = re.compile(r"(?:^|\.)(?:experts|router|gate|moe|block_sparse_moe)(?:\.|$)")
+_TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORECASE)
+_FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
+
+
+def is_mixture(pair: Pair) -> bool:
+    """Whether a pair belongs to a mixture of experts, by its name: a router of it, or its experts."""
+    return any(_MIXTURE.search(name) for name in (pair.name, pair.reference.layer))
+
+
+def is_table(pair: Pair) -> bool:
+    """Whether a layer is named like a table of rotary positions, or its class is."""
+    entry = pair.reference
+    kind = (entry.origin and entry.origin.module_class) or ""
+    return _TABLE.search(entry.layer.rpartition(".")[2]) is not None or _TABLE.search(kind) is not None
 
 
 class Measurement(NamedTuple):
@@ -67,10 +86,15 @@ class Judge:
         self.precision = Precision(run_dtypes)
         self.padding = Padding()
         self.flips: RouteFlips | None = None
+        self.has_flipped_before = False
+        self.mixtures: set[str] = set()
+        """Modules that hold a router and experts."""
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow."""
         measured = _of_visible(measured)
+        if is_mixture(measured.pair):
+            self.mixtures.add(mixture_of(measured.pair.reference.layer))
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
         measured = measured._replace(
             dtypes=self.precision.on_the_way(pair, dtypes, is_exact=floor_for(*dtypes)[0] == "exact")
@@ -87,8 +111,10 @@ class Judge:
         if limits.are_set:
             self.upstream.record(row, golden)
             return row
+        if row.verdict.name == "agrees" and (wrong := self._wrong_table(row, measured)) is not None:
+            row = row._replace(verdict=wrong)
         self.padding.see(row)
-        if row.verdict.name == "diverges":
+        if row.verdict.name == "diverges" and not self._is_excused_block(row, measured):
             kind, floor = floor_for(*measured.dtypes)
             few = _FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
             self.padding.guess(row, max(floor.agrees, 3 * (carried or 0.0)), few)
@@ -103,6 +129,23 @@ class Judge:
             self.upstream.record(row, golden)
             return row
         return self._after_excuses(row, measured, hidden)
+
+    def _wrong_table(self, row: Row, measured: Measurement) -> Verdict | None:
+        """A table of positions that is off by more than a few roundings, in a type of few bits.
+
+        It is made of integers, without sums, so that its error is no more than that of a rounding or two.
+        """
+        kind, _ = floor_for(*measured.dtypes)
+        if row.is_input or row.is_exact or golden_judged(measured) or growth_of(kind) == GROWTH:
+            return None
+        limit, error = _TABLE_ROUNDINGS * UNITS[kind], measured.diff.rel_l2
+        if not error > limit or self.upstream.parts_of(row.pair) or not is_table(row.pair):
+            return None
+        carried = max((one.diff.rel_l2 for one in self.upstream.inputs_of(row.pair) if one.diff), default=0.0)
+        if carried > limit or not self.upstream.equal_integers.get(row.pair.reference.call_key, True):
+            return None
+        told = f"rel_l2 {error:.1e} is more than rounding of a table of positions explains ({limit:.1e} in {kind})"
+        return Verdict("diverges", told)
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """A row that does not agree, judged by the tokens that are no padding."""
@@ -142,6 +185,9 @@ class Judge:
             self._unless_cancelled,
             self._unless_small_tokens,
             self._unless_few_tokens,
+            self._unless_after_mixture,
+            self._unless_block,
+            self._unless_few_numbers,
         ):
             row = check(row, measured) if row.verdict.name == "diverges" else row
         if measured.injected is not None:
@@ -165,8 +211,11 @@ class Judge:
         hidden = self.padding.hidden_tokens(row.pair.reference.step, tokens)
         may_be_routes = row.is_exact and (not row.is_input or is_router(row.pair))
         if may_be_routes and (judged := judge_routes(row, self.upstream.latest_outputs, hidden)):
-            self.flips = judged[1] or self.flips
+            self._note(judged[1])
             return judged[0]
+        if (judged_sorted := self._sorted(row)) is not None:
+            self._note(judged_sorted[1])
+            return judged_sorted[0]
         if self.flips is None or not self.flips.concerns(row.pair):
             return row.verdict
         if row.is_exact:
@@ -174,11 +223,28 @@ class Judge:
         sides = self.flips.values_where_equal(row.pair)
         return row.verdict if sides is None else self._where_routes_agree(measured, self.flips, measure(*sides))
 
+    def _sorted(self, row: Row) -> tuple[Verdict, RouteFlips] | None:
+        """The verdict on what a router gives sorted by expert."""
+        is_padded = self.padding.is_known(row.pair.reference.step)
+        return judge_sorted(row, self.upstream.latest_outputs, is_padded=is_padded)
+
+    def _note(self, flips: RouteFlips | None) -> None:
+        """Remember routes that differ, and that others did before."""
+        if flips is None:
+            return
+        if self.flips is not None and self.flips.flipped.any() and self.flips.router != flips.router:
+            self.has_flipped_before = True
+        self.flips = flips
+
     def _where_routes_agree(self, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
         carried = self.upstream.carried_into(measured.pair)
         alone = judge_diff(part, measured.dtypes, carried, Limits(), None, self.upstream.worst_agreeing)
         if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
             return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
+        layer, has_few_bits = measured.pair.reference.layer, growth_for(measured.dtypes) != GROWTH
+        is_whole = parent_of(flips.router).startswith(f"{layer}.") and not _NUMBERED.search(layer)
+        if alone.name == "diverges" and is_whole and has_few_bits and self.has_flipped_before:
+            return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}, and others before")
         if alone.name == "diverges":
             return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
         return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}; the others {part.rel_l2:.1e}")
@@ -200,7 +266,9 @@ class Judge:
         has_right_inputs = bool(given) and all(one.verdict.name == "agrees" for one in given)
         is_padded = self.padding.is_known(entry.step)
         may_flip = growth_for(measured.dtypes) != GROWTH or is_padded
-        if has_right_inputs or (same and not is_padded) or (same is None and not may_flip):
+        carried = self.upstream.carried_into(row.pair) or 0.0
+        after = row.after_flips and carried > floor_for(*measured.dtypes)[1].agrees
+        if has_right_inputs or (same and not is_padded and not after) or (same is None and not may_flip):
             return row
         why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
         return row._replace(verdict=Verdict("drifts", why))
@@ -253,13 +321,84 @@ class Judge:
         why = f"rel_l2 {measured.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
         return row._replace(verdict=Verdict("drifts", why))
 
+    def _unless_after_mixture(self, row: Row, measured: Measurement) -> Row:
+        """After a mixture of experts, in few bits, a layer is wrong only if most of its tokens are.
+
+        A token that took another expert is far off from there on, and what it is shows in others that attend to it.
+        Routes that are known to be wrong themselves are no such flips.
+        """
+        if not self.mixtures or measured.diff.apart or growth_for(measured.dtypes) == GROWTH:
+            return row
+        if any(part.is_exact and part.verdict.name == "diverges" for part in self.upstream.parts_of(row.pair)):
+            return row
+        if self._is_given_right_tokens(row, measured):
+            return row
+        visible = self.padding.visible(row)
+        errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
+        if errors is None or errors.size < 2:
+            return row
+        usual = float(np.sort(errors)[(errors.size - 1) // 2])
+        carried = self.upstream.carried_into(row.pair)
+        most = self.upstream.worst_agreeing
+        verdict = judge_diff(measured.diff._replace(rel_l2=usual), measured.dtypes, carried, Limits(), None, most)
+        if verdict.name == "diverges":
+            return row
+        told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
+        why = f"{told}: the others may have taken other experts; dump float32 to tell that from an error"
+        return row._replace(verdict=Verdict("drifts", why))
+
+    def _unless_block(self, row: Row, measured: Measurement) -> Row:
+        """A block of which nothing else was dumped is many layers, which may multiply more than one does."""
+        entry, floor = row.pair.reference, floor_for(*measured.dtypes)[1]
+        is_all = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
+        is_block = entry.layer.rpartition(".")[2].isdigit() and is_all
+        error, before = measured.diff.rel_l2, max(self.upstream.worst or 0.0, self.upstream.worst_agreeing or 0.0)
+        if not is_block or growth_for(measured.dtypes) == GROWTH or measured.diff.apart or error > floor.diverges:
+            return row
+        if not before or error > _GROWTH_OF_BLOCK * before:
+            return row
+        return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+    def _is_given_right_tokens(self, row: Row, measured: Measurement) -> bool:
+        """Whether every token that a layer was given is right, and it sends none to experts itself."""
+        entry, given = row.pair.reference, self.upstream.inputs_of(row.pair)
+        sends = any(f"{one}.".startswith(f"{entry.layer}.") or entry.layer.startswith(one) for one in self.mixtures)
+        if not given or entry.step > 0 or sends:
+            return False  # what is kept of an earlier step is not dumped with the rest
+        errors = [token_errors(one.pair) for one in given]
+        most = 2 * floor_for(*measured.dtypes)[1].agrees
+        return all(one is None or not one.size or float(one.max()) <= most for one in errors)
+
+    def _is_excused_block(self, row: Row, measured: Measurement) -> bool:
+        """Whether a block is excused as it is, so that no padding need be guessed."""
+        for check in (self._unless_few_tokens, self._unless_block):
+            row = check(row, measured) if row.verdict.name == "diverges" else row
+        return row.verdict.name != "diverges"
+
+    def _unless_few_numbers(self, row: Row, measured: Measurement) -> Row:
+        """One number a token, of a few tokens: where terms cancel, nothing is left to be near to."""
+        shape = measured.views.shape
+        if not shape or shape[-1] != 1 or measured.diff.elements >= _FEW_NUMBERS or measured.diff.apart:
+            return row
+        if measured.golden is not None or row.is_exact:
+            return row
+        why = f"rel_l2 {measured.diff.rel_l2:.1e}, of {measured.diff.elements} numbers, which are too few to tell"
+        return row._replace(verdict=Verdict("drifts", why))
+
+    def _weighs_few(self, row: Row) -> bool:
+        """Whether a router gives weights of the chosen experts: they may jump where a score passes a threshold."""
+        shape = row.shape or ()
+        logits = router_logits(row, self.upstream.latest_outputs, math.prod(shape[:-1])) if len(shape) >= 2 else None
+        return logits is not None and shape[-1] < logits[0].shape[-1]
+
     def _unless_few_tokens(self, row: Row, measured: Measurement) -> Row:
         """A few tokens of a block, of which nothing else was dumped, may have been sent to other experts."""
         entry = row.pair.reference
         is_block = entry.layer.rpartition(".")[2].isdigit()
         is_all_there_is = not self.upstream.has_inputs(row.pair) and not self.upstream.parts_of(row.pair)
         knows_routes = (mixture_of(entry.layer), entry.step) in self.upstream.same_routes
-        may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes)
+        weighs = is_router(row.pair) and self._weighs_few(row)
+        may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes) or weighs
         has_few_bits = growth_for(measured.dtypes) != GROWTH
         if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
             return row
@@ -276,6 +415,11 @@ class Judge:
         told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
         why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
         return row._replace(verdict=Verdict("drifts", why))
+
+
+def golden_judged(measured: Measurement) -> bool:
+    """Whether a golden run decides on a pair."""
+    return measured.golden is not None and measured.golden.is_trusted(measured.dtypes)
 
 
 def _of_visible(measured: Measurement) -> Measurement:

@@ -20,6 +20,7 @@ from tensordiff.dump.model import CallKey, Entry
 
 Mask = NDArray[np.bool_]
 _MASK = re.compile(r"attention_mask$")
+_MOST_EXPERTS = 1024
 _CACHE = re.compile(r"past|cache")
 
 
@@ -91,9 +92,9 @@ class Padding:
         return self.masks.get(step, self.masks.get(max((one for one in self.masks if one < step), default=step)))
 
     def guess(self, row: Row, limit: float, few: float) -> bool:
-        """Whether a pair is wrong only in what may be padding before the rows of a batch; remembered if so.
+        """Whether a pair is wrong only in what may be padding at one end of the rows of a batch; remembered if so.
 
-        Rows must begin with different numbers of wrong tokens, one of them with none, and all tokens after them must be
+        Rows must have different numbers of wrong tokens there, one of them none, and all others must be
         right, but for a ``few`` (as a share) that may have taken other experts. Whether nothing after them sees those
         tokens is seen when the rest has been judged without them.
         """
@@ -108,8 +109,11 @@ class Padding:
         wrong = ~(errors <= limit)  # a NaN is wrong
         tries = [np.where(wrong.any(1), shape[1] - wrong[:, ::-1].argmax(1), 0)]  # up to the last that is wrong
         tries += [np.where(wrong.all(1), shape[1], wrong.argmin(1))] if few else []  # up to the first that is right
-        for runs in tries:
-            seen = np.arange(shape[1]) >= runs[:, None]
+        ends = [np.where(wrong.any(1), shape[1] - wrong.argmax(1), 0)]  # the same from the end
+        ends += [np.where(wrong.all(1), shape[1], wrong[:, ::-1].argmin(1))] if few else []
+        places = np.arange(shape[1])
+        for runs, is_end in (*((one, False) for one in tries), *((one, True) for one in ends)):
+            seen = places < shape[1] - runs[:, None] if is_end else places >= runs[:, None]
             if runs.min() == 0 < runs.max() <= shape[1] // 2 and wrong[seen].mean() <= few:
                 break
         else:
@@ -128,9 +132,7 @@ class Padding:
         ref, cand = (np.moveaxis(side, _axis(shape, seen), 1)[seen] if seen.ndim == 2 else side[seen] for side in sides)
         count = f"of the {int(seen.sum())} of {seen.size} tokens"
         is_guess = self.is_guessed(row)
-        which = (
-            "that are not at the beginning of some rows, where padding may be" if is_guess else "that the mask shows"
-        )
+        which = "that are not at an end of some rows, where padding may be" if is_guess else "that the mask shows"
         return Visible(ref, cand, f"{count} {which}")
 
 
@@ -139,6 +141,10 @@ def _seen(entry: Entry, shape: tuple[int, ...], mask: Mask) -> Mask | None:
     rows, tokens = mask.shape
     if len(shape) >= 2 and shape[0] == rows * tokens:
         return mask.reshape(-1)
+    if len(shape) == 2 and shape[0] % (rows * tokens) == 0 and 1 < shape[0] // (rows * tokens) <= _MOST_EXPERTS:
+        return np.tile(mask.reshape(-1), shape[0] // (rows * tokens))  # all tokens, for one expert after the other
+    if len(shape) == 3 and shape[1] == rows * tokens and shape[0] != rows:
+        return np.broadcast_to(mask.reshape(-1), shape[:2])  # the same
     if (len(shape) < 3 and shape != mask.shape) or shape[0] != rows:
         return None
     if tokens in shape[1:3]:

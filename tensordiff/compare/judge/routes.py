@@ -34,6 +34,9 @@ _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
 _HARDLY = 0.02  # tokens that are expected to flip, below which none should
+_FEW_DECODED = 8  # tokens
+_OF_FEW_BITS = 1e-3  # how far apart logits are in types of 16 bits, at least
+_MOST_REORDERED = 0.5  # share of the tokens; more are another convention
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
@@ -79,9 +82,19 @@ class RouteFlips(NamedTuple):
         if ref.ndim > 2 and math.prod(ref.shape[:-1]) == self.tokens:
             ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
         if self.tokens in ref.shape[:-1]:
-            keep, axis = ~self.flipped, ref.shape.index(self.tokens)
+            keep, axis = ~(self.flipped | self._reordered), ref.shape.index(self.tokens)
             return np.compress(keep, ref, axis), np.compress(keep, cand, axis)
         return self._same_choices(ref, cand) if self.has_row_per_choice(ref.shape) else None
+
+    @property
+    def _reordered(self) -> Mask:
+        """Tokens that took the same experts in another order, where few did: the best may be weighed by itself."""
+        apart = np.asarray((self.routes[0] != self.routes[1]).any(1))
+        return apart if apart.mean() <= _MOST_REORDERED else np.zeros_like(apart)
+
+    def has_number_per_choice(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor has one number for each token and expert, in one row, which may be sorted by expert."""
+        return len(shape) == 1 and shape[0] == self.routes[0].size
 
     def has_row_per_choice(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor has one row for each token and expert."""
@@ -128,16 +141,56 @@ def judge_routes(
     return _by_chance(flips, row, before, hidden)
 
 
+def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[Verdict, RouteFlips] | None:
+    """The verdict on what a router gives for each token and expert, sorted by expert, where other experts were taken.
+
+    Which were taken follows from the logits: integers in one row do not say it. None where no token took others.
+    """
+    size = (row.shape or (0,))[0]
+    if len(row.shape or ()) != 1 or not size or not is_router(row.pair):
+        return None
+    router = row.pair.reference.layer
+    for other in reversed(list(before)):
+        entry = other.pair.reference
+        shape: tuple[int, ...] = other.shape or ()
+        if other.is_exact or entry.step != row.pair.reference.step or len(shape) < 2 or not _is_of(entry.layer, router):
+            continue
+        tokens, sides = math.prod(shape[:-1]), values_of(other.pair)
+        if sides is None or size % tokens or not 1 <= size // tokens < shape[-1] or other.verdict.name == "diverges":
+            continue
+        ref, cand = (
+            np.argsort(-_by_token(side).astype(np.float64), 1, kind="stable")[:, : size // tokens] for side in sides
+        )
+        flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
+        flips = RouteFlips(router, row.pair.reference.step, (ref, cand), flipped)
+        if flipped.any():
+            return Verdict("drifts", f"{flips.summary}, and what is sorted by expert stands elsewhere"), flips
+        if is_padded or (ref != cand).any():
+            return Verdict("drifts", f"{flips.summary}, and what is sorted by expert may stand elsewhere"), flips
+    return None
+
+
+def _is_of(layer: str, router: str) -> bool:
+    """Whether a layer is a router, or a part of it, or beside it in its mixture."""
+    return layer == router or layer.startswith(f"{router}.") or (mixture_of(layer) == mixture_of(router))
+
+
 def _by_chance(
     flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None
 ) -> tuple[Verdict, RouteFlips | None] | None:
     """The verdict on routes that no logits prove: whether no more differ than rounding may make differ."""
     logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
     seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
-    if logits is None or int(seen.sum()) > most_flips(*logits):
+    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits)):
         return None
     told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
     return Verdict("drifts", told), flips
+
+
+def _flips_of_few(ref: Array, cand: Array) -> int:
+    """Of the few tokens of a batch that decodes, one may flip wherever the logits are as far apart as few bits make."""
+    apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
+    return 1 if 1 < len(ref) <= _FEW_DECODED and apart > _OF_FEW_BITS else 0
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
@@ -180,6 +233,8 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
     if not np.isfinite(of_cand[flipped]).all():
         return Verdict("drifts", f"{told}, by odd logits"), flips
+    if len(ref) <= _FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
+        return Verdict("drifts", f"{told}, of too few to tell by what rule they are chosen"), flips
     if not _are_best(cand, of_cand)[flipped].all():
         return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
     gap = float(_gap(ref, cand, of_ref)[flipped].max())

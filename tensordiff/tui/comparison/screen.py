@@ -158,7 +158,11 @@ class ComparisonScreen(Screen[None]):
             if self.owner.keeper.offered is not None:
                 offer_session(self, self.owner.keeper.offered)
         if not self.owner.listing.pairs:
-            tell(self, "nothing could be paired; write rules that make the names alike (m)", "warning")
+            tell(
+                self,
+                "nothing could be paired by name; find partners by value (s among the orphans), or point (m)",
+                "warning",
+            )
 
     def take_session(self) -> None:
         """Begin anew as the session has it that came with the dumps."""

@@ -143,7 +143,7 @@ class RulesPanel(Vertical):
         return self.is_mounted and bool(self.query("#line-about"))
 
     def _show_all(self) -> None:
-        self.rules.show_book(self.book, self.usage)
+        self.rules.show_book(self.book, self.usage, self.session.dumps.learned)
         self.orphans.show_alignment(self.session.alignment)
         self._show_counts()
         self._orphan_actions.show_heading()

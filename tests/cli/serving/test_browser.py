@@ -222,15 +222,35 @@ async def name_that_changes(port: int) -> AsyncIterator[asyncio.Event]:
             return
         if has_changed.is_set():  # asked after the request: a connection made ahead counts as made now
             theirs = await asyncio.open_connection("127.0.0.1", port)
-            theirs[1].write(request)
-            await asyncio.gather(_pump(reader, theirs[1]), _pump(theirs[0], writer), return_exceptions=True)
+            try:
+                theirs[1].write(request)
+                await asyncio.gather(_pump(reader, theirs[1]), _pump(theirs[0], writer), return_exceptions=True)
+            finally:  # also where the browser is gone in the middle, or the test is over
+                theirs[1].close()
             return
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<!doctype html><body>")
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.2", port)
+    connections: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        try:
+            await answer(reader, writer)
+        finally:
+            writer.close()
+            connections.discard(task)
+
+    server = await asyncio.start_server(connected, "127.0.0.2", port)
     async with server:
-        yield has_changed
+        try:
+            yield has_changed
+        finally:  # a browser keeps connections for later: they would outlive the loop
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

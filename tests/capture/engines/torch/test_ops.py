@@ -143,8 +143,7 @@ def test_eager_and_sdpa_meet_again_after_attention(tiny: Make, tmp_path: Path) -
     session = compared(tmp_path / "eager", tmp_path / "sdpa")
     rows = list(session.rows())
     assert {row.verdict.name for row in rows} == {"agrees"}
-    coverage = session.alignment.coverage
-    assert coverage.candidate.share > 0.9 > coverage.reference.share  # eager attention has more operations of its own
+    assert session.alignment.coverage.candidate.share > 0.9  # one operation in the place of many
     last = rows[-1].pair
     assert (last.reference.layer, last.candidate.layer) != ("", "")
     assert last.reference.layer.rpartition("_")[2] == last.candidate.layer.rpartition("_")[2] == "view"

@@ -1,0 +1,84 @@
+"""Layers that multiply an error where all others of their kind do not.
+
+In types of 16 bits a healthy layer may multiply what came in by a few, so one that does by five is no culprit by
+itself. But all norms of a model multiply by about one: if a single one multiplies by five, it is wrong. That is known
+only when all of them have been measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tensordiff.compare.judge.excuses import even_error
+from tensordiff.compare.judge.routes import is_router
+from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
+from tensordiff.compare.row import Row
+
+_PEERS = 4  # others of a kind, from which one stands out
+_TIMES = 3.0  # how many times the most that any other multiplies by
+_CLEARLY = 4.0  # what it multiplies by at least
+_HALF_WRONG = 0.5  # incoming error beyond which nothing can be said
+
+
+def with_outliers(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows in which the first that stands out of its kind diverges; the same rows where something else does before."""
+    if any(row.verdict.name == "diverges" for row in rows):
+        return rows
+    modules = {row.pair.reference.layer.rpartition(".")[0] for row in rows}
+    kinds: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if _can_be_weighed(row) and row.pair.reference.layer not in modules:
+            kinds[_kind(row), row.pair.reference.step].append(row)
+    found = [outlier for group in kinds.values() if (outlier := _outlier(group, rows)) is not None]
+    if not found:
+        return rows
+    first = min(found, key=lambda one: next(k for k, row in enumerate(rows) if row is one[0]))
+    return [
+        _blamed(row, first[1], len(kinds[_kind(row), row.pair.reference.step])) if row is first[0] else row
+        for row in rows
+    ]
+
+
+def _can_be_weighed(row: Row) -> bool:
+    if row.is_input or row.is_exact or row.diff is None or row.dtypes is None or not row.amplification:
+        return False
+    is_short = growth_for(row.computed_in or row.dtypes) != GROWTH
+    return is_short and not row.after_flips and not is_router(row.pair)  # whose weights jump at thresholds
+
+
+def _kind(row: Row) -> str:
+    """What a layer is: its class, and its name within its module unless it is a norm."""
+    entry = row.pair.reference
+    name = entry.layer.rpartition(".")[2]
+    kind = (entry.origin.module_class if entry.origin else None) or name
+    return f"{kind} {row.shape and row.shape[-1]}" if "norm" in kind.lower() else f"{kind} {name}"
+
+
+def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | None:
+    """The one that multiplies far more than all others, and the most that another does."""
+    if len(group) <= _PEERS:
+        return None
+    ordered = sorted(group, key=lambda row: row.amplification or 0.0)
+    last, before = ordered[-1], ordered[-2]
+    most, error = max(before.amplification or 0.0, 1.0), last.diff.rel_l2 if last.diff else 0.0
+    floor = floor_for(*(last.computed_in or last.dtypes or ("float32", "float32")))[1]
+    times = last.amplification or 0.0
+    if not (error > floor.agrees / 2 and times >= _CLEARLY and times >= _TIMES * most):
+        return None
+    came = error / times
+    given = [row for row in rows if row.is_input and row.pair.reference.call_key == last.pair.reference.call_key]
+    even = max((even_error(row.pair) for row in given if row.shape == last.shape), default=0.0)
+    if not given or came > _HALF_WRONG or error < _CLEARLY * even:
+        return None  # tokens of very different sizes explain it
+    return last, most
+
+
+def _blamed(row: Row, most: float, peers: int) -> Row:
+    error = row.diff.rel_l2 if row.diff else 0.0
+    told = f"rel_l2 {error:.1e} is {row.amplification:.1f} times what came in"
+    return row._replace(
+        verdict=Verdict(
+            "diverges", f"{told}, and none of the {peers - 1} others of its kind multiplies by more than {most:.1f}"
+        )
+    )

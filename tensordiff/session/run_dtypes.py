@@ -1,0 +1,57 @@
+"""The types that two runs computed in, as far as that is believed.
+
+Captures note the type of their weights. Of a reference that is believed. What a candidate says of itself could loosen
+how it is judged, so it is believed only where the values bear it out: the model's own output holds nothing that the
+type could not hold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensordiff.compare.judge.verdict import coarser
+from tensordiff.dump.dtypes import DTYPES, is_float, name_of
+from tensordiff.dump.model import Dump, Entry
+from tensordiff.errors import DumpError
+from tensordiff.search.final_output import own_outputs
+
+_LOOKED_AT = 1 << 14  # elements
+_FEWEST = 64
+
+
+def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
+    """The types that the two runs computed in, the finest where one is not known; None where neither is."""
+    ours, theirs = _noted(reference), _noted(candidate)
+    if theirs is not None and not _is_borne_out(candidate, theirs):
+        theirs = None
+    return None if ours is None and theirs is None else (ours or "float64", theirs or "float64")
+
+
+def _noted(dump: Dump) -> str | None:
+    dtype = dump.facts.get("dtype")
+    return dtype if isinstance(dtype, str) and dtype in DTYPES else None
+
+
+def _is_borne_out(dump: Dump, dtype: str) -> bool:
+    """Whether the model's own outputs, all that are floats, hold only values of a type."""
+    outputs = [entry for entry in own_outputs(dump.entries) if _is_number(entry)]
+    return bool(outputs) and all(_holds_only(entry, dtype) for entry in outputs)
+
+
+def _is_number(entry: Entry) -> bool:
+    try:
+        return is_float(entry.spec.dtype) and entry.spec.dtype.kind != "c" and entry.spec.size >= _FEWEST
+    except DumpError:
+        return False
+
+
+def _holds_only(entry: Entry, dtype: str) -> bool:
+    try:
+        values = entry.read().reshape(-1)[:_LOOKED_AT]
+    except DumpError:
+        return False
+    if coarser(dtype, name_of(values.dtype)) == name_of(values.dtype):
+        return True  # it is stored in that type, or in one with fewer bits
+    with np.errstate(all="ignore"):
+        cast = values.astype(DTYPES[dtype]).astype(values.dtype)
+    return bool(np.array_equal(cast, values, equal_nan=True))

@@ -1,0 +1,41 @@
+"""The type that a run says it computed in: believed of a reference, and of a candidate whose values bear it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Dump
+from tensordiff.session.run_dtypes import run_dtypes
+from tests.making import held, numbers
+
+EXACT = numbers(24, 64)
+ROUNDED = EXACT.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def dump(logits: Array, dtype: str | None) -> Dump:
+    made = held({"layers.0": EXACT, "lm_head": logits})
+    return replace(made, facts={"dtype": dtype} if dtype else {})
+
+
+@pytest.mark.parametrize(
+    ("logits", "dtype", "believed"),
+    [
+        (ROUNDED, "bfloat16", "bfloat16"),
+        (ROUNDED.astype(ml_dtypes.bfloat16), "bfloat16", "bfloat16"),
+        (EXACT, "bfloat16", "float64"),  # it holds what bfloat16 could not
+        (ROUNDED, "float9", "float64"),
+        (ROUNDED, None, "float64"),
+    ],
+)
+def test_a_candidate_is_believed_by_its_values(logits: Array, dtype: str | None, believed: str) -> None:
+    assert run_dtypes(dump(EXACT, "float32"), dump(logits, dtype)) == ("float32", believed)
+
+
+def test_a_reference_is_believed_and_nothing_is_made_up() -> None:
+    assert run_dtypes(dump(EXACT, "bfloat16"), dump(EXACT, None)) == ("bfloat16", "float64")
+    assert run_dtypes(dump(EXACT, None), dump(EXACT, None)) is None
