@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
 from tensordiff.tui.table.table import LayerTable
 from tests.making import SAMPLES
+from tests.processes import PATIENCE_S
 from tests.tui.waiting import settled, until
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -54,6 +56,12 @@ class Running(NamedTuple):
 
     async def until(self, is_so: Callable[[], object]) -> None:
         await until(self.pilot, is_so)
+
+    async def moment(self, is_so: Callable[[], object]) -> None:
+        """Until something is so, however shortly: looked at between any two things that the app does."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_so():
+                await asyncio.sleep(0)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

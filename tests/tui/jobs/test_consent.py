@@ -10,6 +10,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from tensordiff.capture.child import Child
+from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.session.request import Request
 from tensordiff.tui.jobs.capture_form import CaptureForm
@@ -118,13 +119,12 @@ async def test_code_within_a_dump_is_refused_and_it_is_told(stranger: Stranger) 
     assert not stranger.was_run
 
 
-async def test_the_interpreter_is_the_command_line_s(stranger: Stranger, tmp_path: Path) -> None:
+async def test_the_interpreter_is_the_command_line_s(stranger: Stranger, tmp_path: Path, started: list[Run]) -> None:
     evil = stranger.interpreter()
     signed(stranger.candidate, f"py:{stranger.file}:bad", python=str(evil))
     async with running(request(stranger), (140, 40)) as run:
         await run.press("i", "enter")
-        job = run.screen.query_one(JobLine).run
-        assert job is not None and job.job.settings.python is None
+        assert [job.job.settings.python for job in started] == [None]
         assert "which is never taken from a dump" in run.said()
         await ended(run)
     said = Settings(python=str(tmp_path / "no such interpreter"), trust_remote_code=True)

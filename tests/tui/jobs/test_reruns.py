@@ -10,6 +10,7 @@ import pytest
 
 from tensordiff.align.rules.file import parse_rules_text
 from tensordiff.align.rules.rule import Rule
+from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.session.request import Request
 from tensordiff.tui.dialogs import Choose
@@ -105,16 +106,18 @@ async def test_injection_tells_culprit_from_victim(dumps: Request) -> None:
 
 
 @pytest.mark.parametrize("is_aligned", [True, False], ids=["aligned", "being aligned"])
-async def test_injection_pairs_by_the_rules_that_the_panel_shows(dumps: Request, is_aligned: bool) -> None:
+async def test_injection_pairs_by_the_rules_that_the_panel_shows(
+    dumps: Request, is_aligned: bool, started: list[Run]
+) -> None:
     rule = Rule("candidate", "nothing like it", "x")
     async with running(dumps, (140, 40)) as run:
         await run.press("m")
         panel = run.screen.query_one(RulesPanel)
         panel.change(lambda book: book.added(rule))
-        await (run.settle() if is_aligned else run.until(lambda: run.owner.is_aligning))
+        await (run.settle() if is_aligned else run.moment(lambda: run.owner.is_aligning))
         run.screen.reruns.inject_at("all")
-        job = run.screen.query_one(JobLine).run
-        assert job is not None and job.job.settings.inject is not None
+        (job,) = started
+        assert job.job.settings.inject is not None
         assert parse_rules_text(job.job.settings.inject.rules_text or "", "rules").rules == (rule,)
         await ended(run)
         session = run.owner.session
@@ -214,15 +217,15 @@ async def test_a_source_that_does_not_run_ends_with_its_sentence(dumps: Request)
     assert "nothing" in run.app.sentence
 
 
-async def test_a_source_is_asked_in_the_app_what_the_command_line_would_ask_it(tmp_path: Path) -> None:
+async def test_a_source_is_asked_in_the_app_what_the_command_line_would_ask_it(
+    tmp_path: Path, started: list[Run]
+) -> None:
     reference = write(tmp_path / "reference", {"a": numbers(2)}, token_ids=[5, 7])
     request = Request(reference, Path("hf:no/such-model"), settings=Settings(steps=3))
     async with running(request) as run:
-        await run.until(lambda: run.screen.query_one(JobLine).run is not None)
-        job = run.screen.query_one(JobLine).run
-        assert job is not None
-        assert job.job.settings == Settings(input_ids=(5, 7), steps=3)
-        job.cancel()
+        await run.until(lambda: bool(started))
+        assert started[0].job.settings == Settings(input_ids=(5, 7), steps=3)
+        started[0].cancel()
 
 
 @pytest.fixture
