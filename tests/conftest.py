@@ -19,6 +19,11 @@ hypothesis.settings.register_profile("tensordiff", deadline=None)  # a busy mach
 hypothesis.settings.load_profile("tensordiff")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two a core: tests of the app and of children spend half of their time waiting."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes what the user keeps: the key that signs captures, sessions, recent pairs."""

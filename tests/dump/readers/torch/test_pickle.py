@@ -213,8 +213,8 @@ def text(length: int) -> bytes:
 
 
 def often(before: bytes, shared: bytes, used: bytes) -> bytes:
-    """A list of the same thing made a hundred thousand times of something large."""
-    return b"\x80\x02" + before + shared + b"q\x00" + used * 100_000 + b"."
+    """A list of the same thing made ten thousand times of something large."""
+    return b"\x80\x02" + before + shared + b"q\x00" + used * 10_000 + b"."
 
 
 SELF = b"\x80\x02]q\x00h\x00h\x00a."
