@@ -36,6 +36,7 @@ COMMANDS = {
     "lint": "Say what is wrong with a dump, or with a pair.",
     "demo": "Open the sample dumps that come with tensordiff.",
     "serve": "Open two dumps in the app, in a browser.",
+    "doctor": "Say what this install can do, and check that it measures right.",
 }
 EPILOG = """\b
 Everyday:

@@ -1,0 +1,161 @@
+"""``tensordiff doctor``: what this install can do, what it measures with, and whether it measures right."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+import numpy as np
+
+from tensordiff import __version__
+from tensordiff.capture.engines import ENGINES
+from tensordiff.cli.options import json_option
+from tensordiff.cli.streams import Page, echo
+from tensordiff.compare.measure import dispatch, kernel
+from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.errors import TensordiffError, printable
+from tensordiff.report.comparison_json import dumps
+from tensordiff.util.user_key import key_file
+
+SCHEMA = "tensordiff.doctor/1"
+State = Literal["ok", "missing", "problem"]
+_SIGNS: dict[State, str] = {"ok": "✓", "missing": "·", "problem": "✗"}
+_CHECKED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    """``missing`` is what can be done without: an engine that is not installed, say."""
+    says: str
+    do: str = ""
+
+
+@click.command("doctor")
+@json_option
+def command(as_json: bool) -> int:
+    """Say what this install can do: what it measures with, which engines it finds, where it keeps things.
+
+    Then it checks itself: every kind of number is measured twice, by the pass of this install and by plain numpy, and
+    the sample dumps are compared, whose planted bug must be found. Put its output into a bug report.
+
+    Exit status: 0 all is well, 2 something is not as it should be.
+    """
+    found = list(checks())
+    if as_json:
+        echo(dumps({"schema": SCHEMA, "version": __version__, "checks": [check._asdict() for check in found]}))
+    else:
+        _print(found)
+    return 2 if any(check.state == "problem" for check in found) else 0
+
+
+def checks() -> Iterator[Check]:
+    """All that is looked at, the quickest first."""
+    cores = os.cpu_count() or 1
+    yield Check("tensordiff", "ok", f"{__version__}, Python {platform.python_version()}, numpy {np.__version__}")
+    yield Check("machine", "ok", f"{platform.system()} {platform.machine()}, {cores} core{'s' * (cores > 1)}")
+    yield _measuring()
+    yield _folder("state folder", key_file().parent)
+    yield _folder("temporary folder", Path(tempfile.gettempdir()))
+    yield from _engines()
+    yield _passes_agree()
+    yield _samples()
+
+
+def _measuring() -> Check:
+    if why := kernel.why_missing():
+        do = "install tensordiff again where zig, cc, clang or gcc can be run; it is right without, and slower"
+        return Check("measuring", "missing", f"in numpy, as there is no compiled pass: {why}", do)
+    return Check("measuring", "ok", kernel.describe())
+
+
+def _folder(what: str, folder: Path) -> Check:
+    """Whether files can be made in a folder, which is made where it is not there yet."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        lost = "sessions, recent pairs and the key that signs captures are not kept; set XDG_STATE_HOME"
+        do = lost if what == "state folder" else "nothing can be captured; set TMPDIR to a folder that can be written"
+        return Check(what, "problem", f"{folder}: {error.strerror or error}", do)
+    return Check(what, "ok", str(folder))
+
+
+def _engines() -> Iterator[Check]:
+    """Engines whose packages this interpreter has. Only their names are looked up: importing some takes seconds."""
+    for kind, engine in ENGINES.items():
+        lacking = [package for package in engine.packages if find_spec(package) is None]
+        if lacking:
+            do = f"pip install {' '.join(lacking)}, or name an interpreter that has them with --python"
+            yield Check(f"{kind}:", "missing", f"not in this environment: {', '.join(lacking)}", do)
+        else:
+            yield Check(f"{kind}:", "ok", ", ".join(map(_version, engine.packages)))
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return package
+
+
+def _passes_agree() -> Check:
+    """The pass of this install against numpy's, on numbers of every kind; sums may differ in their last digits."""
+    random = np.random.default_rng(0)
+    worst = 0.0
+    for name in _CHECKED:
+        ref, cand = (_numbers(random, name) for _ in range(2))
+        here, numpy = (dispatch.measure(ref, cand, compiled=compiled) for compiled in (None, False))
+        if not here.mse >= 0 or here.max_abs != numpy.max_abs:
+            return Check(
+                "self-check", "problem", f"{name} is measured wrong: {here.max_abs} for {numpy.max_abs}", _TELL
+            )
+        worst = max(worst, abs(here.mse - numpy.mse) / numpy.mse)
+    if worst > 1e-5:
+        return Check("self-check", "problem", f"sums are off by {worst:.1e} of what numpy gets", _TELL)
+    return Check("self-check", "ok", f"{len(_CHECKED)} types are measured as numpy measures them")
+
+
+_TELL = "do not believe a number of this install; please report it"
+
+
+def _numbers(random: np.random.Generator, name: str) -> Array:
+    values = random.normal(scale=4, size=10_007)
+    return (values > 0) if name == "bool" else values.astype(DTYPES[name])
+
+
+def _samples() -> Check:
+    from tensordiff.session.request import Request
+    from tensordiff.session.samples import sample
+    from tensordiff.session.session import Session
+
+    try:
+        session = Session.open(Request(sample("reference"), sample("candidate")))
+        culprit = session.outcome(session.rows()).culprit
+    except (TensordiffError, OSError) as error:
+        return Check("sample dumps", "problem", f"they cannot be compared: {error}", "install tensordiff again")
+    if culprit is None:
+        return Check("sample dumps", "problem", "their planted bug is not found", _TELL)
+    return Check("sample dumps", "ok", f"their planted bug is found, in {culprit.pair.name}")
+
+
+def _print(found: list[Check]) -> None:
+    page = Page.here()
+    width = max(len(check.what) for check in found)
+    for check in found:
+        start = f"{_SIGNS[check.state]} {check.what:{width}}  "
+        page.print(printable(check.says), start, " " * len(start))
+        if check.do:
+            page.print(check.do, " " * len(start), " " * len(start))
+    bad = sum(check.state == "problem" for check in found)
+    echo("all is well" if not bad else f"{bad} not as it should be")

@@ -1,0 +1,67 @@
+"""``tensordiff doctor``: it tells of this install as it is, and notices one that is broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tensordiff.cli.commands import doctor
+from tensordiff.compare.measure import dispatch, kernel
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.dump.dtypes import Array
+from tests.cli.command import Call, process
+
+
+def states(call: Call) -> dict[str, tuple[str, str]]:
+    found = json.loads(call("doctor", "--json").out)
+    assert found["schema"] == doctor.SCHEMA
+    return {check["what"]: (check["state"], check["says"]) for check in found["checks"]}
+
+
+def test_all_is_well_here(call: Call) -> None:
+    said = call("doctor")
+    assert (said.status, said.err) == (0, "") and said.out.endswith("all is well\n")
+    assert kernel.describe() in " ".join(said.out.split())
+    assert "layers.1.mlp.act_fn" in said.out
+
+
+def test_an_engine_is_there_if_its_packages_are(call: Call) -> None:
+    pytest.importorskip("onnxruntime")
+    found = states(call)
+    assert found["onnx:"][0] == "ok" and "onnxruntime 1." in found["onnx:"][1]
+
+
+def test_an_engine_that_is_not_there_is_no_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "torch" else object())
+    found = states(call)
+    assert found["hf:"] == ("missing", "not in this environment: torch")
+    assert call("doctor").status == 0
+
+
+def test_a_state_folder_that_cannot_be_made_is_told(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file" / "state"))
+    assert call("doctor").status == 2
+    assert states(call)["state folder"][0] == "problem"
+
+
+def test_an_install_without_a_compiler_says_so_and_is_right() -> None:
+    said = process("doctor", env={"TENSORDIFF_KERNEL": "/nowhere/kernel.so"})
+    assert said.status == 0 and "in numpy, as there is no compiled pass" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize("wrong", ["max_abs", "mse"])
+def test_a_pass_that_measures_wrong_is_noticed(call: Call, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    right = dispatch.measure
+
+    def measure(ref: Array, cand: Array, *, compiled: bool | None = None) -> Diff:
+        found = right(ref, cand, compiled=compiled)
+        return found if compiled is False else found._replace(**{wrong: getattr(found, wrong) * 1.001})
+
+    monkeypatch.setattr(dispatch, "measure", measure)
+    assert call("doctor").status == 2
+    assert states(call)["self-check"][0] == "problem"
