@@ -1,6 +1,6 @@
 """The compiled pass: the library that was built from ``kernel/`` at install, called by ctypes.
 
-It reads tensors of every type where they lie in memory, on all cores and without the GIL. A large pair is cut into
+It reads tensors of every type where they lie in memory, large ones on all cores and without the GIL. A large pair is cut into
 pieces of a fixed size, and each core takes the next one until none is left. Pieces are put together in their order, so
 the numbers depend neither on which core took which piece nor on how many cores there are.
 
@@ -26,6 +26,7 @@ from tensordiff.dump.dtypes import Array, DType, name_of
 LEVEL = 9
 """The level of the processor to use, or the best it has if that is lower: for tests, which set it to 1 or 3."""
 _WORTH_SHARING = 1 << 19  # elements one core measures in the time that another one needs to wake up
+_WORTH_RELEASING = 1 << 18  # elements that take longer than other threads should wait for the GIL: some 50 µs
 _MOST_IN_FLOAT32 = 1e30  # of a tolerance: its product with a value may be larger, and then allows any error
 
 # The order is that of ``enum kind`` in kernel/elements.h. "table" is any type of one byte that has no code of its own.
@@ -49,8 +50,10 @@ def is_there() -> bool:
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    library = kernel.library()
+def _library(*, holds_gil: bool = True) -> ctypes.CDLL:
+    """The library. What takes microseconds holds the GIL: to get it back from a busy thread may take milliseconds."""
+    checked = kernel.library()  # raises where there is none of these sources
+    library = ctypes.PyDLL(checked._name) if holds_gil else checked
     pointer, count, level = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     for name, arguments in {
         "td_scan": (level, pointer, pointer, count, pointer),
@@ -160,8 +163,10 @@ def scan_chunks(chunks: Iterable[tuple[int, Sides]], whole: int) -> Cells:
 def _scan_table(table: NDArray[np.int64], cells: Cells) -> None:
     """Let every core take pieces until none is left; a thread that has not started by then is cancelled."""
     taken = np.zeros(1, np.int64)
-    work = _library().td_scan, (LEVEL, address(taken), address(table), len(table), address(cells))
-    is_shared = len(table) > 1 and int(table[:, 3].sum()) >= _WORTH_SHARING
+    elements = int(table[:, 3].sum())
+    library = _library(holds_gil=elements < _WORTH_RELEASING)
+    work = library.td_scan, (LEVEL, address(taken), address(table), len(table), address(cells))
+    is_shared = len(table) > 1 and elements >= _WORTH_SHARING
     others = [scheduler.pool().submit(work[0], *work[1]) for _ in range(scheduler.cores() - 1 if is_shared else 0)]
     try:
         work[0](*work[1])
@@ -181,7 +186,9 @@ def products(sides: Sides) -> Products:
     """Inner products of the finite places, in float64."""
     how, ref, cand = sides
     out = np.zeros(5)
-    _library().td_products(LEVEL, how.address, address(ref), address(cand), ref.size, address(out))
+    _library(holds_gil=ref.size < _WORTH_RELEASING).td_products(
+        LEVEL, how.address, address(ref), address(cand), ref.size, address(out)
+    )
     return Products(*out.tolist())
 
 
@@ -192,7 +199,7 @@ def fill(cells: Cells, elements: NDArray[np.int64], reals: Numbers, counts: Numb
 
 def read_once(array: Array) -> None:
     """Read every word of an array and do nothing with it: for benchmarks, nothing can be quicker."""
-    _library().td_read(address(array), array.nbytes // 8)
+    _library(holds_gil=False).td_read(address(array), array.nbytes // 8)
 
 
 def address(array: Array) -> int:
