@@ -1,8 +1,8 @@
 """The compiled pass: the library that was built from ``kernel/`` at install, called by ctypes.
 
-It reads tensors of every type where they lie in memory, large ones on all cores and without the GIL. A large pair is cut into
-pieces of a fixed size, and each core takes the next one until none is left. Pieces are put together in their order, so
-the numbers depend neither on which core took which piece nor on how many cores there are.
+It reads tensors of every type where they lie in memory, large ones on all cores and without the GIL. A large pair is
+cut into pieces of a fixed size, and each core takes the next one until none is left. Pieces are put together in their
+order, so the numbers depend neither on which core took which piece nor on how many cores there are.
 
 An install for which nothing could compile it has no library: ``kernel.why_missing`` says why, ``numpy_pass`` measures.
 """
@@ -163,7 +163,7 @@ def scan_chunks(chunks: Iterable[tuple[int, Sides]], whole: int) -> Cells:
 def _scan_table(table: NDArray[np.int64], cells: Cells) -> None:
     """Let every core take pieces until none is left; a thread that has not started by then is cancelled."""
     taken = np.zeros(1, np.int64)
-    elements = int(table[:, 3].sum())
+    elements = int(table[:, 3].sum()) if len(table) else 0
     library = _library(holds_gil=elements < _WORTH_RELEASING)
     work = library.td_scan, (LEVEL, address(taken), address(table), len(table), address(cells))
     is_shared = len(table) > 1 and elements >= _WORTH_SHARING
