@@ -24,10 +24,7 @@ class _KeyCell(NamedTuple):
     begin: int
     end: int
     display: str
-
-    @property
-    def label(self) -> str:
-        return self.bound.binding.description
+    label: str
 
 
 class KeyLine(Widget):
@@ -74,22 +71,37 @@ class KeyLine(Widget):
             self.refresh()
 
     def shown(self) -> list[_KeyCell]:
-        """The keys from left to right."""
-        found, at = [], 0
-        for one in list(self.bound.values())[self._left :]:
-            display = self.app.get_key_display(one.binding)
-            end = at + len(display) + len(one.binding.description) + 3
-            found.append(_KeyCell(one, at, end, display))
+        """The keys from left to right. Where there is no room for all, help, commands and back stay, by their keys."""
+        everything = list(self.bound.values())
+        found = self._laid_out(everything)
+        if not found or found[-1].end <= self.size.width:
+            return found
+        own = [one for one in everything if one.node is self.app]
+        room = self.size.width - sum(len(self.app.get_key_display(one.binding)) + 2 for one in own)
+        others = [one for one in everything if one.node is not self.app]
+        fitting = [one for one in self._laid_out(others[self._left :]) if one.end <= room]
+        return fitting + self._laid_out(own, room, with_labels=False)
+
+    def _laid_out(self, keys: list[ActiveBinding], at: int = 0, *, with_labels: bool = True) -> list[_KeyCell]:
+        found = []
+        for one in keys:
+            display, label = self.app.get_key_display(one.binding), one.binding.description if with_labels else ""
+            end = at + len(display) + 2 + (len(label) + 1 if label else 0)
+            found.append(_KeyCell(one, at, end, display, label))
             at = end
         return found
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002 - there is but one
-        """All of them; what there is no room for is cut."""
+        """Those that there is room for."""
         key, label = (self.get_component_rich_style(f"key-line--{name}") for name in ("key", "label"))
         segments: list[Segment] = []
+        at = 0
         for one in self.shown():
             over = self._over(one)
-            segments += [Segment(f" {one.display} ", key + over), Segment(f"{one.label} ", label + over)]
+            segments += [Segment(" " * (one.begin - at), label)] if one.begin > at else []
+            segments += [Segment(f" {one.display} ", key + over)]
+            segments += [Segment(f"{one.label} ", label + over)] if one.label else []
+            at = one.end
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style.background_style)
 
     def _over(self, one: _KeyCell) -> Style:
@@ -120,13 +132,13 @@ class KeyLine(Widget):
         action = one.bound.binding.action if one is not None else None
         if action != self._under:
             self._under = action
-            self.tooltip = one.bound.tooltip or one.label if one is not None else None
+            self.tooltip = one.bound.tooltip or one.bound.binding.description if one is not None else None
             self.refresh()
 
     def _scroll(self, event: events.MouseEvent, by: int) -> None:
         """Keys that there is no room for."""
         event.stop()
-        self._left = max(0, min(self._left + by, len(self.bound) - 1))
+        self._left = max(0, min(self._left + by, sum(one.node is not self.app for one in self.bound.values()) - 1))
         self.refresh()
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:

@@ -62,11 +62,26 @@ def _plain(run: Running) -> object:
 
 async def test_the_wheel_shows_keys_that_there_is_no_room_for() -> None:
     async with running(samples(), (80, 24)) as run:
-        assert "back" not in line(run).render_line(0).text
+        text = line(run).render_line(0).text
+        assert "bisect" not in text and text.endswith(" ?  ^p  q ") and len(text) == 80
         await _turn(run, events.MouseScrollDown)
-        assert line(run).render_line(0).text.strip() == "q back"
+        assert line(run).render_line(0).text.split() == ["b", "bisect", "?", "^p", "q"]
         await _turn(run, events.MouseScrollUp)
         assert line(run).render_line(0).text.startswith(" ⏎ open ")
+
+
+async def test_where_there_is_room_for_all_the_wheel_changes_nothing() -> None:
+    async with running(samples(), (160, 40)) as run:
+        before = line(run).render_line(0).text
+        await _turn(run, events.MouseScrollDown)
+        assert line(run).render_line(0).text == before and before.rstrip().endswith("q back")
+
+
+async def test_a_key_that_stays_by_itself_can_be_clicked() -> None:
+    async with running(samples(), (80, 24)) as run:
+        await run.pilot.click(KeyLine, offset=(74, 0))
+        await run.settle()
+        assert type(run.app.screen).__name__ == "CommandPalette"
 
 
 async def _turn(run: Running, kind: type[events.MouseScrollDown] | type[events.MouseScrollUp]) -> None:

@@ -39,13 +39,29 @@ class Facts:
 class Summary(SummaryFrame):
     """Who, and what came of it."""
 
+    _facts: Facts | None = None
+
     def tell(self, facts: Facts) -> None:
         """Show these."""
-        self.update(plain(Text("\n").join([_who(facts.session), _what(facts)]), self.app.no_color), layout=False)
+        self._facts = facts
+        lines = [_who(facts.session, self.content_size.width), _what(facts)]
+        self.update(plain(Text("\n").join(lines), self.app.no_color), layout=False)
+
+    def on_resize(self) -> None:
+        """Leave out what there is no room for, or show it again."""
+        if self._facts is not None:
+            self.tell(self._facts)
 
 
-def _who(session: Session) -> Text:
-    line = Text.assemble((_side(session.reference), "bold"), " ↔ ", (_side(session.candidate), "bold"))
+def _who(session: Session, width: int) -> Text:
+    """Who is compared. Where the line is too short, what was compared is worth more than what the dumps are."""
+    whole, short = (_line(session, with_facts=with_facts) for with_facts in (True, False))
+    return whole if whole.cell_len <= width else short
+
+
+def _line(session: Session, *, with_facts: bool) -> Text:
+    sides = [_side(dump, with_facts=with_facts) for dump in (session.reference, session.candidate)]
+    line = Text.assemble((sides[0], "bold"), " ↔ ", (sides[1], "bold"))
     line.append(f" · {len(session.pairs)} pairs")
     orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
     line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
@@ -55,10 +71,10 @@ def _who(session: Session) -> Text:
     return line
 
 
-def _side(dump: Dump) -> str:
-    said = [printable(dump.facts[key]) for key in _FACTS if isinstance(dump.facts.get(key), str)]
-    unfinished = [f"still being written, {len(dump)} so far"] if dump.interrupted else []
-    return f"{printable(dump.path.name or dump.path)} ({', '.join([*(said or [dump.format]), *unfinished])})"
+def _side(dump: Dump, *, with_facts: bool) -> str:
+    said = [printable(dump.facts[key]) for key in _FACTS if isinstance(dump.facts.get(key), str)] or [dump.format]
+    told = [*said * with_facts, *[f"still being written, {len(dump)} so far"] * dump.interrupted]
+    return printable(dump.path.name or dump.path) + (f" ({', '.join(told)})" if told else "")
 
 
 def _limits(limits: Limits) -> str:
@@ -67,7 +83,7 @@ def _limits(limits: Limits) -> str:
         said.append(f"atol {limits.tolerance.atol:g} rtol {limits.tolerance.rtol:g}")
     if limits.rules:
         said.append(f"{len(limits.rules)} tolerances")
-    return ", ".join(said) or "judged by what precision explains"
+    return ", ".join(said) or "tolerance: automatic, by dtype"
 
 
 def _what(facts: Facts) -> Text:
