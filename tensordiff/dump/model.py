@@ -163,6 +163,8 @@ class Dump:
     """What the dump says of its run: source, framework, versions, device, token ids."""
     statistics: tuple[str, ...] = ()
     """The statistics that entries hold in the place of values, in order; empty where they hold values."""
+    parameters: tuple[Entry, ...] = field(default=(), repr=False)
+    """What the model holds, where a capture was asked for it (``--weights``); no part of ``entries``."""
     files: frozenset[str] = field(default=frozenset(), repr=False)
     """Names in its folder that the reader took. ``leftovers`` looks at the others."""
 

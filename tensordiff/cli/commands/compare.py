@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.cli.commands.weights import WeightsOptions, compare_checkpoints
 from tensordiff.cli.options import (
     comparison_options,
     json_option,
@@ -27,11 +29,12 @@ from tensordiff.cli.table import Table
 from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
-from tensordiff.report.comparison_json import compare_json, dumps
+from tensordiff.report.comparison_json import COMPARE_SCHEMA, compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.weights import open_checkpoints
 
 
 class CompareOptions(NamedTuple):
@@ -68,9 +71,22 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     ~ drifts    it differs, as what came in explains
     ✗ diverges  inputs agree and the output does not
     ? unknown   it could not be compared; the reason is given
+
+    Two checkpoints have no execution order: they are compared as parameters, as tensordiff weights does.
     """
     chosen = take(options, CompareOptions)
-    return compare(make_request(reference, candidate, **options), chosen)
+    request = make_request(reference, candidate, **options)
+    checkpoints = open_checkpoints(request)
+    if checkpoints is not None and chosen.junit is None:
+        return compare_checkpoints(*checkpoints, _weights_options(request, chosen))
+    return compare(request, chosen)
+
+
+def _weights_options(request: Request, chosen: CompareOptions) -> WeightsOptions:
+    limits = request.limits_with(RulesFile())
+    return WeightsOptions(
+        chosen.as_json, False, request.rules, limits, request.only, request.min_coverage, COMPARE_SCHEMA
+    )
 
 
 def compare(request: Request, options: CompareOptions) -> int:
