@@ -1,4 +1,4 @@
-"""The JSON of ``tensordiff weights``, under the names that ``compare --json`` has, where it has them (docs/weights.md)."""
+"""The JSON of ``tensordiff weights``, under the names of ``compare --json`` where they fit (docs/weights.md)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
     rounding, name = rounding_of(ref.spec.dtype, cand.spec.dtype)
     steps = _Steps(coarse) if coarse is not None and coarse.bits else None
     if coarse is not None and not coarse.bits:
-        rounding, name = Tolerance(0.0, _UNIT.get(coarse.name, 2.0**-4) * _ROUNDED_TWICE), coarse.name
+        rounding, name = (
+            Tolerance(coarse.smallest * _ROUNDED_TWICE, _UNIT.get(coarse.name, 2.0**-4) * _ROUNDED_TWICE),
+            coarse.name,
+        )
     diffs = []
     for r, c in blocks(ref, cand):
         diffs.append(measure(r, c, tolerance or rounding))

@@ -25,6 +25,8 @@ class Quantization(NamedTuple):
     """Elements along the last axis that share a scale."""
     is_exact_scale: bool = True
     """Whether a block's scale is kept in 16 bits or more; ggml's K types keep it in four to eight."""
+    smallest: float = 0.0
+    """By how much the smallest values may be off, however small they are."""
 
 
 GGML = {
@@ -89,6 +91,9 @@ def mlx_packed(
     return None
 
 
+_HALF_SMALLEST = {"float8_e4m3fn": 2.0**-10, "float8_e4m3fnuz": 2.0**-11, "float8_e5m2": 2.0**-17}
+
+
 class Fp8Scaled(NamedTuple):
     """A weight in fp8 and its scales: one, one a row, or one a block of both axes."""
 
@@ -103,7 +108,9 @@ class Fp8Scaled(NamedTuple):
     @property
     def quantization(self) -> Quantization:
         """Each value is rounded by itself, so that no block matters."""
-        return Quantization(name_of(self.weight.spec.dtype), 0, 1)
+        name = name_of(self.weight.spec.dtype)
+        largest = float(np.abs(self.scale.read().astype(np.float32)).max(initial=0.0))
+        return Quantization(name, 0, 1, smallest=_HALF_SMALLEST.get(name, 2.0**-10) * largest)
 
     def read(self) -> Array:
         """The values, scaled."""

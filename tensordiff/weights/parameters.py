@@ -33,7 +33,7 @@ _DERIVED = re.compile(
     r"|token_type_ids|rope_factors_(?:long|short)\.weight)$"
 )
 _MASK = re.compile(r"\.(?:attn|attention)\.bias$")
-_SHARD = re.compile(r"(?:_shards|_ranks)\.(\d+)(?=\.|$)")
+_SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d+)(?=\.|$)")
 _FLAX_NUMBER = re.compile(r"(?<=[a-z])_(\d+)(?=\.|$)")
 _MOSTLY = 0.8
 _CONFIG_BYTES = 4 << 20

@@ -6,12 +6,13 @@ import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Weights = dict[str, NDArray[np.generic]]
+Weights = dict[str, NDArray[Any]]
 
 HIDDEN, MIDDLE, VOCAB, LAYERS, HEADS, KV_HEADS, HEAD = 64, 160, 96, 3, 4, 2, 16
 GGUF_NAMES = (
@@ -54,7 +55,7 @@ def llama(seed: int, layers: int = LAYERS) -> Weights:
 # --- writers -----------------------------------------------------------------------------------------
 
 
-def write_sharded(weights: Mapping[str, NDArray[np.generic]], folder: Path, shards: int = 2) -> Path:
+def write_sharded(weights: Mapping[str, NDArray[Any]], folder: Path, shards: int = 2) -> Path:
     """A Hugging Face folder: shards of safetensors, an index and a config."""
     from safetensors.numpy import save_file
 
@@ -71,13 +72,13 @@ def write_sharded(weights: Mapping[str, NDArray[np.generic]], folder: Path, shar
     return folder
 
 
-def write_bin(weights: Mapping[str, NDArray[np.generic]], folder: Path) -> Path:
+def write_bin(weights: Mapping[str, NDArray[Any]], folder: Path) -> Path:
     """``pytorch_model.bin`` beside a config."""
     import torch
 
     folder.mkdir(parents=True)
 
-    def tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    def tensor(array: NDArray[Any]) -> torch.Tensor:
         if array.dtype == ml_dtypes.bfloat16:
             return torch.from_numpy(np.ascontiguousarray(array).view(np.int16).copy()).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(array).copy())
@@ -87,14 +88,14 @@ def write_bin(weights: Mapping[str, NDArray[np.generic]], folder: Path) -> Path:
     return folder
 
 
-def write_npz(weights: Mapping[str, NDArray[np.generic]], path: Path) -> Path:
+def write_npz(weights: Mapping[str, NDArray[Any]], path: Path) -> Path:
     """``weights.npz``, as MLX wrote them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, **weights)  # type: ignore[arg-type]
     return path
 
 
-def write_gguf(weights: Mapping[str, NDArray[np.generic]], path: Path, kind: str = "F32") -> Path:
+def write_gguf(weights: Mapping[str, NDArray[Any]], path: Path, kind: str = "F32") -> Path:
     """A GGUF file of version 3 with llama.cpp's names and its order of rope's rows; matrices in ``kind``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows, data = b"", b""
@@ -158,7 +159,7 @@ QUANTIZE = {
 }
 
 
-def mlx_quantized(weights: Mapping[str, NDArray[np.generic]], bits: int = 4, group: int = 32) -> Weights:
+def mlx_quantized(weights: Mapping[str, NDArray[Any]], bits: int = 4, group: int = 32) -> Weights:
     """As MLX quantizes: packed words, scales and biases for each matrix."""
     made: Weights = {}
     for name, array in weights.items():

@@ -25,7 +25,7 @@ class Plant(NamedTuple):
     """Part of the sentence."""
 
 
-def _set(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Weights], None]:  # type: ignore[type-arg]
+def _set(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Weights], None]:
     def apply(weights: Weights) -> None:
         weights[name] = np.ascontiguousarray(change(weights[name])).astype(weights[name].dtype)
 
@@ -39,13 +39,13 @@ def _swap(one: str, other: str) -> Callable[[Weights], None]:
     return apply
 
 
-def _zero_rows(values: np.ndarray, start: int, stop: int) -> np.ndarray:  # type: ignore[type-arg]
+def _zero_rows(values: np.ndarray, start: int, stop: int) -> np.ndarray:
     changed = values.copy()
     changed[start:stop] = 0
     return changed
 
 
-def _interleave(values: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _interleave(values: np.ndarray) -> np.ndarray:
     return values.reshape(-1, 2, HEAD // 2, HIDDEN).swapaxes(1, 2).reshape(values.shape)
 
 
@@ -59,7 +59,8 @@ PLANTS = (
     Plant("random initialization", _set(f"{L1}mlp.up_proj.weight",
           lambda v: np.random.default_rng(99).normal(0, 0.02, v.shape)),
           "layers.1.mlp.up_proj.weight", "not loaded", "normal with a deviation of 0.02"),
-    Plant("zeros", _set(f"{L1}mlp.up_proj.weight", np.zeros_like), "layers.1.mlp.up_proj.weight", "not loaded", "all zero"),
+    Plant("zeros", _set(f"{L1}mlp.up_proj.weight", np.zeros_like),
+          "layers.1.mlp.up_proj.weight", "not loaded", "all zero"),
     Plant("ones", _set(f"{L1}input_layernorm.weight", np.ones_like),
           "layers.1.input_layernorm.weight", "not loaded", "all one"),
     Plant("transposed", _set(f"{L1}self_attn.o_proj.weight", lambda v: v.T),

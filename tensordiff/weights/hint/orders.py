@@ -60,7 +60,7 @@ def divisors(number: int) -> list[int]:
 
 def name_of_order(order: Order, what: str = "rows") -> tuple[str, str, int]:
     """What an order is called: a kind, a phrase, and the size of its blocks (0 where it has none)."""
-    for name in (_shifted, _rope, _blocks, _within_blocks):
+    for name in (_swapped, _shifted, _rope, _blocks, _within_blocks):
         if (found := name(order, what)) is not None:
             return found
     return "permuted", f"{what} in another order: the first are {_listed(order)}", 0
@@ -68,6 +68,13 @@ def name_of_order(order: Order, what: str = "rows") -> tuple[str, str, int]:
 
 def _listed(order: Order) -> str:
     return ", ".join(map(str, order[:_SHOWN].tolist())) + (", …" if len(order) > _SHOWN else "")
+
+
+def _swapped(order: Order, what: str) -> tuple[str, str, int] | None:
+    places = np.flatnonzero(order != np.arange(len(order)))
+    if len(places) != 2:
+        return None
+    return "permuted", f"{what} {places[0]} and {places[1]} are swapped", 0
 
 
 def _shifted(order: Order, what: str) -> tuple[str, str, int] | None:
@@ -101,8 +108,6 @@ def _blocks(order: Order, what: str) -> tuple[str, str, int] | None:
         if np.all(blocks[:, 0] % size == 0) and np.all(np.diff(blocks, axis=1) == 1):
             moved = blocks[:, 0] // size
             return "heads permuted", f"blocks of {size} {what} {_moves(moved)}", size
-    if len(swapped := np.flatnonzero(order != np.arange(count))) == 2:
-        return "permuted", f"{what} {swapped[0]} and {swapped[1]} are swapped", 0
     return None
 
 
