@@ -57,6 +57,11 @@ PARAMETER_PORT = "parameter"
 """The port of what a model holds, rather than what it was given or gave."""
 
 
+def parameter_name(name: str) -> str:
+    """The name under which a dump of ours keeps a parameter."""
+    return f"{name}-{PARAMETER_PORT}"
+
+
 def _is_port(text: str) -> bool:
     return text in ("output", "input", PARAMETER_PORT) or text.startswith(("output_", "input_"))
 
