@@ -54,9 +54,6 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
     for note in asked.notes:
         tell(Note(note))
     with _model(job, _options(found, settings, asked), tell) as engine, open_output(job, "max") as output:
-        if engine.options.keeps_weights:
-            tell(Phase("writing weights"))
-            write_parameters(engine.weights, output)
         tell(Phase("running", f"{settings.steps} step{'s' if settings.steps > 1 else ''}"))
         steps: Sequence[StepTensors] = list(engine.steps(asked.ids, settings.steps, asked.following))
         output.facts |= _facts(job, found, asked, engine)
@@ -65,6 +62,9 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
             steps, report = _inject(engine, settings.inject, settings.steps, asked, steps, tell)
             output.facts["injection"] = report.as_json(settings.inject)
         _write(output, job, steps, _selection(engine, settings), report, tell)
+        if engine.options.keeps_weights:
+            tell(Phase("writing weights"))
+            write_parameters(engine.weights, output)
         notes = [*([report.sentence()] if report else []), *output.budget.notes()]
         output.facts["notes"] = notes or None
     return done(job, output, output.facts | _replayed(engine, report), tell)

@@ -119,9 +119,6 @@ def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
     more = parameter_bytes(subject.model) if job.settings.weights else 0
     _tell_size(job, subject, size_of(ports, ValueReader(subject.runner)) + more, tell)
     with open_output(job, FRAMEWORK) as output, _reading(job, subject) as reading:
-        if job.settings.weights:
-            tell(Phase("writing weights"))
-            write_parameters(subject.model, output)
         tell(Phase("running", f"{len(subject.runner.graph.nodes)} nodes"))
         there = remaining_ports(ports, subject.runner.graph, reading)
         fused = [f"{len(ports) - len(there)} tensors are not there in the optimized graph"] if there != ports else []
@@ -130,6 +127,9 @@ def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
                 PortWriter(reading, output, tell).write(there)
         finally:
             output.facts |= subject.facts(job.settings)
+        if job.settings.weights:
+            tell(Phase("writing weights"))
+            write_parameters(subject.model, output)
         tell(Phase("writing"))
         notes = [*fused, *output.budget.notes()]
         output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes or None}

@@ -53,14 +53,14 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
     tell_size(job, step, tell, more=parameter_bytes(step.model) if settings.weights else 0)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
-        if settings.weights:
-            tell(Phase("writing weights"))
-            write_parameters(step.model, writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection.from_settings(settings))
         try:
             play(recorder, steps, step, job, tell)
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
+        if settings.weights:
+            tell(Phase("writing weights"))
+            write_parameters(step.model, writing.background, writing.output.budget)
         notes = [*sink.notes(), *why_silent(recorder)]
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
         refuse_nothing(job, sink, recorder, notes)
