@@ -8,6 +8,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from tensordiff.weights.comparison import ParameterRow
 from tests.weights.making import HEAD, HIDDEN, Weights
 
 L1 = "model.layers.1."
@@ -23,6 +24,12 @@ class Plant(NamedTuple):
     kind: str
     words: str
     """Part of the sentence."""
+
+
+def planted_row(plant: Plant, row: ParameterRow) -> str:
+    """The row of docs/weights.md."""
+    kind = row.hint.kind if row.hint is not None else ""
+    return f"| {plant.name} | `{row.name}` | {kind} | {row.sentence} |"
 
 
 def _set(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Weights], None]:

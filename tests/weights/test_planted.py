@@ -13,9 +13,11 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tensordiff.weights.comparison import WeightsOutcome, compare_weights
+from tensordiff.weights.hint.catalogue import KINDS
 from tests.weights.making import Weights, llama, write_bin, write_gguf, write_npz, write_sharded
-from tests.weights.plants import PLANTS, Plant
+from tests.weights.plants import PLANTS, Plant, planted_row
 
+PAGE = (Path(__file__).parents[2] / "docs" / "weights.md").read_text("utf-8")
 WRITERS: dict[str, Callable[[Weights, Path], Path]] = {
     "safetensors": write_sharded,
     "bin": write_bin,
@@ -51,8 +53,18 @@ def test_the_kind_is_named(clean: Path, tmp_path: Path, plant: Plant, form: str)
     row = next(row for row in outcome.findings if row.name == plant.where)
     assert row.hint is not None, row.why
     assert (row.hint.kind, plant.words in row.sentence) == (plant.kind, True), row.sentence
+    assert planted_row(plant, row) in PAGE
     changed = {name for name, array in weights.items() if array is not None and not _same(array, llama(1001)[name])}
     assert len(outcome.findings) == len(changed)
+
+
+def test_the_docs_have_every_kind() -> None:
+    assert all(f"| {kind} | {means} |" in PAGE for kind, means in KINDS.items())
+
+
+def test_every_hint_in_the_docs_is_one_of_the_kinds() -> None:
+    assert {plant.kind for plant in PLANTS} <= set(KINDS)
+    assert len({plant.kind for plant in PLANTS}) >= 12
 
 
 def _same(one: object, other: object) -> bool:
