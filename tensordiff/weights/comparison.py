@@ -230,7 +230,8 @@ class WeightsComparison:
         if explained is None:
             if pair.is_tied:
                 return self._about(pair, *self._untied(pair), diff=diff)
-            return self._about(pair, "diverges", broken or _how_far(diff), diff=diff, hint=self._hint(pair))
+            hint = None if diff.apart else self._hint(pair)
+            return self._about(pair, "diverges", broken or _how_far(diff), diff=diff, hint=hint)
         return self._agreeing(pair, diff, explained)
 
     def _agreeing(self, pair: ParameterPair, diff: Diff, explained: str) -> ParameterRow:
@@ -305,7 +306,7 @@ def type_of(stored: StoredTensor) -> str:
 
 def _how_far(diff: Diff) -> str:
     if diff.apart:
-        return f"{diff.apart} elements are NaN or infinite on one side"
+        return f"NaN or infinite on one side, in {diff.apart} of {diff.elements} elements"
     return f"rel_l2 {diff.rel_l2:.3g}, largest |Δ| {diff.max_abs:.3g} at {list(diff.max_abs_index or ())}"
 
 

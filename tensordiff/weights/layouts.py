@@ -24,6 +24,7 @@ from tensordiff.weights.views import (
     Reshaped,
     Rows,
     RowsPermuted,
+    Shifted,
     Transposed,
     deinterleaved,
     interleaved,
@@ -31,6 +32,7 @@ from tensordiff.weights.views import (
 )  # fmt: skip
 
 _ROPE = re.compile(r"(?:^|\.)([qk])_proj\.(?:weight|bias)$")
+_NORM = re.compile(r"norm\.weight$")
 _SAMPLE_COLUMNS = 64
 _MOST_HEAD = 1024
 
@@ -98,7 +100,7 @@ def replicas_differ(side: SideView) -> bool:
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
     """Pairs seen by the layouts that their checkpoints keep throughout."""
     found = _square_transposed(pairs)
-    return _rope_rows(found) if is_permuted else found
+    return _norms(_rope_rows(found)) if is_permuted else found
 
 
 def _square_transposed(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
@@ -120,6 +122,33 @@ def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
     except (DumpError, AlignError):
         return pair  # measuring says why
     return replace(pair, candidate=pair.candidate.seen(Transposed(b), "transposed"), convention="transposed")
+
+
+def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+    """GGUF keeps Gemma's norms with the 1 added that its code adds: so are all of them, or none."""
+    norms = [
+        k for k, pair in enumerate(pairs) if _NORM.search(pair.name) and len(pair.reference.stored.spec.shape) == 1
+    ]
+    shifted = [k for k in norms if _is_one_more(pairs[k])]
+    if 2 * len(shifted) <= len(norms):
+        return list(pairs)
+    found = list(pairs)
+    for k in norms:
+        side = pairs[k].candidate
+        seen = side.seen(Shifted(side.stored, -1.0), "less the 1 that GGUF adds to norms")
+        found[k] = replace(pairs[k], candidate=seen, convention="norms kept as 1 + w")
+    return found
+
+
+def _is_one_more(pair: ParameterPair) -> bool:
+    if pair.unlike:
+        return False
+    try:
+        ref, cand = (as_floats(side.stored.read()) for side in (pair.reference, pair.candidate))
+    except (DumpError, AlignError):
+        return False
+    slack = max(slack_of(pair.reference.stored, pair.candidate.stored), 1e-6)
+    return bool(ref.size > 1 and np.abs(cand - ref - 1).max() <= 2 * slack * max(1.0, float(np.abs(cand).max())))
 
 
 # --- rope ----------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ def pair_parameters(reference: Dump, candidate: Dump, rules: RulesFile | None = 
     work = _Work(_named(ours, plan.rules, "reference"), _named(theirs, plan.rules, "candidate"))
     work.take_maps(plan)
     work.take_named()
+    work.leave_packed()
     work.take_fused()
     work.take_experts()
     work.take_by_value()
@@ -89,8 +90,12 @@ def _by_stem(dump: Dump, items: Sequence[Parameter]) -> Dump:
 
 
 def _named(items: Iterable[Parameter], rules: RuleSet, side: Side) -> list[Parameter]:
-    return [replace(item, canonical=_ROPE_NAMES.sub(r".self_attn.\1_proj", rules.canonical(item.stem, side)))
-            for item in items]  # fmt: skip
+    """With canonical names; what only parameters are called otherwise is renamed here."""
+    found = []
+    for item in items:
+        name = _ROPE_NAMES.sub(r".self_attn.\1_proj", rules.canonical(item.stem, side))
+        found.append(replace(item, canonical=name.replace(".switch_mlp.", ".experts.")))  # MLX's stacks of experts
+    return found
 
 
 class _Work:
@@ -104,15 +109,26 @@ class _Work:
         self.learned: list[LearnedName] = []
 
     def _readable(self, side: Side) -> list[Parameter]:
-        """The parameters of a side that can be compared; the others are named."""
+        """The parameters of a side whose headers can be believed; the others are named."""
         found = []
         for item in self.all[0 if side == "reference" else 1]:
-            why = why_unreadable(item) or (_PACKED if is_packed(item) else None)
-            if why:
+            if why := why_unreadable(item):
                 self.unread.append((side, item, why))
             else:
                 found.append(item)
         return found
+
+    def leave_packed(self) -> None:
+        """Name what is packed in a way that is not read, where the other side has not the same bits to lay beside it.
+
+        What the other side calls by that name is not missing then: nobody knows.
+        """
+        sides: tuple[tuple[Side, list[Parameter]], ...] = (("reference", self.reference), ("candidate", self.candidate))
+        packed = [(side, item) for side, items in sides for item in items if is_packed(item)]
+        self.unread += ((side, item, _PACKED) for side, item in packed)
+        stems = {item.canonical for _, item in packed}
+        kept = [[i for i in items if not (i.canonical in stems and i.kind != "bias")] for _, items in sides]
+        self.reference, self.candidate = kept
 
     @property
     def has_original_names(self) -> bool:
@@ -156,7 +172,7 @@ class _Work:
         for item in self.reference:
             kinds = (item.kind, *(k for k in ("", "weight") if item.kind in ("", "weight")))
             other = next((theirs[item.canonical, k] for k in kinds if (item.canonical, k) in theirs), None)
-            if other is not None and id(other) not in taken:
+            if other is not None and id(other) not in taken and is_packed(item) == is_packed(other):
                 taken.add(id(other))
                 found.append((item, other, "name" if item.name == other.name else "rule"))
         self.take_many(found)

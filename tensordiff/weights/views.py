@@ -147,6 +147,24 @@ class Reshaped(NamedTuple):
         return self.stored.read().reshape(self.shape)
 
 
+class Shifted(NamedTuple):
+    """A constant added to every element: a norm that is kept as 1 + w."""
+
+    stored: StoredTensor
+    by: float
+
+    @property
+    def spec(self) -> Spec:
+        """As stored."""
+        return self.stored.spec
+
+    def read(self) -> Array:
+        """The whole, in memory."""
+        values = self.stored.read()
+        shifted: Array = (values.astype(np.float32) + np.float32(self.by)).astype(values.dtype)
+        return shifted
+
+
 @dataclass(frozen=True, eq=False)
 class RowsPermuted:
     """Rows in another order: row i is row ``order[i]`` of what is stored."""

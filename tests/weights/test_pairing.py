@@ -318,7 +318,7 @@ def test_nan_on_one_side(tmp_path: Path) -> None:
     changed = llama(11)
     changed["model.norm.weight"][3] = np.nan
     found = outcome(tmp_path, llama(11), changed)
-    assert [row.why for row in found.findings] == ["1 elements are NaN or infinite on one side"]
+    assert [row.why for row in found.findings] == ["NaN or infinite on one side, in 1 of 64 elements"]
 
 
 def test_nan_on_both_sides_in_one_place_agrees(tmp_path: Path) -> None:
@@ -400,3 +400,26 @@ def test_rope_rows_of_gguf_in_one_layer_only(tmp_path: Path) -> None:
     assert f"blocks of {HEAD}" in found.findings[0].sentence
     assert len(found.rows) == len(wrong)
     assert wrong["lm_head.weight"].shape == (VOCAB, HIDDEN)
+
+
+def test_norms_that_gguf_keeps_with_the_one_added(tmp_path: Path) -> None:
+    less: Weights = {n: v - 1 if n.endswith("norm.weight") else v for n, v in llama(17).items()}
+    reference = write_sharded(less, tmp_path / "ref")
+    found = compare_weights(open_dump(reference), open_dump(write_gguf(llama(17), tmp_path / "cand.gguf")))
+    assert found.exit_status == 0
+    assert "less the 1 that GGUF adds" in " ".join(row_of(found, "norm.weight").views)
+    wrong = llama(17)
+    wrong["model.norm.weight"] = less["model.norm.weight"]
+    found = compare_weights(open_dump(reference), open_dump(write_gguf(wrong, tmp_path / "wrong.gguf")))
+    assert [row.name for row in found.findings] == ["norm.weight"]
+    assert "- 1 everywhere" in found.findings[0].sentence
+
+
+def test_mlx_keeps_experts_in_a_stack(tmp_path: Path) -> None:
+    weights = experts(18)
+    made = {name: array for name, array in weights.items() if ".experts." not in name}
+    for k in range(3):
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            all_of = [weights[f"model.layers.{k}.mlp.experts.{e}.{part}.weight"] for e in range(4)]
+            made[f"model.layers.{k}.mlp.switch_mlp.{part}.weight"] = np.stack(all_of)
+    assert outcome(tmp_path, weights, made).exit_status == 0

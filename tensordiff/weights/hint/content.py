@@ -18,6 +18,9 @@ _FEW = 16
 _BLOCK = 128
 _FIT = 4.0
 _ENOUGH = 256
+_TELLING, _ROWS_TRIED, _ROWS_KNOWN = 16, 32, 1 << 14
+_LAST_PLACES = 64
+_UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}
 
 
@@ -79,6 +82,22 @@ def _truncated(values: Floats, name: str) -> Floats | None:
 def _is_same(made: Floats, cand: Floats) -> bool:
     """Equal in all but one of a thousand elements: libraries differ in the smallest numbers."""
     return bool(np.count_nonzero(made != cand) <= made.size // 1000)
+
+
+def last_bits(seen: SeenPair) -> Hint | None:
+    """Off by a few units in the last place everywhere: computed anew, and not copied."""
+    names = {name_of(side.stored.spec.dtype) for side in (seen.pair.reference, seen.pair.candidate)}
+    name = next(iter(names))
+    if len(names) > 1 or name not in _UNITS or quantization_of(seen.pair.candidate.stored):
+        return None
+    most = _LAST_PLACES if name in ("float32", "float64") else 2
+    error, size = np.abs(seen.cand.astype(np.float64) - seen.ref), np.abs(seen.ref.astype(np.float64))
+    if np.any(error > 2 * most * _UNITS[name] * size):
+        return None
+    factor = _factor(seen.ref, seen.cand)
+    if factor is not None and abs(factor - 1) > 4 * _UNITS[name]:
+        return None  # a factor, which has a name of its own
+    return Hint("last bits", f"off by no more than {most} units in the last place of {name}: computed, not copied", {})
 
 
 def offset(seen: SeenPair) -> Hint | None:
@@ -181,6 +200,8 @@ def scale_by_rows(seen: SeenPair) -> Hint | None:
         if not np.all(power):
             continue
         factors = np.sum(ref.astype(np.float64) * cand, axis=1) / power
+        if float(np.abs(factors - 1).max()) < _FIT * max(seen.slack, 1e-5):
+            continue  # as good as 1
         if seen.fits((ref * factors[:, None]).astype(np.float32) if what == "row" else (ref * factors[:, None]).T):
             low, high = float(factors.min()), float(factors.max())
             return Hint(
@@ -214,12 +235,30 @@ def not_loaded(seen: SeenPair) -> Hint | None:
     if cand.size < _ENOUGH or np.ptp(ref) == 0:
         return None
     correlation = float(np.corrcoef(ref, cand)[0, 1]) if np.ptp(cand) else 0.0
-    if not abs(correlation) < 5 / math.sqrt(cand.size) + 0.01:
+    if not abs(correlation) < 5 / math.sqrt(cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
         return None
     evidence: dict[str, float | int | str | list[int] | list[float]] = {"correlation": correlation}
     if told := _initialization(cand, seen.ref.shape[1]):
         return Hint("not loaded", f"not loaded: nothing of the reference in it, and {told}", evidence)
-    return Hint("other weights", "nothing in common with the reference: not loaded, or of another checkpoint", evidence)
+    return Hint(
+        "other weights", "nothing in common with the reference's: not loaded, or of another checkpoint", evidence
+    )
+
+
+def has_related_rows(ref: Floats, cand: Floats) -> bool:
+    """Whether rows or columns of the candidate point where some of the reference do: then it is no stranger."""
+    for ours, theirs in ((ref, cand), (ref.T, cand.T)):
+        if ours.shape[1] < _TELLING:
+            continue
+        places = np.unique(np.linspace(0, len(theirs) - 1, _ROWS_TRIED).astype(int))
+        some, every = theirs[places], ours[:_ROWS_KNOWN]
+        lengths = np.linalg.norm(some, axis=1)[:, None] * np.linalg.norm(every, axis=1)[None, :]
+        cosines = np.divide(some @ every.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
+        # Of n rows at random in c columns the nearest has a cosine of about sqrt(2 ln n / c).
+        chance = math.sqrt(2 * math.log(max(2, len(every))) / ours.shape[1])
+        if float(np.median(np.abs(cosines).max(axis=1))) > min(0.9, 2 * chance):
+            return True
+    return False
 
 
 def _initialization(values: NDArray[np.float64], columns: int) -> str | None:
