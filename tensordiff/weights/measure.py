@@ -20,6 +20,7 @@ from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array, DType, is_float, name_of
 from tensordiff.dump.model import Spec, StoredTensor
 from tensordiff.weights.packed import Quantization, quantization_of
+from tensordiff.weights.samples import slack_of_bits
 from tensordiff.weights.views import BLOCK_ELEMENTS, read_rows, row_ranges
 
 _UNIT = {
@@ -185,7 +186,11 @@ class _Steps:
         noise = math.sqrt(self.errors / self.elements)
         rel = diff.rel_l2
         leaning = 0.01 + 2 * rel * rel + 8 * rel / math.sqrt(self.elements)
-        is_noise = noise <= 0.6 * math.sqrt(self.steps / self.elements) and abs(diff.scale - 1) <= leaning
+        is_noise = (
+            rel <= slack_of_bits(self.quantization.bits)
+            and noise <= 0.6 * math.sqrt(self.steps / self.elements)
+            and abs(diff.scale - 1) <= leaning
+        )
         if not is_noise or self.outside > 0.001 * self.elements:
             return None
         return f"equal up to quantization ({self.quantization.name})"

@@ -43,11 +43,16 @@ def slack_of(*sides: StoredTensor) -> float:
 
 def _slack(side: StoredTensor, quantization: Quantization | None) -> float:
     if quantization is not None and quantization.bits:
-        return _SLACK_BITS.get(int(quantization.bits), 0.2)
+        return slack_of_bits(quantization.bits)
     if quantization is not None:
         return _SLACK_FLOAT8
     name = name_of(side.spec.dtype)
     return _SLACK_FLOAT8 if name.startswith(("float8", "float4", "float6")) else _SLACK.get(name, 1e-6)
+
+
+def slack_of_bits(bits: float) -> float:
+    """The relative error that so few bits explain."""
+    return _SLACK_BITS.get(int(bits), 0.2)
 
 
 def are_alike(one: Floats, other: Floats, slack: float) -> bool:

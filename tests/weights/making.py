@@ -149,6 +149,34 @@ def _q4_1(values: NDArray[np.float32]) -> tuple[int, bytes]:
     return 3, np.concatenate((scales, q[:, :16] | (q[:, 16:] << 4)), 1).tobytes()
 
 
+def _q6_k(values: NDArray[np.float32]) -> tuple[int, bytes]:
+    """By rounding to the nearest; llama.cpp also searches for better scales."""
+    x = values.reshape(-1, 16, 16)
+    scale = np.abs(x).max(2) / 31
+    d = np.maximum(scale.max(1, keepdims=True) / 127, 1e-7).astype(np.float16).astype(np.float32)
+    sc = np.clip(np.round(scale / d), 1, 127)
+    q = (np.clip(np.round(x / (d * sc)[:, :, None]), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    low = (q[:, :, :2] & 15) | ((q[:, :, 2:] & 15) << 4)
+    high = sum((q[:, :, k] >> 4) << (2 * k) for k in range(4))
+    parts = low.reshape(len(x), 128), np.asarray(high, np.uint8).reshape(len(x), 64), sc.astype(np.int8).view(np.uint8)
+    return 14, np.concatenate((*parts, d.astype(np.float16).view(np.uint8)), 1).tobytes()
+
+
+def _q4_k(values: NDArray[np.float32]) -> tuple[int, bytes]:
+    """By rounding to the nearest."""
+    x = values.reshape(-1, 8, 32)
+    low = np.minimum(x.min(2), 0)
+    scale = (x.max(2) - low) / 15
+    halves = [np.maximum(part.max(1, keepdims=True) / 63, 1e-7).astype(np.float16) for part in (scale, -low)]
+    d, m = (half.astype(np.float32) for half in halves)
+    sc, mins = np.clip(np.round(scale / d), 1, 63).astype(np.uint8), np.clip(np.round(-low / m), 0, 63).astype(np.uint8)
+    q = np.clip(np.round((x + (m * mins)[:, :, None]) / (d * sc)[:, :, None]), 0, 15).astype(np.uint8)
+    first = (sc[:, :4] & 63) | ((sc[:, 4:] >> 4) << 6), (mins[:, :4] & 63) | ((mins[:, 4:] >> 4) << 6)
+    scales = np.concatenate((*first, (sc[:, 4:] & 15) | ((mins[:, 4:] & 15) << 4)), 1)
+    packed = (q[:, 0::2] | (q[:, 1::2] << 4)).reshape(len(x), 128)
+    return 12, np.concatenate((*(half.view(np.uint8) for half in halves), scales, packed), 1).tobytes()
+
+
 QUANTIZE = {
     "F32": lambda values: (0, values.astype(np.float32).tobytes()),
     "F16": lambda values: (1, values.astype(np.float16).tobytes()),
@@ -156,6 +184,8 @@ QUANTIZE = {
     "Q8_0": _q8_0,
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
+    "Q4_K": _q4_k,
+    "Q6_K": _q6_k,
 }
 
 

@@ -240,6 +240,28 @@ def test_a_bug_beneath_a_quantization(tmp_path: Path, kind: str, change: str) ->
     assert row.hint.kind == {"scale": "scale", "swap": "swapped", "rows": "shifted"}[change]
 
 
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K"])
+@pytest.mark.parametrize("change", ["none", "roll", "scale", "zero rows"])
+def test_blocks_of_256(tmp_path: Path, kind: str, change: str) -> None:
+    values = (np.random.default_rng(3).standard_t(5, (96, 512)) * 0.03).astype(np.float32)
+    wrong = values.copy()
+    if change == "roll":
+        wrong = np.roll(values, 5, 0)
+    elif change == "scale":
+        wrong = values * np.float32(1.2)
+    elif change == "zero rows":
+        wrong[10:20] = 0
+    name = "model.layers.0.mlp.up_proj.weight"
+    reference = write_sharded({name: values}, tmp_path / "ref", shards=1)
+    candidate = write_gguf({name: wrong}, tmp_path / "cand.gguf", kind)
+    row = compare_weights(open_dump(reference), open_dump(candidate)).rows[0]
+    if change == "none":
+        assert (row.verdict, row.why) == ("agrees", f"equal up to quantization ({kind})")
+    else:
+        assert row.hint is not None, row.why
+        assert row.hint.kind == {"roll": "shifted", "scale": "scale", "zero rows": "slice"}[change]
+
+
 @pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 64), (2, 32)])
 def test_mlx_quantized(tmp_path: Path, bits: int, group: int) -> None:
     weights = {n: v for n, v in llama(8).items() if v.ndim < 2 or v.shape[1] % group == 0}
