@@ -19,6 +19,7 @@ from tensordiff.align.match import AlignmentPlan, PairedBy
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.model import Dump, Entry, StoredTensor
+from tensordiff.dump.names import natural_key
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.layouts import fit_shapes, with_conventions
 from tensordiff.weights.parameters import Parameter, by_canonical, is_packed, parameters_of, why_unreadable
@@ -248,9 +249,11 @@ class _Work:
             self.take(*(sides[::-1] if is_swapped else sides), "value", head.title)
 
     def finished(self, is_permuted: bool) -> Pairing:
-        """All pairs in the order of the reference, in shapes that fit and by conventions of the formats."""
-        place = {id(item): k for k, item in enumerate(self.all[0])}
-        in_order = sorted(self.pairs, key=lambda pair: place.get(id(pair.reference.parameters[0]), 0))
+        """All pairs in natural order, in shapes that fit and by conventions of the formats.
+
+        What order a file has them in says nothing: shards are filled as they come.
+        """
+        in_order = sorted(self.pairs, key=lambda pair: natural_key(pair.name))
         fitting = [fit_shapes(pair) for pair in in_order]
         derived = [item for item in (*self.reference, *self.candidate) if item.is_derived]
         gone = {id(item) for item in derived}

@@ -76,17 +76,20 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     """
     chosen = take(options, CompareOptions)
     request = make_request(reference, candidate, **options)
+    status = compare_as_checkpoints(request, as_json=chosen.as_json) if chosen.junit is None else None
+    return compare(request, chosen) if status is None else status
+
+
+def compare_as_checkpoints(request: Request, *, as_json: bool = False) -> int | None:
+    """Compare two checkpoints as parameters; the exit status, or None where they are none."""
     checkpoints = open_checkpoints(request)
-    if checkpoints is not None and chosen.junit is None:
-        return compare_checkpoints(*checkpoints, _weights_options(request, chosen))
-    return compare(request, chosen)
-
-
-def _weights_options(request: Request, chosen: CompareOptions) -> WeightsOptions:
-    limits = request.limits_with(RulesFile())
-    return WeightsOptions(
-        chosen.as_json, False, request.rules, limits, request.only, request.min_coverage, COMPARE_SCHEMA
-    )
+    if checkpoints is None:
+        return None
+    options = WeightsOptions(
+        as_json=as_json, rules=request.rules, limits=request.limits_with(RulesFile()), only=request.only,
+        min_coverage=request.min_coverage, schema=COMPARE_SCHEMA,
+    )  # fmt: skip
+    return compare_checkpoints(*checkpoints, options)
 
 
 def compare(request: Request, options: CompareOptions) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tensordiff.cli.commands.open import command as open_command
 from tensordiff.dump.writer import DumpWriter
 from tests.cli.command import Call
-from tests.weights.making import llama, write_gguf, write_sharded
+from tests.weights.making import llama, write_gguf, write_npz, write_sharded
 
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -119,3 +121,40 @@ def test_names_from_outside_are_printed_escaped(call: Call, tmp_path: Path) -> N
 def test_help_teaches(call: Call) -> None:
     said = call("weights", "--help")
     assert "transposed" in said.out and "Exit status" in said.out
+
+
+def test_two_checkpoints_on_a_terminal_are_printed(
+    sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_command.make_context("open", [str(side) for side in sides]) as context:
+        assert open_command.invoke(context) == 1
+    assert "rows permuted in blocks of 16" in capsys.readouterr().out
+
+
+def test_a_distributed_checkpoint(call: Call, tmp_path: Path) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    import torch
+
+    clean, wrong = llama(22), llama(22)
+    wrong[UP] = -wrong[UP]
+    for weights, name in ((clean, "clean"), (wrong, "wrong")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = {key: torch.from_numpy(array.copy()) for key, array in weights.items()}
+            dcp.save(state, checkpoint_id=str(tmp_path / name), no_dist=True)
+    reference = write_sharded(clean, tmp_path / "hf")
+    assert call("weights", reference, tmp_path / "clean").status == 0
+    said = call("compare", reference, tmp_path / "wrong")
+    assert said.status == 1
+    assert "the sign is turned" in said.out
+
+
+def test_flax_parameters(call: Call, tmp_path: Path) -> None:
+    weights = llama(23)
+    made = {}
+    for name, array in weights.items():
+        path = name.removesuffix(".weight").replace(".", "/").replace("layers/", "layers_")
+        kind = "kernel" if array.ndim == 2 and "embed" not in name else "embedding" if array.ndim == 2 else "weight"
+        made[f"params/{path}/{kind}"] = np.ascontiguousarray(array.T) if kind == "kernel" else array
+    said = call("weights", write_sharded(weights, tmp_path / "hf"), write_npz(made, tmp_path / "flax.npz"))
+    assert (said.status, said.err) == (0, "")
