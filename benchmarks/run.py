@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import alignment, app, capture, commands, install, kernel, many_small
+from benchmarks import alignment, app, capture, commands, install, kernel, many_small, weights
 from tensordiff.compare.measure.kernel import describe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,6 +73,9 @@ def main() -> None:
         parts.append(table("Aligning", headings, alignment.rows()))
         print(parts[-1], flush=True)
         parts.append(table("Whole commands", ("what", "measured", "limit we hold"), commands.rows(Path(folder))))
+        print(parts[-1], flush=True)
+        with tempfile.TemporaryDirectory() as large:
+            parts.append(table("Two large checkpoints (`weights`)", ("what", "measured"), weights.rows(Path(large))))
         print(parts[-1], flush=True)
         parts.append(table("Installing", ("what", "measured", "limit we hold"), install.rows()))
         print(parts[-1], flush=True)

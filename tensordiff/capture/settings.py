@@ -69,6 +69,9 @@ class Settings:
     """A layer whose operations are written instead of the layers."""
     prefer_module_v3: bool = False
     """Of ``max:``, the model as written in ``max.experimental.nn`` where MAX has it in both module systems."""
+    weights: bool = False
+    """Write what the model holds after loading, too; not of a run with injection or of operations, beside which the
+    plain one has them."""
     optimized: bool = False
     """Of ``onnx:``, the graph as onnxruntime optimizes it, and of its values those that are left then."""
     inject: Injection | None = None

@@ -31,6 +31,7 @@ COMMANDS = {
     "tolerances": "Say what tolerances would pass; write them for compare to enforce.",
     "report": "Write what was found as a file for others; or what changed since last time.",
     "verify": "Capture both sides, compare without and with injection, write reports.",
+    "weights": "Compare two checkpoints as parameters: rows, heads, experts, scales.",
     "inspect": "Show what is in a dump.",
     "convert": "Write any dump as tensordiff's own format, or as safetensors.",
     "lint": "Say what is wrong with a dump, or with a pair.",
@@ -47,6 +48,7 @@ Everyday:
   tensordiff tolerances REF CAND      what would pass, for compare --tolerances to enforce
   tensordiff report REF CAND -o F     what was found, for others: F is .md .html .json .txt .csv or .png
   tensordiff verify REF CAND -o DIR   without and with injection, all of it written to a folder
+  tensordiff weights A B              two checkpoints, parameter by parameter
   tensordiff inspect DUMP             what was captured
   tensordiff lint REF CAND            is the comparison fair?
   tensordiff serve REF CAND           the app in a browser

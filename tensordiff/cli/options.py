@@ -206,6 +206,7 @@ _RUN = (
     _option("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never)."),
     _option("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
     _option("--prefer-module-v3", is_flag=True, help="Of max: the model as its new module system has it."),
+    _option("--weights", is_flag=True, help="Write the parameters, too, as the engine holds them once it loaded."),
     _option("--optimized", is_flag=True, help="Of onnx: the graph as onnxruntime optimizes it."),
     _option("--python", metavar="PATH", help="Run in another interpreter, with its own torch or MAX."),
 )  # fmt: skip

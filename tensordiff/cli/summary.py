@@ -43,6 +43,8 @@ def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequ
         echo(f"verdict: {outcome.verdict}")
     else:
         _print_culprit(page, outcome.culprit, session.hint(outcome.culprit))
+        if (weights := session.layer_weights(outcome.culprit)) is not None and weights.hint is None:
+            page.print(weights.sentence, "  ")
         _print_others(page, outcome.culprits[1:])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +31,7 @@ def convert(dump: Dump, target: Path, *, overwrite: bool = False) -> Iterator[St
     """Write a dump to a new folder, or to a file whose name ends in ``.safetensors``."""
     if dump.statistics:
         raise WriteError(f"{printable(dump.path)}: holds statistics and no values; there are no tensors to write")
+    dump = replace(dump, entries=(*dump.entries, *dump.parameters), parameters=())
     if target.name.lower().endswith(SUFFIX):
         return _to_safetensors(dump, target, overwrite)
     return _to_folder(dump, target, overwrite)

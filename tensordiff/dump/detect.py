@@ -37,7 +37,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             raise BadFile(path, NOT_A_FILE)
         if (dump := _ask_readers(at)) is None and (dump := _open_numbered(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
-        return dump.with_fit_names()
+        return dump.with_fit_names().with_parameters_apart()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error

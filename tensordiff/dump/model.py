@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensordiff.dump.dtypes import Array, DType
-from tensordiff.dump.names import MOST_PARTS, parse_name, why_refused
+from tensordiff.dump.names import MOST_PARTS, PARAMETER_PORT, parse_name, why_refused
 from tensordiff.errors import DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
 
@@ -163,6 +163,8 @@ class Dump:
     """What the dump says of its run: source, framework, versions, device, token ids."""
     statistics: tuple[str, ...] = ()
     """The statistics that entries hold in the place of values, in order; empty where they hold values."""
+    parameters: tuple[Entry, ...] = field(default=(), repr=False)
+    """What the model holds, where a capture was asked for it (``--weights``); no part of ``entries``."""
     files: frozenset[str] = field(default=frozenset(), repr=False)
     """Names in its folder that the reader took. ``leftovers`` looks at the others."""
 
@@ -177,6 +179,14 @@ class Dump:
     def _place(self, problem: Problem) -> Path:
         is_itself = problem.file == self.path.name and not self.path.is_dir()
         return self.path if is_itself else self.path / problem.file
+
+    def with_parameters_apart(self) -> Dump:
+        """What the model holds is no entry of its run."""
+        parameters = tuple(entry for entry in self.entries if entry.port == PARAMETER_PORT)
+        if not parameters:
+            return self
+        entries = tuple(entry for entry in self.entries if entry.port != PARAMETER_PORT)
+        return replace(self, entries=entries, parameters=parameters)
 
     def with_fit_names(self) -> Dump:
         """Without the entries whose names no model has, each of which is a problem instead."""

@@ -53,8 +53,17 @@ def parse_name(name: str) -> NameParts:
     return NameParts(layer, port, 1)
 
 
+PARAMETER_PORT = "parameter"
+"""The port of what a model holds, rather than what it was given or gave."""
+
+
+def parameter_name(name: str) -> str:
+    """The name under which a dump of ours keeps a parameter."""
+    return f"{name}-{PARAMETER_PORT}"
+
+
 def _is_port(text: str) -> bool:
-    return text in ("output", "input") or text.startswith(("output_", "input_"))
+    return text in ("output", "input", PARAMETER_PORT) or text.startswith(("output_", "input_"))
 
 
 def _split_underscore(name: str) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def compare_json(
         "coverage": coverage.as_json() | {"minimum": session.request.min_coverage / 100},
         "lint": [finding._asdict() for finding in findings],
         "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
-        "culprit": _hinted(culprit_json(outcome.culprit), hint),
+        "culprit": _hinted(culprit_json(outcome.culprit), hint, _weights(session, outcome)),
         "culprits": [culprit_json(row) for row in outcome.culprits],
         "verdict": outcome.verdict,
         "doubts": list(outcome.reasons),
@@ -123,8 +123,14 @@ def culprit_json(row: Row | None) -> dict[str, Any] | None:
     return {key: whole[key] for key in ("index", "name", "port", "reference", "candidate", "why")}
 
 
-def _hinted(culprit: dict[str, Any] | None, hint: Hint | None) -> dict[str, Any] | None:
-    return culprit and culprit | {"hint": hint and hint._asdict()}
+def _hinted(culprit: dict[str, Any] | None, hint: Hint | None, weights: str | None) -> dict[str, Any] | None:
+    return culprit and culprit | {"hint": hint and hint._asdict(), "weights": weights}
+
+
+def _weights(session: Session, outcome: Outcome) -> str | None:
+    """What is known of the culprit's weights."""
+    found = session.layer_weights(outcome.culprit) if outcome.culprit is not None else None
+    return found and found.sentence
 
 
 def mse_summary(rows: Sequence[Row]) -> dict[str, Any]:

@@ -144,6 +144,8 @@ def _about(detail: RowDetail) -> Iterator[str]:
     yield f"<p>{_verdict(row)}: {_text(row.verdict.why)}</p>"
     if detail.hint is not None:
         yield f"<p><strong>Looks like</strong> {_text(detail.hint.sentence)}</p>"
+    if detail.weights:
+        yield f"<p><strong>Weights</strong> {_text(detail.weights)}</p>"
     sides = zip(("reference", "candidate"), (row.pair.reference, row.pair.candidate), detail.origins, strict=True)
     lines = [(side, f"<code>{_text(entry.name)}</code> {_text(origin)}") for side, entry, origin in sides]
     if detail.repro:

@@ -137,6 +137,9 @@ def _detail_lines(detail: RowDetail) -> Lines:
     if detail.hint is not None:
         yield ""
         yield f"Looks like: {prose(detail.hint.sentence)}"
+    if detail.weights:
+        yield ""
+        yield f"Weights: {prose(detail.weights)}"
     for side, entry, origin in zip(
         ("reference", "candidate"), (row.pair.reference, row.pair.candidate), detail.origins, strict=True
     ):

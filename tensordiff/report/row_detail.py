@@ -49,6 +49,8 @@ class RowDetail:
 
     row: Row
     hint: Hint | None
+    weights: str | None
+    """Whether the layer's weights are the same on both sides, where both dumps hold them."""
     worst: tuple[Element, ...]
     heat: Heat | None
     inputs: tuple[Row, ...]
@@ -65,12 +67,19 @@ def row_detail(session: Session, outcome: Outcome, row: Row) -> RowDetail:
     return RowDetail(
         row=row,
         hint=session.hint(row) if _is_wrong(row) else None,
+        weights=_weights(session, row) if _is_wrong(row) else None,
         worst=tuple(session.worst(row, WORST)),
         heat=heat(*sides) if sides else None,
         inputs=tuple(_inputs(outcome.rows, row)),
         origins=(_origin(row.pair.reference), _origin(row.pair.candidate)),
         repro=_repro(session, row),
     )
+
+
+def _weights(session: Session, row: Row) -> str | None:
+    """Not said twice, where the hint is that they differ."""
+    found = session.layer_weights(row)
+    return found.sentence if found is not None and found.hint is None else None
 
 
 def heat(ref: Array, cand: Array, most: tuple[int, int] = (ROWS, COLUMNS)) -> Heat | None:

@@ -105,6 +105,8 @@ def detail_lines(detail: RowDetail) -> Lines:
         yield f"repro      {detail.repro}"
     if detail.hint is not None:
         yield f"looks like {printable(detail.hint.sentence)}"
+    if detail.weights:
+        yield f"weights    {printable(detail.weights)}"
     if row.diff is not None:
         yield f"profile    {sparkline(row.diff.profile, _BARS)}"
     for given in detail.inputs:

@@ -145,6 +145,8 @@ def _meaning(found: Verification) -> Lines:
     detail = next(iter(whole.details), None)
     if detail is not None and detail.hint is not None:
         yield f"The culprit looks like: {prose(detail.hint.sentence)}."
+    if detail is not None and detail.weights:
+        yield f"Of the culprit: {prose(detail.weights)}."
 
 
 def _weighed(whole: ReportModel) -> Lines:

@@ -36,8 +36,10 @@ from tensordiff.session.request import Request
 from tensordiff.session.sources import refuse_source
 from tensordiff.session.state import SessionState, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
+from tensordiff.session.weights import LayerWeights, compare_captured, weights_findings, weights_of_layer
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.regex import UserRegex
+from tensordiff.weights.comparison import WeightsOutcome
 
 _LOGITS_READ = 1 << 24
 """Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
@@ -183,7 +185,10 @@ class Session:
     # --- measuring -------------------------------------------------------------------------------
 
     def header_findings(self) -> Iterator[Finding]:
-        """What the headers, the pairing and the runs beside make doubtful; reads tokens and the embedding at most."""
+        """What the headers, the pairing and the runs beside make doubtful; reads tokens and the embedding at most, and
+        the weights where both dumps hold them."""
+        if self.weights is not None:
+            yield from weights_findings(self.weights)
         yield from lint_pair(self.reference, self.candidate, self.alignment)
         yield from self.third_dumps.findings(self.candidate)
 
@@ -221,8 +226,21 @@ class Session:
     # --- looking closer; each reads tensors again ------------------------------------------------
 
     def hint(self, row: Row) -> Hint | None:
-        """What kind of error a row shows, by its values and by what stands around it in the reference."""
+        """What kind of error a row shows: weights that differ, where both dumps hold them; else by its values and by
+        what stands around it in the reference."""
+        weights = self.layer_weights(row)
+        if weights is not None and weights.hint is not None:
+            return weights.hint
         return hint_for_row(row, self.alignment.pairs, self.reference)
+
+    @cached_property
+    def weights(self) -> WeightsOutcome | None:
+        """The parameters of both sides, compared; None where a dump does not hold them."""
+        return compare_captured(self.reference, self.candidate, self.rules)
+
+    def layer_weights(self, row: Row) -> LayerWeights | None:
+        """Whether the weights of a row's layer are the same; None where nobody knows, or it has none."""
+        return None if self.weights is None else weights_of_layer(self.weights, row.pair.name)
 
     def sides(self, row: Row) -> tuple[Array, Array] | None:
         """Both sides of a row in one shape and in real numbers; None where it has no numbers."""

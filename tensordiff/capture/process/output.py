@@ -45,6 +45,12 @@ class Output:
         self.entries += 1
         self.nbytes += array.nbytes
 
+    def add_parameter(self, key: EntryKey, array: Array, origin: Origin) -> None:
+        """Write what the model holds; it counts toward the budget, and not as a tensor of the run."""
+        entries, nbytes = self.entries, self.nbytes
+        self.add(key, array, origin)
+        self.entries, self.nbytes = entries, nbytes
+
     def begin_pass(self) -> None:
         """What follows is of another pass over the model."""
         self.writer.begin_part()

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.cli.commands.weights import WeightsOptions, compare_checkpoints
 from tensordiff.cli.options import (
     comparison_options,
     json_option,
@@ -27,11 +29,12 @@ from tensordiff.cli.table import Table
 from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
-from tensordiff.report.comparison_json import compare_json, dumps
+from tensordiff.report.comparison_json import COMPARE_SCHEMA, compare_json, dumps
 from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.weights import open_checkpoints
 
 
 class CompareOptions(NamedTuple):
@@ -68,9 +71,25 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     ~ drifts    it differs, as what came in explains
     ✗ diverges  inputs agree and the output does not
     ? unknown   it could not be compared; the reason is given
+
+    Two checkpoints have no execution order: they are compared as parameters, as tensordiff weights does.
     """
     chosen = take(options, CompareOptions)
-    return compare(make_request(reference, candidate, **options), chosen)
+    request = make_request(reference, candidate, **options)
+    status = compare_as_checkpoints(request, as_json=chosen.as_json) if chosen.junit is None else None
+    return compare(request, chosen) if status is None else status
+
+
+def compare_as_checkpoints(request: Request, *, as_json: bool = False) -> int | None:
+    """Compare two checkpoints as parameters; the exit status, or None where they are none."""
+    checkpoints = open_checkpoints(request)
+    if checkpoints is None:
+        return None
+    options = WeightsOptions(
+        as_json=as_json, rules=request.rules, limits=request.limits_with(RulesFile()), only=request.only,
+        min_coverage=request.min_coverage, schema=COMPARE_SCHEMA,
+    )  # fmt: skip
+    return compare_checkpoints(*checkpoints, options)
 
 
 def compare(request: Request, options: CompareOptions) -> int:

@@ -52,7 +52,8 @@ def inspect(path: Path, *, as_json: bool, stats: bool, only: str | None, step: i
 
 def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
     is_named = UserRegex("--only", only or "").matches
-    entries = [entry for entry in dump.entries if is_named(entry.name) and (step is None or entry.step == step)]
+    everything = (*dump.entries, *dump.parameters)
+    entries = [entry for entry in everything if is_named(entry.name) and (step is None or entry.step == step)]
     if dump.entries and not entries:
         wanted = "" if only is None else f" named like {only!r}"
         wanted += "" if step is None else f" of step {step}"
@@ -96,7 +97,8 @@ def _unread_status(dump: Dump) -> int:
 def _print_text(dump: Dump, entries: list[Entry], records: Iterator[dict[str, Any]], progress: Progress) -> int:
     page = Page.here()
     order = "in execution order" if dump.ordered else "order unknown"
-    page.print(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries, {order}")
+    held = f", {len(dump.parameters)} parameters" if dump.parameters else ""
+    page.print(f"{printable(dump.path)}  {dump.format}, {len(dump)} entries{held}, {order}")
     for finding in lint_headers(dump):
         where = f"{printable(finding.where)} " if finding.where else ""
         page.print(f"{finding.level}: {where}{printable(finding.what)}", f"  {LEVELS[finding.level][0]} ", "    ")

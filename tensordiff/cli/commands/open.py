@@ -27,9 +27,24 @@ def command(reference: Path, candidate: Path, served: str | None, **options: Any
 
     A side may be a source, which is run first; i, c and o in the app run what made a dump again. Give --python and
     --trust-remote-code here where that needs them: no dump can ask for them.
+
+    The app is about runs. Two checkpoints are compared as tensordiff weights does, and printed.
     """
+    if served is None and _may_be_checkpoint(reference) and _may_be_checkpoint(candidate):
+        from tensordiff.cli.commands.compare import compare_as_checkpoints
+
+        status = compare_as_checkpoints(make_request(reference, candidate, **options))
+        if status is not None:
+            return status
     launch = Launch(reference, candidate, lambda: make_request(reference, candidate, **options))
     return run_app(launch, permissions=ALL_PERMISSIONS if served is None else SPELLINGS[served])
+
+
+def _may_be_checkpoint(path: Path) -> bool:
+    """By the look of it: the app's first frame does not wait for dumps to be opened."""
+    if path.suffix.lower() in (".gguf", ".bin"):
+        return path.is_file()
+    return any((path / name).is_file() for name in ("config.json", ".metadata"))
 
 
 def run_app(

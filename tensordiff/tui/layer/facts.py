@@ -28,6 +28,8 @@ class Facts(NamedTuple):
 
     shapes: tuple[str, str] | None = None
     hint: Hint | None = None
+    weights: str = ""
+    """Whether its weights are the same, where both dumps hold them."""
     is_hinted: bool = False
     """Whether a hint was looked for."""
 
@@ -49,7 +51,7 @@ class FactsPane(Pane[Facts]):
         """What is quick to read first."""
         found = Facts(subject.shapes)
         self.post_message(self.Answered(subject, question, found, "", False))
-        yield found._replace(hint=subject.hint, is_hinted=subject.diverges)
+        yield found._replace(hint=subject.hint, is_hinted=subject.diverges, weights=subject.weights)
 
     def begin(self) -> None:
         """Show what is known already."""
@@ -93,6 +95,8 @@ class FactsPane(Pane[Facts]):
             yield from self._said("looks like", printable(_evident(facts.hint)), width)
         elif facts.is_hinted:
             yield from self._said("looks like", "no idea; no kind of error we know stands clear", width)
+        if facts.weights:
+            yield from self._said("weights", printable(facts.weights), width)
 
     def _title(self, subject: Subject, width: int) -> Line:
         row, entry = subject.row, subject.row.pair.reference

@@ -92,6 +92,12 @@ class Subject:
         return self._once("hint", lambda: self.session.hint(self.row) if self.diverges else None)
 
     @property
+    def weights(self) -> str:
+        """That its weights are the same, where both dumps hold them; where they differ, that is the hint."""
+        found = self._once("weights", lambda: self.session.layer_weights(self.row) if self.diverges else None)
+        return found.sentence if found is not None and found.hint is None else ""
+
+    @property
     def diverges(self) -> bool:
         """Whether this row is wrong by itself."""
         return self.row.verdict.name == "diverges" and self.row.diff is not None

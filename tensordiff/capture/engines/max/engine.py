@@ -18,6 +18,7 @@ from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, ov
 from tensordiff.capture.engines.max.inject import run_injected
 from tensordiff.capture.engines.max.model import CompiledModel, encoding, task
 from tensordiff.capture.engines.max.ops import OpsListener
+from tensordiff.capture.engines.max.parameters import write_parameters
 from tensordiff.capture.engines.max.pipeline import ModelOptions, devices
 from tensordiff.capture.engines.max.single_layer import SingleLayerListener, single_layer_model
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
@@ -61,6 +62,9 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
             steps, report = _inject(engine, settings.inject, settings.steps, asked, steps, tell)
             output.facts["injection"] = report.as_json(settings.inject)
         _write(output, job, steps, _selection(engine, settings), report, tell)
+        if engine.options.keeps_weights:
+            tell(Phase("writing weights"))
+            write_parameters(engine.weights, output)
         notes = [*([report.sentence()] if report else []), *output.budget.notes()]
         output.facts["notes"] = notes or None
     return done(job, output, output.facts | _replayed(engine, report), tell)
@@ -126,7 +130,8 @@ def _options(found: Checkpoint, settings: Settings, asked: Tokens) -> ModelOptio
     length = found.length_for(len(asked.ids) + settings.steps)
     where, kind = devices(settings.device), encoding(settings.dtype, found)
     is_short = settings.num_hidden_layers is not None
-    return ModelOptions(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short)
+    keeps = settings.weights and settings.inject is None and settings.ops is None
+    return ModelOptions(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short, keeps)
 
 
 def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) -> dict[str, Any]:

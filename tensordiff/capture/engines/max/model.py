@@ -39,6 +39,8 @@ class CompiledModel:
         self.options, self._tell = options, tell
         self.listener = listener or Listener()
         self._held = ExitStack()
+        self.weights: dict[str, Any] = {}
+        """What the graphs were given, by name, where it is to be written."""
 
     def __enter__(self) -> CompiledModel:
         with ExitStack() as held:
@@ -46,6 +48,8 @@ class CompiledModel:
             patch_max(patched, self.options)
             self.listener.install(patched)
             patches.on_compile(patched, self._before_compiling)
+            if self.options.keeps_weights:
+                patches.on_weights(patched, self.weights.update)
             with ticking(self._tell), compiling(self.options):
                 self.pipeline = Pipeline(self.options)
             self._held = held.pop_all()

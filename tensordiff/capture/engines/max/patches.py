@@ -173,6 +173,19 @@ def on_init(patches: Patches, wrap: Callable[[str, Any], Any]) -> None:
     patches.put(InferenceSession, "init_all", init_all)
 
 
+def on_weights(patches: Patches, keep: Callable[[Mapping[str, Any]], None]) -> None:
+    """Be shown the weights that graphs are given, as MAX's own loading made them."""
+    plain = InferenceSession.init_all
+
+    def init_all(self: InferenceSession, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        found = kwargs.get("weights_registry") or next((each for each in args[1:] if isinstance(each, Mapping)), None)
+        keep(found or {})
+        models: dict[str, Any] = plain(self, *args, **kwargs)
+        return models
+
+    patches.put(InferenceSession, "init_all", init_all)
+
+
 def on_compile(patches: Patches, before: Callable[[Any], None]) -> None:
     """Hear of a compilation before it begins."""
     plain = InferenceSession.compile_reusing_mefs

@@ -60,6 +60,8 @@ class ModelOptions:
     """Prefer the architecture written in ``max.experimental.nn``."""
     is_short: bool = False
     """Whether the checkpoint has more layers than the model is to have."""
+    keeps_weights: bool = False
+    """Whether its weights are to be written."""
 
 
 class Pipeline:

@@ -21,6 +21,7 @@ from tensordiff.capture.engines.onnx.inject import InjectedGraph
 from tensordiff.capture.engines.onnx.inputs import GraphInputs, make_inputs
 from tensordiff.capture.engines.onnx.layers import Call, find_calls, with_neighbours
 from tensordiff.capture.engines.onnx.model import Model, load, seed
+from tensordiff.capture.engines.onnx.parameters import parameter_bytes, write_parameters
 from tensordiff.capture.engines.onnx.ports import Port, Ports, ops_of
 from tensordiff.capture.engines.onnx.scopes import Scope, scopes
 from tensordiff.capture.engines.onnx.session import GraphRunner, placement
@@ -115,7 +116,8 @@ def _measured(runner: GraphRunner) -> dict[str, Known]:
 def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
     """Run a graph once, and write what its layers were given and gave."""
     ports = _wanted(job, subject, tell)
-    _tell_size(job, subject, size_of(ports, ValueReader(subject.runner)), tell)
+    more = parameter_bytes(subject.model) if job.settings.weights else 0
+    _tell_size(job, subject, size_of(ports, ValueReader(subject.runner)) + more, tell)
     with open_output(job, FRAMEWORK) as output, _reading(job, subject) as reading:
         tell(Phase("running", f"{len(subject.runner.graph.nodes)} nodes"))
         there = remaining_ports(ports, subject.runner.graph, reading)
@@ -125,6 +127,9 @@ def _capture(job: Job, subject: Subject, tell: Tell) -> Done:
                 PortWriter(reading, output, tell).write(there)
         finally:
             output.facts |= subject.facts(job.settings)
+        if job.settings.weights:
+            tell(Phase("writing weights"))
+            write_parameters(subject.model, output)
         tell(Phase("writing"))
         notes = [*fused, *output.budget.notes()]
         output.facts |= {"weights_hash": run_facts.weights_hash(subject.model), "notes": notes or None}

@@ -17,6 +17,7 @@ from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
 from tensordiff.capture.engines.torch.hooks import Recorder
+from tensordiff.capture.engines.torch.parameters import parameter_bytes, write_parameters
 from tensordiff.capture.engines.torch.program import Program, Step, first_device, seed
 from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.size_estimate import estimate
@@ -49,7 +50,7 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
     """Run a program once, and write what its modules were given and gave."""
     settings = job.settings
     steps, step = begin(program, settings)
-    tell_size(job, step, tell)
+    tell_size(job, step, tell, more=parameter_bytes(step.model) if settings.weights else 0)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection.from_settings(settings))
@@ -57,6 +58,9 @@ def capture(program: Program, job: Job, tell: Tell) -> Done:
             play(recorder, steps, step, job, tell)
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
+        if settings.weights:
+            tell(Phase("writing weights"))
+            write_parameters(step.model, writing.background, writing.output.budget)
         notes = [*sink.notes(), *why_silent(recorder)]
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
         refuse_nothing(job, sink, recorder, notes)
@@ -70,15 +74,17 @@ def refuse_nothing(job: Job, sink: WritingSink, recorder: Recorder, notes: Seque
         raise CaptureError(f"{printable(job.source)}: nothing was written: {why_nothing(recorder, notes)}")
 
 
-def tell_size(job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1) -> None:
+def tell_size(
+    job: Job, step: Step, tell: Tell, selection: Selection | None = None, times: int = 1, more: int = 0
+) -> None:
     """Say what is about to run and how much will be written, as many times what modules give; refuses what cannot fit.
 
-    ``selection`` is what the settings ask for, unless it is given.
+    ``selection`` is what the settings ask for, unless it is given; ``more`` are bytes beside what modules give.
     """
     model_facts = run_facts.about_model(step.model)
     tell(Note(f"{model_facts['class']}, {model_facts.get('path') or 'source unknown'}"))
     nbytes = estimate(step, job.settings.steps, selection or Selection.from_settings(job.settings))
-    check_job_size(job, None if nbytes is None else times * nbytes, tell)
+    check_job_size(job, None if nbytes is None else times * nbytes + more, tell)
 
 
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:

@@ -64,6 +64,16 @@ class QuantizedTensor:
         values.flags.writeable = False
         return values
 
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some of the values along the first axis; no more than these are dequantized."""
+        elements, nbytes, _ = BLOCKS[self.code]
+        blocks = math.prod(self.shape[1:]) // elements if len(self.shape) > 1 else 0
+        if not blocks:
+            return self.read()[start:stop]
+        spec = Spec(((stop - start) * blocks, nbytes), DTYPES["uint8"])
+        raw = view_buffer(self.file.buffer, self.file.path, self.offset + start * blocks * nbytes, spec)
+        return dequantize(raw, self.code).reshape(stop - start, *self.shape[1:])
+
 
 @dataclass(frozen=True)
 class PlainTensor:

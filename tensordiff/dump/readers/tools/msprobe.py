@@ -129,6 +129,7 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
     entries: list[Entry] = []
     problems: list[Problem] = []
     used: set[str] = set()
+    empty: list[str] = []
     for key, about in data.items():
         call = _call(key)
         for port, leaf in _leaves(about if isinstance(about, dict) else {}):
@@ -137,6 +138,11 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
             used.add(str(leaf.get("data_name")))
             if stored is not None:
                 entries.append(_entry(key, call, port, stored, folder.step))
+            elif not has_values:
+                empty.append(f"{key} {port}")
+    if empty:
+        said = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
+        problems.append(Problem(DUMP, f"{said}, first {empty[0]!r:.120}; they are left out", is_unread=True))
     problems += (
         Problem(f"{DATA}/{name}", "is named nowhere in dump.json; it is not read", is_unread=True)
         for name in sorted(files - used)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -162,6 +163,17 @@ def test_folders_of_ranks_are_one_dump(tmp_path: Path) -> None:
     dump = open_dump(tmp_path)
     assert {name: array.shape for name, array in values(dump).items()} == {"x": (4, 6), "y": (3, 6)}
     assert dump.problems == ()
+
+
+def test_statistics_of_msprobe_that_are_null_are_counted(tmp_path: Path) -> None:
+    folder = msprobe(tmp_path / "d", values=False)
+    path = folder / "step0" / "rank0" / "dump.json"
+    content = json.loads(path.read_text())
+    content["data"]["Module.mlp.act_fn.SiLU.forward.0"]["output"][0]["Max"] = None
+    path.write_text(json.dumps(content))
+    dump = open_dump(folder)
+    assert len(dump) == 1
+    assert ["1 tensors have no statistics" in sentence for sentence in dump.unread] == [True]
 
 
 def test_ranks_of_msprobe(tmp_path: Path) -> None:

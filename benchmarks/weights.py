@@ -1,0 +1,141 @@
+"""Two large checkpoints compared as parameters: how quickly, beside reading the files and doing nothing, and in how
+much memory. The files are sparse, and take no disk; one parameter in each layer is written, and one of them differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+HIDDEN, MIDDLE, VOCAB = 4096, 14336, 128_256
+PARTS = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (1024, HIDDEN), "self_attn.v_proj": (1024, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (MIDDLE, HIDDEN), "mlp.up_proj": (MIDDLE, HIDDEN),
+    "mlp.down_proj": (HIDDEN, MIDDLE), "input_layernorm": (HIDDEN,), "post_attention_layernorm": (HIDDEN,),
+}  # fmt: skip
+_WATCHED = """
+import sys, threading, time
+from pathlib import Path
+def status():
+    return {k: int(v.split()[0]) for k, v in (line.split(":") for line in open("/proc/self/status") if "kB" in line)}
+from tensordiff.dump import open_dump
+from tensordiff.weights.comparison import compare_weights
+peak = 0
+def watch():
+    global peak
+    while True:
+        peak = max(peak, status()["RssAnon"]); time.sleep(0.01)
+threading.Thread(target=watch, daemon=True).start()
+start = time.perf_counter()
+outcome = compare_weights(open_dump(sys.argv[1]), open_dump(sys.argv[2]))
+seconds = time.perf_counter() - start
+print(peak, seconds, outcome.compared, ";".join(f"{row.name}: {row.sentence}" for row in outcome.findings))
+"""
+
+
+def shapes(layers: int) -> dict[str, tuple[int, ...]]:
+    """An 8B Llama's parameters, of so many layers."""
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
+    for k in range(layers):
+        found |= {f"model.layers.{k}.{part}.weight": shape for part, shape in PARTS.items()}
+    return found | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
+
+
+def write(folder: Path, layers: int, changed: str | None = None, shard_bytes: int = 4 << 30) -> int:
+    """A sharded checkpoint in bfloat16, sparse but for the value projections; the bytes it claims."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    shards: list[dict[str, tuple[int, ...]]] = [{}]
+    size = 0
+    for name, shape in shapes(layers).items():
+        nbytes = 2 * int(np.prod(shape))
+        if size + nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = shape
+        size += nbytes
+    return sum(_shard(folder / f"model-{k + 1:05}.safetensors", tensors, changed) for k, tensors in enumerate(shards))
+
+
+def _shard(path: Path, tensors: dict[str, tuple[int, ...]], changed: str | None) -> int:
+    header: dict[str, object] = {}
+    end = 0
+    for name, shape in tensors.items():
+        begin, end = end, end + 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, about in header.items():
+            if "v_proj" in name:
+                random = np.random.default_rng(abs(hash(name)) % 1000)
+                bits = random.standard_normal(PARTS["self_attn.v_proj"], np.float32).view(np.uint32) >> 16
+                values = bits.astype(np.uint16)
+                file.seek(8 + len(text) + about["data_offsets"][0])  # type: ignore[index]
+                file.write((np.roll(values, 128, 0) if name == changed else values).tobytes())
+        file.truncate(8 + len(text) + end)
+    return end
+
+
+def read_all(folder: Path) -> float:
+    """Seconds of reading all files and doing nothing with them."""
+    buffer = bytearray(16 << 20)
+    start = time.perf_counter()
+    for path in sorted(folder.iterdir()):
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+    return time.perf_counter() - start
+
+
+def forget(folder: Path) -> None:
+    """Let the system drop what it holds of the files, so that the next to read them begins as the first did."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure(folder: Path, layers: int) -> tuple[float, float, float, float, str]:
+    """Gigabytes of both sides, seconds, seconds of only reading, MB of memory beyond mapped pages, what was found."""
+    sides = [folder / side for side in ("reference", "candidate")]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    changed = f"model.layers.{layers // 2}.self_attn.v_proj.weight"
+    claimed = write(sides[0], layers) + write(sides[1], layers, changed)
+    reading = sum(map(read_all, sides))
+    for side in sides:
+        forget(side)
+    command = [sys.executable, "-c", _WATCHED, *map(str, sides)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+    peak, seconds, _, found = done.stdout.split(maxsplit=3)
+    return claimed / 1e9, float(seconds), reading, int(peak) / 1024, found.strip()
+
+
+def rows(folder: Path, layers: int = 15) -> list[list[str]]:
+    """The table of docs/speed.md."""
+    size, seconds, reading, memory, found = measure(folder, layers)
+    rate = size / seconds
+    return [
+        ["both sides together", f"{size:.1f} GB"],
+        ["compared in", f"{seconds:.1f} s, {rate:.2f} GB/s"],
+        ["the same files only read", f"{reading:.1f} s, {size / reading:.2f} GB/s"],
+        ["memory beyond mapped pages, at most", f"{memory:.0f} MB"],
+        ["two checkpoints of 100 GB at this rate", f"{200 / rate / 60:.1f} min"],
+        ["found", found],
+    ]
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        for cells in rows(Path(made), int(sys.argv[1]) if len(sys.argv) > 1 else 15):
+            print(" | ".join(cells))

@@ -1,0 +1,97 @@
+"""Parameters in a comparison of runs: two checkpoints are no runs, and two captures may hold their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.capture.engines import ENGINES
+from tensordiff.compare.hint import Hint
+from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.lint import Finding
+from tensordiff.errors import printable
+from tensordiff.session.request import Request
+from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
+from tensordiff.weights.parameters import is_checkpoint
+
+_SHOWN = 4
+
+
+def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
+    """Both sides, where both are checkpoints and nothing was asked that only runs have; else None."""
+    if request.golden or request.injected or request.session or request.step:
+        return None
+    if any(str(side).partition(":")[0] in ENGINES for side in (request.reference, request.candidate)):
+        return None
+    reference = open_dump(request.reference)
+    if not is_checkpoint(reference):
+        return None
+    candidate = open_dump(request.candidate)
+    return (reference, candidate) if is_checkpoint(candidate) else None
+
+
+def compare_captured(reference: Dump, candidate: Dump, rules: RulesFile) -> WeightsOutcome | None:
+    """The parameters that two captures wrote; None where one wrote none. Maps are about runs, and left aside."""
+    if not reference.parameters or not candidate.parameters:
+        return None
+    comparison = WeightsComparison(reference, candidate, RulesFile(rules=rules.rules, presets=rules.presets))
+    return comparison.outcome(comparison.rows())
+
+
+class LayerWeights(NamedTuple):
+    """Whether the parameters of a layer are the same on both sides."""
+
+    sentence: str
+    hint: Hint | None
+    """Where they are not."""
+
+
+def weights_of_layer(outcome: WeightsOutcome, layer: str) -> LayerWeights | None:
+    """What is known of a layer's own parameters; None where it has none, or one could not be compared."""
+    rows = [row for row in outcome.rows if row.name.startswith(f"{layer}.") or row.name == layer]
+    if wrong := [row for row in rows if row.verdict == "diverges"]:
+        told = "; ".join(_told(row, layer) for row in wrong[:_SHOWN])
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        sentence = f"its weights differ: {told}{more}"
+        kind = wrong[0].hint.kind if wrong[0].hint is not None else "unknown"
+        return LayerWeights(sentence, Hint("weights", sentence, {"kind": kind, "parameters": len(wrong)}))
+    if not rows or any(row.verdict != "agrees" for row in rows):
+        return None
+    return LayerWeights("its weights are the same on both sides", None)
+
+
+def _told(row: ParameterRow, layer: str) -> str:
+    name = row.name.removeprefix(f"{layer}.")
+    return f"{printable(name)}: {row.sentence}" if name not in ("weight", row.name) else row.sentence
+
+
+def weights_findings(outcome: WeightsOutcome) -> Iterator[Finding]:
+    """The weights before any activation: what differs, or that nothing does."""
+    groups = [(name, rows) for name, rows in outcome.groups() if rows[0].verdict == "diverges"]
+    for name, rows in groups[:_SHOWN]:
+        count = f" ({len(rows)} parameters)" if len(rows) > 1 else ""
+        yield Finding(
+            "warning", name, f"weights differ{count}: {rows[0].sentence}",
+            "a layer with other weights gives other values, whatever its code does",
+            "mend the loading of this parameter first, and capture again",
+        )  # fmt: skip
+    if len(groups) > _SHOWN:
+        yield Finding(
+            "warning", "", f"weights differ in {sum(len(found) for _, found in groups)} parameters",
+            "only the first kinds are listed", "tensordiff weights REF CAND lists all of them",
+        )  # fmt: skip
+    alone = [row for row in outcome.findings if row.verdict != "diverges"]
+    if alone:
+        names = ", ".join(printable(row.name) for row in alone[:_SHOWN])
+        more = f" and {len(alone) - _SHOWN} more" if len(alone) > _SHOWN else ""
+        yield Finding(
+            "note", "", f"weights that one side has alone: {names}{more}",
+            "they were not loaded, or are named otherwise, or are split or put together",
+            "look whether the model needs them: tensordiff weights REF CAND",
+        )  # fmt: skip
+    if not groups and outcome.verdict == "agrees":
+        yield Finding(
+            "note", "", f"the weights are the same on both sides ({outcome.compared} parameters compared)",
+            "an error is then in what is computed, and not in what was loaded", "look at the layers",
+        )  # fmt: skip

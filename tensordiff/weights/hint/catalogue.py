@@ -1,0 +1,67 @@
+"""Every kind of weight bug that is recognized, in the order in which they are tried.
+
+A test takes a ``SeenPair`` and returns a ``Hint`` or None. Exact tests stand before likely ones. A kind is said where
+the values prove it by a clear margin, and not otherwise: tests/weights/test_planted.py plants each and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensordiff.compare.hint import Hint
+from tensordiff.weights.hint import arrangement, content
+from tensordiff.weights.hint.seen import SeenPair
+
+HINTS: tuple[Callable[[SeenPair], Hint | None], ...] = (
+    content.constant,
+    content.few_elements,
+    content.cast,
+    content.last_bits,
+    content.offset,
+    content.scale,
+    arrangement.wrong_slot,
+    arrangement.untied,
+    arrangement.transposed,
+    arrangement.experts,
+    arrangement.rows_permuted,
+    arrangement.columns_permuted,
+    content.slice_differs,
+    arrangement.misread,
+    content.scale_by_rows,
+    content.scale_by_blocks,
+    content.not_loaded,
+)
+
+KINDS = {
+    "not loaded": "zeros, ones, or values as an initialization makes them, with nothing of the reference in them",
+    "transposed": "rows and columns exchanged",
+    "rope rows": "rows permuted within heads, as one rope wants them and the other does not",
+    "heads permuted": "blocks of rows or columns in another order",
+    "permuted": "rows or columns in an order that has no name",
+    "shifted": "rows or columns moved by a number of places",
+    "wrong slot": "the values of another parameter: gate and up, q and k, a neighbouring layer, another expert",
+    "swapped": "the same, and the other parameter has this one's",
+    "tied": "the head holds the embedding",
+    "untied": "the head is the embedding on the reference, and on the candidate it is not",
+    "cast": "rounded to a coarser type on the way",
+    "last bits": "off by a few units in the last place: computed anew, and not copied",
+    "scale": "multiplied by a factor: all of it, by rows, or by blocks",
+    "offset": "a constant added: a norm that keeps 1 + w, or lost the 1",
+    "sign": "multiplied by -1",
+    "fused order": "the parts of a fused parameter in another order",
+    "expert": "experts of a stack swapped, or one of them different",
+    "slice": "some rows or columns left out or different, all others equal",
+    "elements": "single elements changed",
+    "misread": "the same numbers in memory, read with another shape",
+    "padded": "rows that the reference does not have",
+    "truncated": "rows of the reference that are not there",
+    "other weights": "nothing in common with the reference",
+}
+"""Kinds, and what each means. docs/weights.md has them as a table."""
+
+
+def hint_for(seen: SeenPair) -> Hint | None:
+    """The first kind that fits."""
+    if not seen.ref.size or seen.ref.shape != seen.cand.shape:
+        return None
+    return next((hint for test in HINTS if (hint := test(seen)) is not None), None)

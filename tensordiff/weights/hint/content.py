@@ -1,0 +1,277 @@
+"""Wrong values in the right place: not loaded, rounded, scaled, a slice left out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.compare.hint import Hint
+from tensordiff.dump.dtypes import DTYPES, name_of
+from tensordiff.weights.hint.seen import SeenPair, rows_alike
+from tensordiff.weights.packed import quantization_of
+from tensordiff.weights.samples import Floats, is_telling
+
+_CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_FEW = 16
+_BLOCK = 128
+_FIT = 4.0
+_ENOUGH = 256
+_TELLING, _ROWS_TRIED, _ROWS_KNOWN = 16, 32, 1 << 14
+_LAST_PLACES = 64
+_UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}
+
+
+def constant(seen: SeenPair) -> Hint | None:
+    """All zero, all one, all alike, where the reference is not."""
+    values = seen.cand
+    if np.ptp(seen.ref) == 0 or np.ptp(values) != 0 or values.size < 2:
+        return None
+    value = float(values.flat[0])
+    told = {0.0: "all zero", 1.0: "all one"}.get(value, f"{value:.6g} everywhere")
+    return Hint("not loaded", f"not loaded: {told}", {"value": value})
+
+
+def few_elements(seen: SeenPair) -> Hint | None:
+    """A handful of elements changed, all others are the same."""
+    if seen.ref.size < 16 * _FEW:
+        return None
+    apart = np.abs(seen.cand - seen.ref) > seen.slack * np.abs(seen.ref).max()
+    exact = seen.cand != seen.ref if seen.slack <= 1e-6 else apart
+    count = int(np.count_nonzero(exact))
+    if not 0 < count <= _FEW or len(np.unique(np.argwhere(exact)[:, 0])) < min(2, count):
+        return None
+    places = [tuple(map(int, place)) for place in np.argwhere(exact)[:3]]
+    shown = ", ".join(str(list(place)) for place in places) + (", …" if count > 3 else "")
+    return Hint("elements", f"{count} elements differ ({shown}), all others are equal", {"elements": count})
+
+
+def cast(seen: SeenPair) -> Hint | None:
+    """The reference's values rounded to a coarser type than either side has."""
+    sides = [seen.pair.reference.stored, seen.pair.candidate.stored]
+    if any(quantization_of(side) for side in sides):
+        return None
+    own = sides[1].spec.dtype
+    for name in _CASTS:
+        if name in (name_of(own), name_of(sides[0].spec.dtype)):
+            continue
+        for way, made in (("rounded", _rounded(seen.ref, name)), ("truncated", _truncated(seen.ref, name))):
+            if made is not None and _is_same(made.astype(own).astype(np.float32), seen.cand):
+                return Hint("cast", f"{way} to {name} on the way", {"dtype": name})
+    for way, made in (("truncated", _truncated(seen.ref, name_of(own))),):
+        if made is not None and _is_same(made, seen.cand):
+            return Hint("cast", f"{way} to {name_of(own)} where it should be rounded", {"dtype": name_of(own)})
+    return None
+
+
+def _rounded(values: Floats, name: str) -> Floats | None:
+    with np.errstate(all="ignore"):
+        made: Floats = values.astype(DTYPES[name]).astype(np.float32)
+    return made
+
+
+def _truncated(values: Floats, name: str) -> Floats | None:
+    if name != "bfloat16":
+        return None
+    made: Floats = (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return made
+
+
+def _is_same(made: Floats, cand: Floats) -> bool:
+    """Equal in all but one of a thousand elements: libraries differ in the smallest numbers."""
+    return bool(np.count_nonzero(made != cand) <= made.size // 1000)
+
+
+def last_bits(seen: SeenPair) -> Hint | None:
+    """Off by a few units in the last place everywhere: computed anew, and not copied."""
+    names = {name_of(side.stored.spec.dtype) for side in (seen.pair.reference, seen.pair.candidate)}
+    name = next(iter(names))
+    if len(names) > 1 or name not in _UNITS or quantization_of(seen.pair.candidate.stored):
+        return None
+    most = _LAST_PLACES if name in ("float32", "float64") else 2
+    error, size = np.abs(seen.cand.astype(np.float64) - seen.ref), np.abs(seen.ref.astype(np.float64))
+    if np.any(error > 2 * most * _UNITS[name] * size):
+        return None
+    factor = _factor(seen.ref, seen.cand)
+    if factor is not None and abs(factor - 1) > 4 * _UNITS[name]:
+        return None  # a factor, which has a name of its own
+    return Hint("last bits", f"off by no more than {most} units in the last place of {name}: computed, not copied", {})
+
+
+def offset(seen: SeenPair) -> Hint | None:
+    """A constant more everywhere: a norm that keeps 1 + w."""
+    if not is_telling(seen.ref) and seen.ref.size < 8:
+        return None
+    gap = seen.cand.astype(np.float64) - seen.ref
+    mean = float(np.median(gap))
+    noise = float(np.abs(gap - mean).max())
+    scale = max(float(np.abs(seen.ref).max()), abs(mean))
+    if mean == 0 or noise > _FIT * max(seen.slack, 1e-6) * scale or noise > 0.05 * abs(mean):
+        return None
+    if np.ptp(seen.ref) == 0:
+        return None  # constants differ by a constant, whatever the reason
+    nearest = round(mean)
+    told = (
+        f"{nearest:+d}" if nearest and abs(mean - nearest) <= _FIT * max(seen.slack, 1e-6) * scale else f"{mean:+.6g}"
+    )
+    norm = " (a norm that keeps 1 + w on one side)" if abs(nearest) == 1 and seen.ref.shape[1] == 1 else ""
+    return Hint("offset", f"the reference {told[0]} {told[1:]} everywhere{norm}", {"offset": mean})
+
+
+def scale(seen: SeenPair) -> Hint | None:
+    """One factor between the two."""
+    factor = _factor(seen.ref, seen.cand)
+    if factor is None or not seen.fits((seen.ref * factor).astype(np.float32)):
+        return None
+    if math.isclose(factor, -1, rel_tol=max(4 * seen.slack / math.sqrt(seen.ref.size), 1e-5)):
+        return Hint("sign", "the sign is turned: -1 times the reference", {"factor": -1.0})
+    noise = max(seen.slack, 1e-7) / math.sqrt(seen.ref.size)
+    if abs(factor - 1) <= 4 * noise:
+        return None
+    return Hint("scale", f"{_told(factor)} times the reference", {"factor": factor})
+
+
+def _told(factor: float) -> str:
+    known = next((name for value, name in _NAMED_FACTORS.items() if math.isclose(factor, value, rel_tol=1e-3)), None)
+    if known:
+        return known
+    power = round(math.log2(abs(factor))) if factor else 0
+    if math.isclose(abs(factor), 2.0**power, rel_tol=1e-4):
+        return f"{'-' if factor < 0 else ''}2^{power}"
+    for root in range(3, 1025):
+        if math.isclose(factor, math.sqrt(root), rel_tol=1e-5):
+            return f"√{root}"
+        if math.isclose(factor, 1 / math.sqrt(root), rel_tol=1e-5):
+            return f"1/√{root}"
+    return f"{factor:.6g}"
+
+
+def _factor(ref: Floats, cand: Floats) -> float | None:
+    power = float(np.sum(ref.astype(np.float64) ** 2))
+    return float(np.sum(ref.astype(np.float64) * cand)) / power if power else None
+
+
+def slice_differs(seen: SeenPair) -> Hint | None:
+    """Some rows or columns differ, and all others are equal."""
+    choices = ((seen.equal_rows, seen.cand, seen.ref, "rows"), (seen.equal_columns, seen.cand.T, seen.ref.T, "columns"))
+    for equal, cand, ref, what in choices:
+        count = len(equal) - int(np.count_nonzero(equal))
+        if len(equal) < 4 or not 0 < count <= len(equal) // 2:
+            continue
+        if ref.shape[1] == 1:
+            what = "elements"
+        places = np.flatnonzero(~equal)
+        where = f"{what} {_span(places)} of {len(equal)}"
+        zero = not np.any(cand[places])
+        told = (
+            f"{where} are zero, all others are equal: a slice left out"
+            if zero
+            else _how(seen, cand, ref, places, where)
+        )
+        return Hint("slice", told, {"first": int(places[0]), "last": int(places[-1]), "count": count})
+    return None
+
+
+def _how(seen: SeenPair, cand: Floats, ref: Floats, places: NDArray[np.int64], where: str) -> str:
+    factor = _factor(ref[places], cand[places])
+    if factor is not None and bool(np.all(rows_alike(cand[places], (ref[places] * factor), max(seen.slack, 1e-5)))):
+        return f"{where} are {_told(factor)} times the reference, all others are equal"
+    return f"{where} differ, all others are equal"
+
+
+def _span(places: NDArray[np.int64]) -> str:
+    first, last = int(places[0]), int(places[-1])
+    if len(places) == 1:
+        return str(first)
+    if last - first + 1 == len(places):
+        return f"{first} to {last}"
+    shown = ", ".join(map(str, places[:4].tolist()))
+    return f"{shown}{', …' if len(places) > 4 else ''} ({len(places)})"
+
+
+def scale_by_rows(seen: SeenPair) -> Hint | None:
+    """A factor for each row, or for each column."""
+    for ref, cand, what in ((seen.ref, seen.cand, "row"), (seen.ref.T, seen.cand.T, "column")):
+        if ref.shape[1] < 4 or ref.shape[0] < 2:
+            continue
+        power = np.sum(ref.astype(np.float64) ** 2, axis=1)
+        if not np.all(power):
+            continue
+        factors = np.sum(ref.astype(np.float64) * cand, axis=1) / power
+        if float(np.abs(factors - 1).max()) < _FIT * max(seen.slack, 1e-5):
+            continue  # as good as 1
+        if seen.fits((ref * factors[:, None]).astype(np.float32) if what == "row" else (ref * factors[:, None]).T):
+            low, high = float(factors.min()), float(factors.max())
+            return Hint(
+                "scale", f"each {what} has a factor of its own, {low:.4g} to {high:.4g}", {"factor": [low, high]}
+            )
+    return None
+
+
+def scale_by_blocks(seen: SeenPair) -> Hint | None:
+    """A factor for each block of 128 x 128: the scales of an fp8 checkpoint, left out or used twice."""
+    rows, columns = seen.ref.shape
+    if rows % _BLOCK or columns % _BLOCK or rows * columns == _BLOCK * _BLOCK:
+        return None
+    shape = (rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
+    ref, cand = seen.ref.reshape(shape).astype(np.float64), seen.cand.reshape(shape)
+    power = np.sum(ref**2, axis=(1, 3))
+    if not np.all(power):
+        return None
+    factors = np.sum(ref * cand, axis=(1, 3)) / power
+    made = (ref * factors[:, None, :, None]).reshape(rows, columns)
+    if not seen.fits(made.astype(np.float32)):
+        return None
+    low, high = float(factors.min()), float(factors.max())
+    told = f"each block of {_BLOCK} x {_BLOCK} has a factor of its own, {low:.4g} to {high:.4g}: its scales"
+    return Hint("scale", f"{told} were left out or used twice", {"factor": [low, high]})
+
+
+def not_loaded(seen: SeenPair) -> Hint | None:
+    """Nothing in common with the reference: how such values look tells an initialization from other weights."""
+    ref, cand = seen.ref.astype(np.float64).ravel(), seen.cand.astype(np.float64).ravel()
+    if cand.size < _ENOUGH or np.ptp(ref) == 0:
+        return None
+    correlation = float(np.corrcoef(ref, cand)[0, 1]) if np.ptp(cand) else 0.0
+    if not abs(correlation) < 5 / math.sqrt(cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
+        return None
+    evidence: dict[str, float | int | str | list[int] | list[float]] = {"correlation": correlation}
+    if told := _initialization(cand, seen.ref.shape[1]):
+        return Hint("not loaded", f"not loaded: nothing of the reference in it, and {told}", evidence)
+    return Hint(
+        "other weights", "nothing in common with the reference's: not loaded, or of another checkpoint", evidence
+    )
+
+
+def has_related_rows(ref: Floats, cand: Floats) -> bool:
+    """Whether rows or columns of the candidate point where some of the reference do: then it is no stranger."""
+    for ours, theirs in ((ref, cand), (ref.T, cand.T)):
+        if ours.shape[1] < _TELLING:
+            continue
+        places = np.unique(np.linspace(0, len(theirs) - 1, _ROWS_TRIED).astype(int))
+        some, every = theirs[places], ours[:_ROWS_KNOWN]
+        lengths = np.linalg.norm(some, axis=1)[:, None] * np.linalg.norm(every, axis=1)[None, :]
+        cosines = np.divide(some @ every.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
+        # Of n rows at random in c columns the nearest has a cosine of about sqrt(2 ln n / c).
+        chance = math.sqrt(2 * math.log(max(2, len(every))) / ours.shape[1])
+        if float(np.median(np.abs(cosines).max(axis=1))) > min(0.9, 2 * chance):
+            return True
+    return False
+
+
+def _initialization(values: NDArray[np.float64], columns: int) -> str | None:
+    """How a library would have made such values; None where none would."""
+    std = float(values.std())
+    if std == 0 or abs(float(values.mean())) > 6 * std / math.sqrt(values.size):
+        return None
+    kurtosis = float(np.mean((values - values.mean()) ** 4)) / std**4
+    chance = 6 * math.sqrt(24 / values.size)
+    if abs(kurtosis - 1.8) < chance and float(np.abs(values).max()) < 1.75 * std:
+        return f"uniform within ±{float(np.abs(values).max()):.4g}, as an initialization is"
+    usual = (0.02, 0.01, 1.0, 1 / math.sqrt(max(columns, 1)))
+    close = next((u for u in usual if abs(std - u) < 5 * u / math.sqrt(2 * values.size)), None)
+    if abs(kurtosis - 3) < chance and close is not None:
+        return f"normal with a deviation of {close:.4g}, as an initialization is"
+    return None

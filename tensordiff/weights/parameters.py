@@ -1,0 +1,207 @@
+"""The parameters of a checkpoint, or those that a capture wrote beside activations.
+
+A parameter is a tensor under its name without ``.weight`` or ``.bias``, so that the rules for layers hold for it. What
+only belongs to another (scales of a quantized weight, one device's shards) is put together with it. What a model
+computes for itself (rope's frequencies, masks) is no parameter, and its absence is no finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from tensordiff.dump.dtypes import is_float, name_of
+from tensordiff.dump.files import parse_json
+from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
+from tensordiff.dump.names import PARAMETER_PORT
+from tensordiff.errors import BadFile, DumpError
+from tensordiff.util.small_files import TooLong, read_small
+from tensordiff.weights.packed import Fp8Scaled, Quantization, mlx_packed, quantization_of
+
+_KINDS = {
+    "weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias", "kernel": "weight", "embedding": "weight",
+}  # fmt: skip
+_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", "input_scale")
+_PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape")
+_IS_PARAMETER = re.compile(rf"(?:^|[./])(?:{'|'.join((*_KINDS, *_COMPANIONS, *_PACKED))})$")
+_DERIVED = re.compile(
+    r"(?:^|[./])(?:inv_freq|original_inv_freq|rope_freqs\.weight|freqs_cis|position_ids|num_batches_tracked|masked_bias"
+    r"|token_type_ids|rope_factors_(?:long|short)\.weight)$"
+)
+_MASK = re.compile(r"\.(?:attn|attention)\.bias$")
+_SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d+)(?=\.|$)")
+_FLAX_NUMBER = re.compile(r"(?<=[a-z])_(\d+)(?=\.|$)")
+_MOSTLY = 0.8
+_CONFIG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One parameter, not loaded."""
+
+    name: str
+    """As the checkpoint spells it."""
+    stem: str
+    """Its layer: the name without its kind."""
+    kind: str
+    """``weight``, ``bias``, or empty where the name says neither."""
+    stored: StoredTensor
+    shards: tuple[StoredTensor, ...] = ()
+    """Its parts on several devices, where what they make together is known only beside the other side."""
+    canonical: str = ""
+    """The stem after the rules, to be compared with the other side's."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shape and dtype; reads a header at most."""
+        return self.stored.spec
+
+    @cached_property
+    def quantization(self) -> Quantization | None:
+        """How it was quantized, if it was."""
+        return quantization_of(self.stored)
+
+    @property
+    def title(self) -> str:
+        """Its canonical name, for people."""
+        return f"{self.canonical}.{self.kind}" if self.kind else self.canonical
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether a model computes it for itself."""
+        if _MASK.search(self.name) and len(self.spec.shape) == 4:
+            return True
+        return _DERIVED.search(self.name) is not None
+
+    @property
+    def is_vocabulary(self) -> bool:
+        """Whether its rows are tokens: an embedding, or the head."""
+        return re.search(r"(?:embed|wte|lm_head|tok_|vocab|decoder$)", self.canonical) is not None
+
+
+def is_checkpoint(dump: Dump) -> bool:
+    """Whether a dump holds parameters and nothing else, by the names in it."""
+    if dump.statistics or not dump.entries or dump.format == "tensordiff":
+        return False
+    entries = dump.entries
+    if any(entry.is_input or entry.step or entry.call != 1 for entry in entries):
+        return False
+    named = sum(_IS_PARAMETER.search(_own_name(entry)) is not None for entry in entries)
+    return named >= _MOSTLY * len(entries)
+
+
+def holds_parameters(dump: Dump) -> bool:
+    """Whether there is something to compare as parameters: a checkpoint, or a capture that wrote them."""
+    return bool(dump.parameters) or is_checkpoint(dump)
+
+
+def parameters_of(dump: Dump) -> list[Parameter]:
+    """All parameters: those that a capture wrote as such, else every entry."""
+    entries = dump.parameters or dump.entries
+    stems = _joined(_parse(entry) for entry in entries)
+    return list(_with_companions(stems, _mlx_config(dump)))
+
+
+def _own_name(entry: Entry) -> str:
+    if entry.port == PARAMETER_PORT:
+        return entry.layer
+    return entry.layer if entry.port == "output" else entry.name
+
+
+def _parse(entry: Entry) -> Parameter:
+    name = _own_name(entry)
+    dotted = name.removeprefix("params/").replace("/", ".")
+    if "/" in name:
+        dotted = _FLAX_NUMBER.sub(r".\1", dotted)
+    stem, dot, last = dotted.rpartition(".")
+    if dot and last in _KINDS:
+        return Parameter(name, stem, _KINDS[last], entry.stored)
+    if dot and last in (*_COMPANIONS, *_PACKED):
+        return Parameter(name, stem, last, entry.stored)
+    return Parameter(name, dotted, "", entry.stored)
+
+
+def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
+    """By stem and kind; parts on several devices are one parameter."""
+    stems: dict[str, dict[str, Parameter]] = defaultdict(dict)
+    shards: dict[tuple[str, str], list[Parameter]] = defaultdict(list)
+    for item in parsed:
+        whole = _SHARD.sub("", item.stem)
+        if whole != item.stem:
+            shards[whole, item.kind].append(item)
+        else:
+            stems[item.stem][item.kind] = item
+    for (stem, kind), parts in shards.items():
+        if kind in stems[stem]:  # the whole is there beside its parts
+            continue
+        parts.sort(key=lambda part: [int(number) for number in _SHARD.findall(part.stem)])
+        first = replace(parts[0], name=_SHARD.sub("", parts[0].name), stem=stem)
+        stems[stem][kind] = replace(first, shards=tuple(part.stored for part in parts) if len(parts) > 1 else ())
+    return stems
+
+
+def _with_companions(stems: Mapping[str, Mapping[str, Parameter]], told: tuple[int, int] | None) -> Iterator[Parameter]:
+    for kinds in stems.values():
+        weight = kinds.get("weight")
+        made = _dequantized(weight, kinds, told) if weight is not None else None
+        for kind, item in kinds.items():
+            if made is not None and kind == "weight":
+                yield replace(item, stored=made)
+            elif made is None or kind not in _COMPANIONS:
+                yield item
+
+
+def _dequantized(
+    weight: Parameter, kinds: Mapping[str, Parameter], told: tuple[int, int] | None
+) -> StoredTensor | None:
+    """A weight together with its scales; None where it has none, or they are of a kind we do not know."""
+    spec = weight.spec
+    if name_of(spec.dtype) == "uint32" and "scales" in kinds:
+        biases = kinds.get("biases")
+        return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, told)
+    if name_of(spec.dtype).startswith("float8"):
+        scale = next((kinds[k] for k in ("weight_scale_inv", "weight_scale", "scale_inv") if k in kinds), None)
+        if scale is not None and is_float(scale.spec.dtype) and len(spec.shape) == 2:
+            return Fp8Scaled(weight.stored, scale.stored)
+    return None
+
+
+def _mlx_config(dump: Dump) -> tuple[int, int] | None:
+    """Bits and group size, from the config beside an MLX checkpoint."""
+    folder = dump.path if dump.path.is_dir() else dump.path.parent
+    path = Path(folder) / "config.json"
+    try:
+        config = parse_json(read_small(path, _CONFIG_BYTES), path, "it")
+    except (OSError, TooLong, BadFile):
+        return None
+    told = config.get("quantization") if isinstance(config, dict) else None
+    if not isinstance(told, dict):
+        return None
+    bits, group = told.get("bits"), told.get("group_size")
+    return (bits, group) if isinstance(bits, int) and isinstance(group, int) else None
+
+
+def why_unreadable(item: Parameter) -> str | None:
+    """Why a parameter's header cannot be believed; None where it can."""
+    try:
+        _ = item.spec
+    except DumpError as error:
+        return str(error)
+    return None
+
+
+def is_packed(item: Parameter) -> bool:
+    """Whether it holds integers of a quantization that is not read (GPTQ, AWQ, compressed-tensors)."""
+    return item.kind in (*_PACKED, *_COMPANIONS) or (item.kind == "weight" and item.spec.dtype.kind in "iu")
+
+
+def by_canonical(items: Sequence[Parameter]) -> dict[tuple[str, str], Parameter]:
+    """By canonical stem and kind; of two that would be the same, the first."""
+    found: dict[tuple[str, str], Parameter] = {}
+    for item in items:
+        found.setdefault((item.canonical, item.kind), item)
+    return found

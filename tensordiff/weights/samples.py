@@ -1,0 +1,70 @@
+"""Small samples of parameters, and whether two hold the same values as far as their types can tell."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.model import StoredTensor
+from tensordiff.weights.packed import Quantization, quantization_of
+from tensordiff.weights.views import read_rows
+
+Floats = NDArray[np.float32]
+
+_ROWS, _COLUMNS = 32, 256
+_SLACK = {"float64": 1e-6, "float32": 1e-6, "float16": 2e-3, "bfloat16": 8e-3}
+_SLACK_FLOAT8 = 0.08
+_SLACK_BITS = {8: 0.03, 6: 0.06, 5: 0.1, 4: 0.2, 3: 0.35, 2: 0.6}
+_OF_SPREAD = 0.5
+
+
+def sample(stored: StoredTensor) -> Floats:
+    """Some columns of some rows spread over a tensor, as [rows, columns]; infinities and NaN become 0."""
+    shape = stored.spec.shape
+    if len(shape) < 2:
+        return as_floats(stored.read().reshape(-1)[: _ROWS * _COLUMNS])[None, :]
+    places = np.unique(np.linspace(0, shape[0] - 1, min(_ROWS, shape[0])).astype(int)).tolist()
+    rows = [as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_COLUMNS]) for k in places]
+    return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+def as_floats(values: NDArray[np.generic]) -> Floats:
+    """As finite float32."""
+    with np.errstate(all="ignore"):
+        wide = values.astype(np.float32)
+    return np.nan_to_num(wide, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def slack_of(*sides: StoredTensor) -> float:
+    """The relative error that the coarser of some tensors explains."""
+    return max(_slack(side, quantization_of(side)) for side in sides)
+
+
+def _slack(side: StoredTensor, quantization: Quantization | None) -> float:
+    if quantization is not None and quantization.bits:
+        return slack_of_bits(quantization.bits)
+    if quantization is not None:
+        return _SLACK_FLOAT8
+    name = name_of(side.spec.dtype)
+    return _SLACK_FLOAT8 if name.startswith(("float8", "float4", "float6")) else _SLACK.get(name, 1e-6)
+
+
+def slack_of_bits(bits: float) -> float:
+    """The relative error that so few bits explain."""
+    return _SLACK_BITS.get(int(bits), 0.2)
+
+
+def are_alike(one: Floats, other: Floats, slack: float) -> bool:
+    """Whether two samples are the same values, and values that others would not have by chance."""
+    if one.shape != other.shape or one.size < 4:
+        return False
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    error, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
+    spread = float(np.linalg.norm(b - b.mean()))
+    return size > 0 and error <= slack * size and error <= _OF_SPREAD * spread
+
+
+def is_telling(values: Floats) -> bool:
+    """Whether values can prove an identity: not all alike, as those of a fresh norm are."""
+    return values.size >= 8 and float(values.std()) > 1e-4 * float(np.abs(values).max(initial=0.0))

@@ -1,0 +1,203 @@
+"""Parameters seen in another arrangement: put together, stacked, transposed, their rows in another order.
+
+Each view is a tensor like those of a file, and reads a stretch of rows at a time where what it is made of can: a
+checkpoint is compared in blocks of rows, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Spec, StoredTensor
+
+BLOCK_ELEMENTS = 1 << 24
+"""Elements that are compared at once, at most, unless one row has more."""
+
+
+def read_rows(stored: StoredTensor, start: int, stop: int) -> Array:
+    """Part of a tensor along its first axis."""
+    by_rows = getattr(stored, "read_rows", None)
+    rows: Array = by_rows(start, stop) if by_rows is not None else stored.read()[start:stop]
+    return rows
+
+
+def row_ranges(shape: tuple[int, ...], most: int = BLOCK_ELEMENTS) -> Iterator[tuple[int, int]]:
+    """Stretches of rows that together are the whole, none with more elements than that, if a row has not."""
+    if not shape:
+        return
+    row = max(1, int(np.prod(shape[1:], dtype=np.int64)))
+    count = max(1, most // row)
+    for start in range(0, shape[0], count):
+        yield start, min(shape[0], start + count)
+
+
+class Concatenated(NamedTuple):
+    """Several tensors one after the other along an axis: ``q_proj``, ``k_proj`` and ``v_proj`` as one."""
+
+    parts: tuple[StoredTensor, ...]
+    axis: int = 0
+
+    @property
+    def spec(self) -> Spec:
+        """Of the whole."""
+        first = self.parts[0].spec
+        length = sum(part.spec.shape[self.axis] for part in self.parts)
+        return Spec((*first.shape[: self.axis], length, *first.shape[self.axis + 1 :]), first.dtype)
+
+    def read(self) -> Array:
+        """The whole, in memory."""
+        return np.concatenate([part.read() for part in self.parts], axis=self.axis)
+
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some rows."""
+        if self.axis:
+            return np.concatenate([read_rows(part, start, stop) for part in self.parts], axis=self.axis)
+        found, at = [], 0
+        for part in self.parts:
+            length = part.spec.shape[0]
+            low, high = max(start - at, 0), min(stop - at, length)
+            if low < high:
+                found.append(read_rows(part, low, high))
+            at += length
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+class Stacked(NamedTuple):
+    """Tensors of one shape along a new first axis: experts."""
+
+    parts: tuple[StoredTensor, ...]
+
+    @property
+    def spec(self) -> Spec:
+        """Of the whole."""
+        first = self.parts[0].spec
+        return Spec((len(self.parts), *first.shape), first.dtype)
+
+    def read(self) -> Array:
+        """The whole, in memory."""
+        return self.read_rows(0, len(self.parts))
+
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some of the parts."""
+        return np.stack([part.read() for part in self.parts[start:stop]])
+
+
+class Transposed(NamedTuple):
+    """The last two axes exchanged: ``Conv1D`` and ``kernel`` keep [in, out] where ``Linear`` keeps [out, in]."""
+
+    stored: StoredTensor
+
+    @property
+    def spec(self) -> Spec:
+        """Of the whole."""
+        shape, dtype = self.stored.spec
+        return Spec((*shape[:-2], shape[-1], shape[-2]), dtype)
+
+    def read(self) -> Array:
+        """A view on what is stored."""
+        return self.stored.read().swapaxes(-1, -2)
+
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some rows."""
+        if len(self.stored.spec.shape) > 2:
+            return read_rows(self.stored, start, stop).swapaxes(-1, -2)
+        return self.read()[start:stop]
+
+
+class Rows(NamedTuple):
+    """The first rows of a tensor: an embedding without its padding."""
+
+    stored: StoredTensor
+    length: int
+
+    @property
+    def spec(self) -> Spec:
+        """Of these rows."""
+        shape, dtype = self.stored.spec
+        return Spec((self.length, *shape[1:]), dtype)
+
+    def read(self) -> Array:
+        """These rows."""
+        return self.read_rows(0, self.length)
+
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some of them."""
+        return read_rows(self.stored, start, min(stop, self.length))
+
+
+class Reshaped(NamedTuple):
+    """The same elements in another shape: [n, 1] for [n], a convolution without its axes of one."""
+
+    stored: StoredTensor
+    shape: tuple[int, ...]
+
+    @property
+    def spec(self) -> Spec:
+        """Of the new shape."""
+        return Spec(self.shape, self.stored.spec.dtype)
+
+    def read(self) -> Array:
+        """The values."""
+        return self.stored.read().reshape(self.shape)
+
+
+class Shifted(NamedTuple):
+    """A constant added to every element: a norm that is kept as 1 + w."""
+
+    stored: StoredTensor
+    by: float
+
+    @property
+    def spec(self) -> Spec:
+        """As stored."""
+        return self.stored.spec
+
+    def read(self) -> Array:
+        """The whole, in memory."""
+        values = self.stored.read()
+        shifted: Array = (values.astype(np.float32) + np.float32(self.by)).astype(values.dtype)
+        return shifted
+
+
+@dataclass(frozen=True, eq=False)
+class RowsPermuted:
+    """Rows in another order: row i is row ``order[i]`` of what is stored."""
+
+    stored: StoredTensor
+    order: NDArray[np.int64]
+
+    @property
+    def spec(self) -> Spec:
+        """As stored."""
+        return self.stored.spec
+
+    def read(self) -> Array:
+        """The whole, in memory."""
+        result: Array = self.stored.read()[self.order]
+        return result
+
+    def read_rows(self, start: int, stop: int) -> Array:
+        """Some rows."""
+        order = self.order[start:stop]
+        low, high = int(order.min()), int(order.max()) + 1
+        if high - low > 2 * len(order):  # far apart: mapped tensors give single rows
+            whole: Array = self.stored.read()[order]
+            return whole
+        near: Array = read_rows(self.stored, low, high)[order - low]
+        return near
+
+
+def interleaved(rows: int, head: int) -> NDArray[np.int64]:
+    """The order that llama.cpp gives rope's rows within each head: first of the one half, first of the other, …"""
+    return np.arange(rows).reshape(-1, 2, head // 2).swapaxes(1, 2).reshape(-1)
+
+
+def deinterleaved(rows: int, head: int) -> NDArray[np.int64]:
+    """The way back."""
+    return np.arange(rows).reshape(-1, head // 2, 2).swapaxes(1, 2).reshape(-1)

@@ -1,0 +1,127 @@
+"""Hints of weights where nothing, or little, may be said: what is not proven has no name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tensordiff.dump import open_dump
+from tensordiff.weights.comparison import ParameterRow, WeightsOutcome, compare_weights
+from tests.weights.making import Weights, llama, write_npz
+
+Values = NDArray[Any]
+UP, NORM = "model.layers.1.mlp.up_proj.weight", "model.norm.weight"
+
+
+def random(seed: int = 5) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def outcome(tmp_path: Path, reference: Weights, candidate: Weights) -> WeightsOutcome:
+    sides = write_npz(reference, tmp_path / "a.npz"), write_npz(candidate, tmp_path / "b.npz")
+    return compare_weights(open_dump(sides[0]), open_dump(sides[1]))
+
+
+def changed(tmp_path: Path, name: str, change: Callable[[Values], Values]) -> ParameterRow:
+    weights = llama(77)
+    found = outcome(tmp_path, weights, weights | {name: change(weights[name].copy())})
+    assert len(found.findings) == 1
+    return found.findings[0]
+
+
+SILENT: dict[str, tuple[str, Callable[[Values], Values]]] = {
+    "a fine-tuned parameter": (UP, lambda v: (v + 0.003 * random().standard_normal(v.shape)).astype("f4")),
+    "relative noise": (UP, lambda v: (v * (1 + 0.01 * random().standard_normal(v.shape))).astype("f4")),
+    "permuted and scaled": (UP, lambda v: (2 * v[random().permutation(len(v))]).astype("f4")),
+    "permuted and noisy": (
+        UP,
+        lambda v: (v[random().permutation(len(v))] + 1e-3 * random().standard_normal(v.shape)).astype("f4"),
+    ),
+    "rows repeated": (UP, lambda v: np.repeat(v[:80], 2, 0)),
+    "running sums": (UP, lambda v: np.cumsum(v, 0).astype("f4")),
+    "a noisy norm": (NORM, lambda v: (v + 0.01 * random().standard_normal(v.shape)).astype("f4")),
+    "another shape": (UP, lambda v: v.reshape(80, 128)),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_is_not_proven_has_no_name(tmp_path: Path, name: str) -> None:
+    row = changed(tmp_path, *SILENT[name])
+    assert row.hint is None, row.sentence
+
+
+SAID: dict[str, tuple[str, Callable[[Values], Values], str, str]] = {
+    "another checkpoint": (UP, lambda v: (0.04 * random().standard_t(6, v.shape)).astype("f4"),
+                           "other weights", "nothing in common"),
+    "half of it": (UP, lambda v: np.concatenate([v[:80], (0.04 * random().standard_t(6, v[80:].shape)).astype("f4")]),
+                   "slice", "rows 80 to 159 of 160 differ"),
+    "a constant": (NORM, lambda v: np.full_like(v, 0.5), "not loaded", "0.5 everywhere"),
+    "a norm reversed": (NORM, lambda v: v[::-1], "permuted", "reverse order"),
+    "last bits": (UP, lambda v: v * (1 + random().choice([-2.0, 0, 2], v.shape) * 2.0**-22).astype("f4"),
+                  "last bits", "computed, not copied"),
+    "rows cut": (UP, lambda v: v[:100], "truncated", "rows 100 to 159 are left out"),
+    "a factor for each row": (UP, lambda v: v * np.linspace(0.5, 2, 160, dtype="f4")[:, None],
+                              "scale", "each row has a factor of its own"),
+    "a root": (UP, lambda v: (v / np.sqrt(48)).astype("f4"), "scale", "1/√48 times"),
+    "uniform": (UP, lambda v: random().uniform(-0.125, 0.125, v.shape).astype("f4"), "not loaded", "uniform within"),
+    "truncated bfloat16": (UP, lambda v: (v.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32),
+                           "cast", "truncated to bfloat16"),
+    "rows in blocks": (UP, lambda v: v.reshape(-1, 5, 64)[:, [1, 2, 0, 4, 3]].reshape(v.shape),
+                       "permuted", "rows permuted in blocks of 5: 1, 2, 0, 4, 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_proven_is_said(tmp_path: Path, name: str) -> None:
+    parameter, change, kind, words = SAID[name]
+    row = changed(tmp_path, parameter, change)
+    assert row.hint is not None, row.why
+    assert (row.hint.kind, words in row.sentence) == (kind, True), row.sentence
+
+
+def test_one_element(tmp_path: Path) -> None:
+    def change(values: Values) -> Values:
+        values[3, 3] = 9
+        return values
+
+    assert changed(tmp_path, UP, change).sentence == "1 elements differ ([3, 3]), all others are equal"
+
+
+def test_infinity(tmp_path: Path) -> None:
+    def change(values: Values) -> Values:
+        values[3, 3] = np.inf
+        return values
+
+    assert changed(tmp_path, UP, change).sentence == "NaN or infinite on one side, in 1 of 10240 elements"
+
+
+ODD: Weights = {
+    "a.weight": np.zeros((0, 4), "f4"), "b.weight": np.array(3.0, "f4"), "c.weight": np.ones((1, 1), "f4"),
+    "d.bias": np.ones(3, "f4"), "e.weight": np.ones((2, 3, 4, 5), "f4"), "f.weight": np.array([True, False]),
+    "g.weight": np.arange(5),
+}  # fmt: skip
+
+
+def test_odd_shapes_and_types(tmp_path: Path) -> None:
+    assert {row.verdict for row in outcome(tmp_path, ODD, dict(ODD)).rows} == {"agrees"}
+    other: Weights = {name: ~value if value.dtype == bool else value + 1 for name, value in ODD.items()}
+    found = outcome(tmp_path, ODD, other)
+    assert {row.name for row in found.findings} == {name for name in ODD if name != "a.weight"}
+
+
+def test_integers_beside_floats_are_unknown_and_not_missing(tmp_path: Path) -> None:
+    weights = llama(77)
+    found = outcome(tmp_path, weights, weights | {UP: weights[UP].astype(np.int32)})
+    assert (found.verdict, found.findings) == ("unknown", ())
+    assert "packed" in found.doubts[0]
+
+
+def test_rows_of_one_value_are_equal_in_any_order(tmp_path: Path) -> None:
+    weights = llama(77)
+    weights[UP] = np.outer(np.ones(160), weights[UP][0]).astype(np.float32)
+    assert outcome(tmp_path, weights, weights | {UP: np.roll(weights[UP], 1, 0)}).verdict == "agrees"
