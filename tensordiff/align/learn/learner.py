@@ -15,6 +15,7 @@ from tensordiff.align.learn.learned import Learned, LearnedRule
 from tensordiff.align.learn.lift import Lifted, Lifter
 from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks, nodes_of
 from tensordiff.align.learn.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.resemblance import resembling
 from tensordiff.align.learn.structure import Structure
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
@@ -67,7 +68,9 @@ class _Learner:
         for ours, theirs in named:
             is_possible = fits_blocks(ours, theirs, blocks) and not self._is_refuted(ours, theirs)
             if matches.are_free(ours, theirs) and is_possible:
-                matches.take(ours, theirs, is_proven=False)
+                matches.take(ours, theirs)
+        matches.look_at(self.evidence.with_likely(resembling(self.evidence)))
+        matches.match_by_value(named)
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()

@@ -108,19 +108,21 @@ class NodeMatches:
     candidate: list[Node]
     of_reference: dict[int, Node] = field(default_factory=dict)
     of_candidate: dict[int, Node] = field(default_factory=dict)
-    proven: set[int] = field(default_factory=set)
-    """Nodes of the reference whose match values prove, by their ids."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> NodeMatches:
         """No matches yet."""
         return cls(evidence, nodes_of(evidence.reference), nodes_of(evidence.candidate))
 
-    def take(self, ours: Node, theirs: Node, *, is_proven: bool) -> None:
+    def take(self, ours: Node, theirs: Node) -> None:
         """Match two nodes."""
         self.of_reference[id(ours)], self.of_candidate[id(theirs)] = theirs, ours
-        if is_proven:
-            self.proven.add(id(ours))
+
+    def look_at(self, evidence: Evidence) -> None:
+        """Go on with other evidence."""
+        self.evidence = evidence
+        self._common.clear()
+        self._ranks.clear()
 
     def are_free(self, ours: Node, theirs: Node) -> bool:
         """Whether neither node is matched yet."""
@@ -153,12 +155,12 @@ class NodeMatches:
         for score, ours, theirs in scored:
             is_sure = score.outputs >= 0.5 and (score.inputs >= 0.5 or not (ours.inputs and theirs.inputs))
             if self.are_free(ours, theirs) and is_sure and fits_blocks(ours, theirs, blocks):
-                self.take(ours, theirs, is_proven=True)
+                self.take(ours, theirs)
                 if ours.block and theirs.block and score.inputs == 1.0:
                     blocks.setdefault(ours.block, theirs.block)
         for score, ours, theirs in scored:
             if self.are_free(ours, theirs) and score.outputs > 0 and fits_blocks(ours, theirs, blocks):
-                self.take(ours, theirs, is_proven=True)
+                self.take(ours, theirs)
 
     def _candidates(self) -> Iterator[tuple[Node, Node]]:
         seen: set[tuple[int, int]] = set()

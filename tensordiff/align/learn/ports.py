@@ -121,7 +121,9 @@ class PortPairs:
         view = self.evidence.view(reference, candidate) if is_proven else ""
         if view is None:
             return False
-        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_proven))
+        one = self.evidence.of_entry.get(id(reference))
+        is_equal = is_proven and one is not None and one.likeness == 1.0
+        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_equal))
         self.used |= {id(reference), id(candidate)}
         return True
 
