@@ -207,6 +207,12 @@ class Evidence:
     def _print_of(self) -> dict[int, Fingerprint]:
         return {id(item.entry): item for some in self.prints for item in some}
 
+    def stand_in(self, entry: Entry, side: int) -> Fingerprint | None:
+        """What a side has in the place of an entry of the other, equal or likely the same; an output where there is."""
+        one = self.of_entry.get(id(entry))
+        members = one.members[side] if one is not None and not one.is_weak else []
+        return min(members, key=lambda item: item.entry.is_input, default=None)
+
     def is_proven(self, reference: Entry, candidate: Entry) -> bool:
         """Whether two entries are equal, and that is no chance."""
         return self.is_same(reference, candidate) and self.of_entry[id(reference)].likeness == 1.0

@@ -19,7 +19,7 @@ from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance
 from tensordiff.align.expression import evaluate, parse
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.ports import Formula, LearnedPair, is_one_token
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -85,8 +85,46 @@ class FusedPairs:
                 continue  # it is a part of a tensor that the other side fuses
             near = _near(parts, self._position(target.entry, side))
             formula = next(self._formulas(target, near), None)
+            is_equal = formula is not None
+            if formula is None:
+                formula = self._formula_there(target, near, side)
             if formula is not None and id(target.entry) not in self.used:
-                yield self._taken(target.entry, formula, side, uses_parts=only_free)
+                pair = self._taken(target.entry, formula, side, uses_parts=only_free)
+                yield from self._with_others(pair._replace(is_proven=is_equal), target.entry, formula, side)
+
+    def _with_others(self, pair: LearnedPair, entry: Entry, formula: Formula, side: int) -> Iterator[LearnedPair]:
+        """A pair, the other outputs that are the same tensor, and what the layer of a token's result is given."""
+        yield pair
+        same = (item.entry for item in self.evidence.of_entry[id(entry)].members[side])
+        for other in same:
+            if not other.is_input and not entry.is_input and id(other) not in self.used:
+                yield self._taken(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
+        if formula.template == "last_token({0})" and not entry.is_input:
+            node, whole = self.matches.node_of[id(entry)], self.matches.node_of[id(formula.parts[0])]
+            for given in (one for one in node.inputs if id(one) not in self.used):
+                fitting = [one for one in whole.inputs if is_one_token(given, one)]
+                if len(fitting) == 1:
+                    made = self._taken(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
+                    yield made._replace(is_proven=False)
+
+    def _formula_there(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
+        """A formula that holds within one side, for a target or parts that an error has changed on the other.
+
+        Either the side of the parts has the target, too, likely, or the side of the target has all parts.
+        """
+        other = self.evidence.stand_in(target.entry, 1 - side)
+        own = self.evidence.of_entry[id(target.entry)]
+        if other is not None and own.likeness < 1.0:
+            rest = [part for part in parts if self.evidence.of_entry[id(part.item.entry)] is not own]
+            return next(self._formulas(other, rest), None)
+        there = [(part, self.evidence.stand_in(part.item.entry, side)) for part in parts]
+        seen = {
+            id(item.entry): part for part, item in there
+            if item is not None and self.evidence.of_entry[id(item.entry)] is not own
+        }  # fmt: skip
+        made = next(self._formulas(target, [Part(item, part.position) for part, item in there
+                                            if item is not None and id(item.entry) in seen]), None)  # fmt: skip
+        return None if made is None else made._replace(parts=tuple(seen[id(e)].item.entry for e in made.parts))
 
     def pairs_alike(self) -> Iterator[LearnedPair]:
         """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
@@ -97,7 +135,7 @@ class FusedPairs:
             formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
             if len(formulas) == 1 and not any(id(part) in self.used for part in formulas[0].parts[1:]):
                 pair = self._taken(target.entry, formulas[0], 1, uses_parts=False)
-                yield pair._replace(is_proven=False)
+                yield from self._with_others(pair._replace(is_proven=False), target.entry, formulas[0], 1)
 
     def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
 from tensordiff.align.learn.outline import Outline
+from tensordiff.align.match import could_be_same
 from tensordiff.dump.model import Entry
 
 _SEPARATORS = "./:_-|"
@@ -182,13 +183,21 @@ class NodeMatches:
 
     def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]]) -> Score:
         outputs = self._share(ours.outputs, theirs.outputs)
-        inputs = self._share(ours.inputs, theirs.inputs)
+        inputs = self._share(ours.inputs, theirs.inputs) or 0.5 * self._gets_same_ids(ours, theirs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
         total += 0.5 * (bool(ours.children) == bool(theirs.children))
         total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
         total += 0.6 * self._same_rank(ours, theirs)
+        total -= 2.0 * _gets_other_shapes(ours, theirs)
         total -= 0.1 * abs(len(ours.outputs) - len(theirs.outputs))
         return Score(total, outputs, inputs)
+
+    def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
+        """Whether both are given the same integers, as a model is its tokens; many nodes may be."""
+        found = [{id(self.evidence.of_entry.get(id(e))) for e in node.inputs if id(e) in self.evidence.of_entry}
+                 for node in (ours, theirs)]  # fmt: skip
+        return any(self.evidence.of_entry[id(e)].is_weak for e in ours.inputs
+                   if id(e) in self.evidence.of_entry and id(self.evidence.of_entry[id(e)]) in found[1])  # fmt: skip
 
     def _share(self, ours: list[Entry], theirs: list[Entry]) -> float:
         a, b = (self._classes(some) for some in (ours, theirs))
@@ -281,6 +290,12 @@ def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool
 def _depth_first(node: Node) -> tuple[int, int]:
     """Sort key: what is inside a module gives its output before the module does."""
     return -sum(node.layer.count(mark) for mark in "./"), node.position
+
+
+def _gets_other_shapes(ours: Node, theirs: Node) -> bool:
+    """Whether nothing that one node is given could be what the other is given."""
+    a, b = ours.inputs, theirs.inputs
+    return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)
 
 
 def _same_class(ours: Node, theirs: Node) -> bool:
