@@ -128,14 +128,33 @@ class FusedPairs:
 
     def pairs_alike(self) -> Iterator[LearnedPair]:
         """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
+        for target, near in self._alike_targets():
+            siblings = [part for part in near if self._gets_the_same(part, target)]
+            formula = alike_cat(target, siblings, _CLEAR_OF_SIBLINGS) or alike_cat(target, near, _CLEAR)
+            if formula is not None and not any(id(part) in self.used for part in formula.parts[1:]):
+                yield from self._taken_alike(target.entry, formula)
+
+    def tokens_alike(self) -> Iterator[LearnedPair]:
+        """What looks like one token of a tensor beyond the first error."""
+        for target, near in self._alike_targets():
+            formula = alike_token(target, near) if target.size == target.width else None
+            if formula is not None:
+                yield from self._taken_alike(target.entry, formula)
+
+    def _alike_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
         for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
-            if target.entry.is_input or id(target.entry) in self.used:
-                continue
-            formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
-            if len(formulas) == 1 and not any(id(part) in self.used for part in formulas[0].parts[1:]):
-                pair = self._taken(target.entry, formulas[0], 1, uses_parts=False)
-                yield from self._with_others(pair._replace(is_proven=False), target.entry, formulas[0], 1)
+            if not target.entry.is_input and id(target.entry) not in self.used:
+                yield target, _near(parts, self._position(target.entry, 1))
+
+    def _taken_alike(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
+        pair = self._taken(entry, formula, 1, uses_parts=False)
+        yield from self._with_others(pair._replace(is_proven=False), entry, formula, 1)
+
+    def _gets_the_same(self, part: Part, target: Fingerprint) -> bool:
+        """Whether two layers are given the same tensor, as projections are that the other side fuses."""
+        ours, theirs = (self.matches.node_of[id(item.entry)] for item in (part.item, target))
+        return any(self.evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
 
     def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))
@@ -323,12 +342,13 @@ def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
 
 # --- beyond the first error ------------------------------------------------------------------------------
 
-_ALIKE = 0.6
+_ALIKE, _CLEAR, _CLEAR_OF_SIBLINGS = 0.6, 0.3, 0.1
+"""The cosine that a part must have, and by how much it must be greater than that of any other."""
 _ROWS = 64
 
 
-def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
-    """Parts that side by side resemble the target, or one of whose tokens does, and nothing else nearly as much."""
+def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
+    """Parts that side by side resemble the target, and nothing else nearly as much."""
     wide = _matrix(target)
     fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
     chosen: list[Part] = []
@@ -339,23 +359,24 @@ def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formu
              if offset + p.item.width <= target.width and p not in chosen),
             key=lambda item: -item[0],
         )  # fmt: skip
-        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - 0.3):
-            break
+        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - clear):
+            return None
         chosen.append(scored[0][1])
         offset += scored[0][1].item.width
-    if offset == target.width and len(chosen) > 1:
-        names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
-        yield Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
-    if target.size == target.width:
-        yield from _alike_tokens(target, parts)
+    if offset != target.width or len(chosen) < 2:
+        return None
+    names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
+    return Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
 
 
-def _alike_tokens(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
+    """The tensor whose last token resembles the target, and no other's nearly as much."""
     row = _matrix(target)
     longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
     scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
-    if scored and scored[0][0] >= _ALIKE and (len(scored) == 1 or scored[1][0] <= scored[0][0] - 0.3):
-        yield Formula((scored[0][1].item.entry,), "last_token({0})")
+    if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - _CLEAR):
+        return None
+    return Formula((scored[0][1].item.entry,), "last_token({0})")
 
 
 def _matrix(item: Fingerprint) -> Values:

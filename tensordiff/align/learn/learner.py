@@ -75,13 +75,13 @@ class _Learner:
         ports = PortPairs(matches)
         yield from ports.pair_all()
         fused = FusedPairs(matches, ports.used | self._named)
-        whole = list(fused.pairs())
+        whole = [*fused.pairs(), *fused.pairs_alike()]
         yield from whole
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from fused.pairs_of_rest()
-        yield from fused.pairs_alike()
+        yield from fused.tokens_alike()
 
     @cached_property
     def _named(self) -> set[int]:
@@ -119,7 +119,7 @@ class _Learner:
 
     def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
         """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
-        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.proven or rule.pairs}
+        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
         return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
 
     def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
