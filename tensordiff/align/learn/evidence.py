@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint, rel_l2
 from tensordiff.align.expression import evaluate, parse_view
@@ -202,6 +201,10 @@ class Evidence:
         if self.of_entry[id(reference)].likeness < 1.0:
             return "" if reconcile(ours.entry.spec.shape, theirs.entry.spec.shape) is not None else None
         return view_between(ours, theirs)
+
+    def print_of(self, entry: Entry) -> Fingerprint | None:
+        """The fingerprint of an entry, if it was read."""
+        return self._print_of.get(id(entry))
 
     @cached_property
     def _print_of(self) -> dict[int, Fingerprint]:

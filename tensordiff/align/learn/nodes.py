@@ -109,6 +109,8 @@ class NodeMatches:
     candidate: list[Node]
     of_reference: dict[int, Node] = field(default_factory=dict)
     of_candidate: dict[int, Node] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
+    """Nodes of the candidate that the reference does not have, by their ids."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> NodeMatches:
@@ -127,7 +129,8 @@ class NodeMatches:
 
     def are_free(self, ours: Node, theirs: Node) -> bool:
         """Whether neither node is matched yet."""
-        return id(ours) not in self.of_reference and id(theirs) not in self.of_candidate
+        is_taken = id(ours) in self.of_reference or id(theirs) in self.of_candidate
+        return not is_taken and id(theirs) not in self.foreign
 
     @cached_property
     def node_of(self) -> dict[int, Node]:

@@ -22,7 +22,6 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
-
 _FEW_IDS = 4
 
 

@@ -8,7 +8,7 @@ of the two nearly as much. Without an order, each must resemble the other far mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby, permutations
 
 import numpy as np
@@ -31,16 +31,29 @@ Likely = tuple[ValueClass, ValueClass, float]
 Matrix = NDArray[np.float64]
 
 
-def resembling(evidence: Evidence) -> list[Likely]:
-    """Classes of the reference and of the candidate that are likely the same, and how alike they are."""
-    found = list(_in_order(evidence))
-    taken = {id(one) for pair in found for one in pair[:2]}
+def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> list[Likely]:
+    """Classes of the reference and of the candidate that are likely the same, and how alike they are.
+
+    ``foreign`` are entries of the candidate, by their ids, that the reference does not have.
+    """
+    out = {id(one) for one in evidence.classes if not one.is_shared and
+           any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
+    found = list(_in_order(evidence, out))
+    taken = {id(one) for pair in found for one in pair[:2]} | out
     ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
     for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
         mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
         if len(mine) * len(others) <= _MOST_CELLS:
             found += _mutually_alike(mine, others)
     return found
+
+
+def alike(reference: Fingerprint, candidate: Fingerprint) -> float:
+    """How alike two tensors are, up to 1; tensors of other sizes are not."""
+    if reference.size != candidate.size:
+        return 0.0
+    cosine = np.array([[_direction(reference) @ _direction(candidate)]])
+    return float(_likeness(cosine, np.array([reference.rms]), np.array([candidate.rms]))[0, 0])
 
 
 def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
@@ -52,17 +65,17 @@ def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
 # --- in order --------------------------------------------------------------------------------------------
 
 
-def _in_order(evidence: Evidence) -> Iterator[Likely]:
+def _in_order(evidence: Evidence, out: Collection[int]) -> Iterator[Likely]:
     sides = evidence.reference, evidence.candidate
     if not all(side.index.dump.ordered for side in sides):
         return
-    ours, theirs = (_sequence(evidence, side, k) for k, side in enumerate(sides))
+    ours, theirs = (_sequence(evidence, side, k, out) for k, side in enumerate(sides))
     if not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
         return
     scores, theirs = _with_ties_in_order(_scores([one for _, one in ours], [one for _, one in theirs]), theirs)
     path = _best_path(np.where(scores >= _LEAST, scores, 0.0))
     ends = [(-1, -1), *path, (len(ours), len(theirs))]
-    alike = [min(float(scores[pair]), 1.0) for pair in path]
+    path_scores = [min(float(scores[pair]), 1.0) for pair in path]
     for k, (before, (i, j), after) in enumerate(zip(ends, path, ends[2:], strict=False)):
         mine, other = ours[i][1], theirs[j][1]
         if mine is other:
@@ -70,13 +83,14 @@ def _in_order(evidence: Evidence) -> Iterator[Likely]:
         row = np.delete(scores[i, before[1] + 1 : after[1]], j - before[1] - 1)
         column = np.delete(scores[before[0] + 1 : after[0], j], i - before[0] - 1)
         second = max([0.0, *row, *column])
-        is_outlier = alike[k] < _OUTLIER * float(np.median(alike[k + 1 : k + 1 + _AROUND] or alike[k : k + 1]))
+        later = path_scores[k + 1 : k + 1 + _AROUND] or path_scores[k : k + 1]
+        is_outlier = path_scores[k] < _OUTLIER * float(np.median(later))
         if 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and not is_outlier:
             yield mine, other, float(scores[i, j])
 
 
-def _sequence(evidence: Evidence, side: Side, which: int) -> list[tuple[int, ValueClass]]:
-    """The classes of one side in the order in which they are computed, each with when: what one call gives is at once."""
+def _sequence(evidence: Evidence, side: Side, which: int, out: Collection[int]) -> list[tuple[int, ValueClass]]:
+    """The classes of one side in the order in which they are computed, each with when; what a call gives is at once."""
     ends = {(entry.layer, entry.call): at for at, entry in enumerate(side.all_entries) if not entry.is_input}
 
     def computed_at(one: ValueClass) -> int:
@@ -84,8 +98,8 @@ def _sequence(evidence: Evidence, side: Side, which: int) -> list[tuple[int, Val
         outputs = [ends[entry.layer, entry.call] for entry in entries if not entry.is_input]
         return min(outputs or [side.position[id(entry)] for entry in entries])
 
-    timed = ((computed_at(one), one) for one in evidence.classes if not one.is_weak and one.members[which])
-    return sorted(timed, key=lambda item: item[0])
+    wanted = (one for one in evidence.classes if not one.is_weak and one.members[which] and id(one) not in out)
+    return sorted(((computed_at(one), one) for one in wanted), key=lambda item: item[0])
 
 
 def _with_ties_in_order(
@@ -96,7 +110,7 @@ def _with_ties_in_order(
     for _, group in groupby(range(len(theirs)), key=lambda k: theirs[k][0]):
         columns = list(group)
         if 1 < len(columns) <= _MOST_TIES:
-            columns = list(max(permutations(columns), key=lambda some: _sum_in_order(scores, some)))
+            columns = list(max(permutations(columns), key=lambda some: _sum_in_order(scores, tuple(some))))
         order += columns
     return scores[:, order], [theirs[k] for k in order]
 
@@ -120,7 +134,7 @@ def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
     for size, own in rows.items():
         others = columns.get(size, [])
         if own and others:
-            scores[np.ix_(own, others)] = _cosines([ours[k] for k in own], [theirs[k] for k in others])
+            scores[np.ix_(own, others)] = _likenesses([ours[k] for k in own], [theirs[k] for k in others])
     at = {id(one): k for k, one in enumerate(theirs)}
     for k, one in enumerate(ours):
         if one.is_shared:
@@ -152,7 +166,7 @@ def _best_path(scores: Matrix) -> list[tuple[int, int]]:
 def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Iterator[Likely]:
     """Classes of which each is the other's nearest by far."""
     ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((ours, theirs))]
-    distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - _cosines(ours, theirs), 1.0)
+    distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - _likenesses(ours, theirs), 1.0)
     for k, row in enumerate(distance):
         best = int(row.argmin())
         column = distance[:, best]
@@ -163,13 +177,22 @@ def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) ->
             yield ours[k], theirs[best], 1.0 - float(row[best])
 
 
-def _cosines(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
-    """How alike tensors are: by direction, and by size, in which a norm's input differs from its output."""
+def _likenesses(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
     a, b = (np.stack([_direction(one.head) for one in some]) for some in (ours, theirs))
     sizes = [np.array([one.head.rms for one in some]) for some in (ours, theirs)]
     with np.errstate(all="ignore"):
-        ratio = sizes[0][:, None] / sizes[1][None, :]
-        return np.nan_to_num((a @ b.T) * np.sqrt(np.minimum(ratio, 1.0 / ratio)), nan=-1.0)
+        return _likeness(a @ b.T, *sizes)
+
+
+def _likeness(cosines: Matrix, reference: Matrix, candidate: Matrix) -> Matrix:
+    """By direction, and by how much of the reference is left in the candidate: all of it where an error was added.
+
+    A norm's input and its output point the same way, and differ in that.
+    """
+    with np.errstate(all="ignore"):
+        left = cosines * candidate[None, :] / reference[:, None]
+        made = cosines * np.sqrt(np.clip(np.minimum(left, 1.0 / left), 0.0, 1.0))
+    return np.asarray(np.nan_to_num(made, nan=-1.0), np.float64)
 
 
 def _ways(one: ValueClass, side: int) -> int:
