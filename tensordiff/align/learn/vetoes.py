@@ -24,8 +24,9 @@ from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
 
-_LEAST, _FAR = 0.5, 0.5
-"""How alike a rule's partner must be, and which part of the distance of the named one its distance may be."""
+_LEAST, _FAR, _NEARER = 0.5, 0.5, 0.8
+"""How alike a rule's partner must be, and which part of the named one's distance it may be away; or, of one that is
+likely another tensor."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 
 
@@ -122,6 +123,8 @@ class Vetoes:
         named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
             return False
+        if self._is_renamed(ours, theirs, named[0]):
+            return True
         if self.evidence.is_proven(ours, theirs):
             is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
             return True if is_refuted and self.agrees_after(ours) else None
@@ -129,11 +132,19 @@ class Vetoes:
         others += [(named[1], theirs)] if named[1] is not ours else []
         return True if all(self._is_unlike(a, b, self._alike(ours, theirs)) for a, b in others) else None
 
+    def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
+        """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
+        node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
+        if node is None or third is None or third is other or self.matches.of_reference.get(id(node)) is not other:
+            return False
+        return self._is_other_call(node, third)
+
     def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
         """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
         if self._is_foreign(self.matches.node_of.get(id(theirs))):
             return rival >= _LEAST
-        return rival >= _LEAST and 1.0 - rival <= _FAR * (1.0 - self._alike(ours, theirs))
+        nearer = _NEARER if self.matches.evidence.are_others(ours, theirs) else _FAR
+        return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
         found = [self.evidence.print_of(entry) for entry in (ours, theirs)]
