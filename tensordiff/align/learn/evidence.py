@@ -56,6 +56,12 @@ class Side:
     least: int = 0
     """How many entries are looked at, if there are as many."""
 
+    def with_least(self, least: int) -> Side:
+        """The same, of which so many entries are looked at; what is known of their names is kept."""
+        other = Side(self.index, self.step, least)
+        vars(other).update({name: getattr(self, name) for name in ("all_entries", "outlines", "_instances")})
+        return other
+
     @cached_property
     def all_entries(self) -> list[Entry]:
         """The entries of the step that a rule can name, without operations, which are paired by their sequence."""
@@ -312,4 +318,4 @@ def evidence_of(reference: Index, candidate: Index, step: int) -> Evidence:
     """What the values of one step prove."""
     ours, theirs = Side(reference, step), Side(candidate, step)
     # Where one side does not repeat its names, all of the other is looked at as well.
-    return Evidence.of(Side(reference, step, theirs.count), Side(candidate, step, ours.count))
+    return Evidence.of(ours.with_least(theirs.count), theirs.with_least(ours.count))

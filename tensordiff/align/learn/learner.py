@@ -114,6 +114,8 @@ class _Learner:
 
     def _holds(self, rule: Lifted) -> bool:
         """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from."""
+        if not rule.is_general and rule.proven:
+            return True
         steps = [self.evidence.reference.step]
         made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate, steps))
         if rule.is_general and not all(map(self._has_ports_of(rule), made)):

@@ -264,6 +264,8 @@ class Lifter:
             )
             texts.append(str(Name(_label(layer, functions[ends], part.port))))
             at = ends + 1
+        if formula.template == "{0}" and not formula.view:
+            return texts[0]
         expression = parse(formula.template.format(*texts))
         return str(view_of(parse_view(formula.view), expression) if formula.view else expression)
 

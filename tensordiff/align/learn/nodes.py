@@ -8,7 +8,7 @@ the order. Names count least.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -143,7 +143,11 @@ class NodeMatches:
     def match_by_value(self, named: Iterable[tuple[Node, Node]]) -> None:
         """Match the nodes of which some output is proven to be the same; ``named`` are those that names pair."""
         names = {(id(ours), id(theirs)) for ours, theirs in named}
-        scored = [(self._score(ours, theirs, names), ours, theirs) for ours, theirs in self._candidates()]
+        pairs = [pair for pair in self._candidates() if self.are_free(*pair)]
+        rivals = Counter(id(node) for pair in pairs for node in pair)
+        scored = [
+            (self._score(a, b, names, is_alone=rivals[id(a)] == rivals[id(b)] == 1), a, b) for a, b in pairs
+        ]  # fmt: skip
         self._take_best(scored)
         blocks = self.blocks()
         again = [
@@ -184,9 +188,12 @@ class NodeMatches:
         nodes = (self.node_of[id(item.entry)] for item in one.members[side] if not item.entry.is_input)
         return {id(node): node for node in nodes}.values()
 
-    def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]]) -> Score:
+    def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]], *, is_alone: bool) -> Score:
+        """How well two nodes fit; of those that fit no other, only what goes in and comes out is looked at."""
         outputs = self._share(ours.outputs, theirs.outputs)
         inputs = self._share(ours.inputs, theirs.inputs) or 0.5 * self._gets_same_ids(ours, theirs)
+        if is_alone:
+            return Score(4 * outputs + 3 * inputs, outputs, inputs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
         total += 0.5 * (bool(ours.children) == bool(theirs.children))
         total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)

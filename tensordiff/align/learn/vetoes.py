@@ -156,6 +156,8 @@ class Vetoes:
         """Rules that all beat names where the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
+        if not clear:
+            return tuple(rules)
         return tuple(replace(one, beats_names=one.beats_names or _numbering(one.map) in clear) for one in rules)
 
 
