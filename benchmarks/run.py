@@ -72,6 +72,8 @@ def main() -> None:
         headings = ("2,000 and 2,000 entries", "measured", "limit we hold")
         parts.append(table("Aligning", headings, alignment.rows()))
         print(parts[-1], flush=True)
+        parts.append(table("Learning rules", ("entries", "measured", "limit we hold"), alignment.learned_rows()))
+        print(parts[-1], flush=True)
         parts.append(table("Whole commands", ("what", "measured", "limit we hold"), commands.rows(Path(folder))))
         print(parts[-1], flush=True)
         with tempfile.TemporaryDirectory() as large:

@@ -6,8 +6,8 @@ both sides is proof that they are the same tensor; which entry answers which is 
 output is also the input of three projections. What is equal by chance is no proof: tensors of few distinct values,
 integers.
 
-Beyond the first error nothing is equal any more. There two tensors are ``alike`` where each resembles the other far
-more than anything else.
+Beyond the first error nothing is equal any more. There ``resemblance`` says which classes are likely the same; they are
+joined like those that are equal, and prove nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint, rel_l2
 from tensordiff.align.expression import evaluate, parse_view
@@ -38,7 +37,6 @@ INSTANCES = 4
 """How many instances of a repeated place are read."""
 MAX_BYTES = 192 << 20
 """How much is read of each side."""
-_SAMPLE = 2048
 _FEW_VALUES = 6
 
 
@@ -57,6 +55,12 @@ class Side:
     step: int
     least: int = 0
     """How many entries are looked at, if there are as many."""
+
+    def with_least(self, least: int) -> Side:
+        """The same, of which so many entries are looked at; what is known of their names is kept."""
+        other = Side(self.index, self.step, least)
+        vars(other).update({name: getattr(self, name) for name in ("all_entries", "outlines", "_instances")})
+        return other
 
     @cached_property
     def all_entries(self) -> list[Entry]:
@@ -131,11 +135,18 @@ class ValueClass:
     head: Fingerprint
     is_weak: bool
     members: tuple[list[Fingerprint], list[Fingerprint]]
+    likeness: float = 1.0
+    """How alike the two sides are: 1 where they are equal, less where they resemble each other beyond an error."""
 
     @property
     def is_shared(self) -> bool:
         """Whether both sides have it."""
         return bool(self.members[0] and self.members[1])
+
+    @property
+    def is_proof(self) -> bool:
+        """Whether it proves that its entries are the same tensor."""
+        return self.is_shared and not self.is_weak and self.likeness == 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,31 +155,32 @@ class Evidence:
 
     reference: Side
     candidate: Side
+    prints: tuple[list[Fingerprint], list[Fingerprint]]
+    """The fingerprints of both sides."""
+    classes: list[ValueClass]
+    """All classes."""
 
-    @cached_property
-    def prints(self) -> tuple[list[Fingerprint], list[Fingerprint]]:
-        """The fingerprints of both sides."""
+    @classmethod
+    def of(cls, reference: Side, candidate: Side) -> Evidence:
+        """What is equal on two sides."""
         ours, theirs = (
             [item for entry in side.sample if (item := fingerprint(entry)) is not None]
-            for side in (self.reference, self.candidate)
+            for side in (reference, candidate)
         )
-        return ours, theirs
+        return cls(reference, candidate, (ours, theirs), _classes((ours, theirs)))
 
-    @cached_property
-    def classes(self) -> list[ValueClass]:
-        """All classes."""
-        made: list[ValueClass] = []
-        by_size: dict[tuple[int, bool], _SortedClasses] = defaultdict(_SortedClasses)
-        for side, prints in enumerate(self.prints):
-            for item in prints:
-                group = by_size[item.size, item.tolerance == 0.0]
-                found = group.nearest(item)
-                if found is None:
-                    found = ValueClass(item, _is_weak(item), ([], []))
-                    group.add(found)
-                    made.append(found)
-                found.members[side].append(item)
-        return made
+    def with_likely(self, likely: Iterable[tuple[ValueClass, ValueClass, float]]) -> Evidence:
+        """With classes joined of which one is the reference's, the other the candidate's, and how alike they are."""
+        joined = {id(ours): (theirs, alike) for ours, theirs, alike in likely}
+        gone = {id(theirs) for theirs, _ in joined.values()}
+        classes = []
+        for one in self.classes:
+            if id(one) in joined:
+                other, alike = joined[id(one)]
+                classes.append(ValueClass(one.head, False, (one.members[0], other.members[1]), min(alike, 0.999)))
+            elif id(one) not in gone:
+                classes.append(one)
+        return Evidence(self.reference, self.candidate, self.prints, classes)
 
     @cached_property
     def of_entry(self) -> dict[int, ValueClass]:
@@ -176,7 +188,7 @@ class Evidence:
         return {id(item.entry): one for one in self.classes for some in one.members for item in some}
 
     def is_same(self, reference: Entry, candidate: Entry) -> bool:
-        """Whether two entries are proven to be the same tensor."""
+        """Whether two entries are the same tensor, or likely."""
         one = self.of_entry.get(id(reference))
         return one is not None and not one.is_weak and one is self.of_entry.get(id(candidate))
 
@@ -192,30 +204,42 @@ class Evidence:
         ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
         if ours is None or theirs is None:
             return None
+        if self.of_entry[id(reference)].likeness < 1.0:
+            return "" if reconcile(ours.entry.spec.shape, theirs.entry.spec.shape) is not None else None
         return view_between(ours, theirs)
+
+    def print_of(self, entry: Entry) -> Fingerprint | None:
+        """The fingerprint of an entry, if it was read."""
+        return self._print_of.get(id(entry))
 
     @cached_property
     def _print_of(self) -> dict[int, Fingerprint]:
         return {id(item.entry): item for some in self.prints for item in some}
 
-    @cached_property
-    def alike(self) -> dict[int, tuple[int, float]]:
-        """For entries of the reference that nothing equals, the class of the candidate that they resemble, by ids."""
-        ours = [one for one in self.classes if not one.is_weak and one.members[0] and not one.members[1]]
-        theirs = [one for one in self.classes if not one.is_weak and one.members[1] and not one.members[0]]
-        found: dict[int, tuple[int, float]] = {}
-        for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
-            mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
-            found.update(_mutually_alike(mine, others))
-        return found
+    def stand_in(self, entry: Entry, side: int) -> Fingerprint | None:
+        """What a side has in the place of an entry of the other, equal or likely the same; an output where there is."""
+        one = self.of_entry.get(id(entry))
+        members = one.members[side] if one is not None and not one.is_weak else []
+        return min(members, key=lambda item: item.entry.is_input, default=None)
 
-    def resembles(self, reference: Entry, candidate: Entry) -> float:
-        """How much two entries resemble each other beyond all others, from 0 to 1."""
-        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
-        if ours is None or theirs is None:
-            return 0.0
-        best = self.alike.get(id(ours))
-        return best[1] if best is not None and best[0] == id(theirs) else 0.0
+    def is_proven(self, reference: Entry, candidate: Entry) -> bool:
+        """Whether two entries are equal, and that is no chance."""
+        return self.is_same(reference, candidate) and self.of_entry[id(reference)].likeness == 1.0
+
+
+def _classes(prints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueClass]:
+    made: list[ValueClass] = []
+    by_size: dict[tuple[int, bool], _SortedClasses] = defaultdict(_SortedClasses)
+    for side, some in enumerate(prints):
+        for item in some:
+            group = by_size[item.size, item.tolerance == 0.0]
+            found = group.nearest(item)
+            if found is None:
+                found = ValueClass(item, _is_weak(item), ([], []))
+                group.add(found)
+                made.append(found)
+            found.members[side].append(item)
+    return made
 
 
 def _is_weak(item: Fingerprint) -> bool:
@@ -284,39 +308,6 @@ def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
     return None if found is None else found[0]
 
 
-_CLOSE, _CLEAR = 0.75, 0.6
-
-
-def _mutually_alike(
-    ours: Sequence[ValueClass], theirs: Sequence[ValueClass]
-) -> Iterable[tuple[int, tuple[int, float]]]:
-    """Classes of which each is the other's nearest by far: by cosine, and the distance to the second."""
-    a, b = _directions(ours), _directions(theirs)
-    with np.errstate(all="ignore"):
-        distance = np.nan_to_num(1.0 - a @ b.T, nan=2.0)
-    for k, row in enumerate(distance):
-        best = int(row.argmin())
-        column = distance[:, best]
-        if row[best] > _CLOSE or int(column.argmin()) != k:
-            continue
-        others = np.concatenate([np.delete(row, best), np.delete(column, k), [1.0]])
-        if row[best] <= _CLEAR * float(others.min()):
-            yield id(ours[k]), (id(theirs[best]), 1.0 - float(row[best]))
-
-
-def _directions(classes: Sequence[ValueClass]) -> NDArray[np.float64]:
-    rows = [_direction(one.head) for one in classes]
-    return np.stack(rows)
-
-
-def _direction(item: Fingerprint) -> NDArray[np.float64]:
-    flat = item.entry.read().reshape(-1)
-    some = flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE].astype(np.float64)
-    some = some - some.mean()
-    size = float(np.linalg.norm(some))
-    return np.asarray(some / size if size else some, np.float64)
-
-
 def shared_steps(reference: Index, candidate: Index) -> list[int]:
     """The steps that both runs have."""
     theirs = set(candidate.steps)
@@ -327,4 +318,4 @@ def evidence_of(reference: Index, candidate: Index, step: int) -> Evidence:
     """What the values of one step prove."""
     ours, theirs = Side(reference, step), Side(candidate, step)
     # Where one side does not repeat its names, all of the other is looked at as well.
-    return Evidence(Side(reference, step, theirs.count), Side(candidate, step, ours.count))
+    return Evidence.of(ours.with_least(theirs.count), theirs.with_least(ours.count))

@@ -19,7 +19,7 @@ from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance
 from tensordiff.align.expression import evaluate, parse
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import NodeMatches
-from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.learn.ports import Formula, LearnedPair, is_one_token
 from tensordiff.align.views import reconcile
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
@@ -85,19 +85,76 @@ class FusedPairs:
                 continue  # it is a part of a tensor that the other side fuses
             near = _near(parts, self._position(target.entry, side))
             formula = next(self._formulas(target, near), None)
+            is_equal = formula is not None
+            if formula is None:
+                formula = self._formula_there(target, near, side)
             if formula is not None and id(target.entry) not in self.used:
-                yield self._taken(target.entry, formula, side, uses_parts=only_free)
+                pair = self._taken(target.entry, formula, side, uses_parts=only_free)
+                yield from self._with_others(pair._replace(is_proven=is_equal), target.entry, formula, side)
+
+    def _with_others(self, pair: LearnedPair, entry: Entry, formula: Formula, side: int) -> Iterator[LearnedPair]:
+        """A pair, the other outputs that are the same tensor, and what the layer of a token's result is given."""
+        yield pair
+        same = (item.entry for item in self.evidence.of_entry[id(entry)].members[side])
+        for other in same:
+            if not other.is_input and not entry.is_input and id(other) not in self.used:
+                yield self._taken(other, formula, side, uses_parts=False)._replace(is_proven=pair.is_proven)
+        if formula.template == "last_token({0})" and not entry.is_input:
+            node, whole = self.matches.node_of[id(entry)], self.matches.node_of[id(formula.parts[0])]
+            for given in (one for one in node.inputs if id(one) not in self.used):
+                fitting = [one for one in whole.inputs if is_one_token(given, one)]
+                if len(fitting) == 1:
+                    made = self._taken(given, Formula((fitting[0],), formula.template), side, uses_parts=False)
+                    yield made._replace(is_proven=False)
+
+    def _formula_there(self, target: Fingerprint, parts: Sequence[Part], side: int) -> Formula | None:
+        """A formula that holds within one side, for a target or parts that an error has changed on the other.
+
+        Either the side of the parts has the target, too, likely, or the side of the target has all parts.
+        """
+        other = self.evidence.stand_in(target.entry, 1 - side)
+        own = self.evidence.of_entry[id(target.entry)]
+        if other is not None and own.likeness < 1.0:
+            rest = [part for part in parts if self.evidence.of_entry[id(part.item.entry)] is not own]
+            return next(self._formulas(other, rest), None)
+        there = [(part, self.evidence.stand_in(part.item.entry, side)) for part in parts]
+        seen = {
+            id(item.entry): part for part, item in there
+            if item is not None and self.evidence.of_entry[id(item.entry)] is not own
+        }  # fmt: skip
+        made = next(self._formulas(target, [Part(item, part.position) for part, item in there
+                                            if item is not None and id(item.entry) in seen]), None)  # fmt: skip
+        return None if made is None else made._replace(parts=tuple(seen[id(e)].item.entry for e in made.parts))
 
     def pairs_alike(self) -> Iterator[LearnedPair]:
         """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
+        for target, near in self._alike_targets():
+            siblings = [part for part in near if self._gets_the_same(part, target)]
+            formula = alike_cat(target, siblings, _CLEAR_OF_SIBLINGS) or alike_cat(target, near, _CLEAR)
+            if formula is not None and not any(id(part) in self.used for part in formula.parts[1:]):
+                yield from self._taken_alike(target.entry, formula)
+
+    def tokens_alike(self) -> Iterator[LearnedPair]:
+        """What looks like one token of a tensor beyond the first error."""
+        for target, near in self._alike_targets():
+            formula = alike_token(target, near) if target.size == target.width else None
+            if formula is not None:
+                yield from self._taken_alike(target.entry, formula)
+
+    def _alike_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
         for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
-            if target.entry.is_input or id(target.entry) in self.used:
-                continue
-            formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
-            if len(formulas) == 1 and not any(id(part) in self.used for part in formulas[0].parts[1:]):
-                pair = self._taken(target.entry, formulas[0], 1, uses_parts=False)
-                yield pair._replace(is_proven=False)
+            if not target.entry.is_input and id(target.entry) not in self.used:
+                yield target, _near(parts, self._position(target.entry, 1))
+
+    def _taken_alike(self, entry: Entry, formula: Formula) -> Iterator[LearnedPair]:
+        pair = self._taken(entry, formula, 1, uses_parts=False)
+        yield from self._with_others(pair._replace(is_proven=False), entry, formula, 1)
+
+    def _gets_the_same(self, part: Part, target: Fingerprint) -> bool:
+        """Whether two layers are given the same tensor, as projections are that the other side fuses."""
+        ours, theirs = (self.matches.node_of[id(item.entry)] for item in (part.item, target))
+        return any(self.evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
 
     def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
         self.used.add(id(entry))
@@ -285,12 +342,13 @@ def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
 
 # --- beyond the first error ------------------------------------------------------------------------------
 
-_ALIKE = 0.6
+_ALIKE, _CLEAR, _CLEAR_OF_SIBLINGS = 0.6, 0.3, 0.1
+"""The cosine that a part must have, and by how much it must be greater than that of any other."""
 _ROWS = 64
 
 
-def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
-    """Parts that side by side resemble the target, or one of whose tokens does, and nothing else nearly as much."""
+def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formula | None:
+    """Parts that side by side resemble the target, and nothing else nearly as much."""
     wide = _matrix(target)
     fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
     chosen: list[Part] = []
@@ -301,23 +359,24 @@ def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formu
              if offset + p.item.width <= target.width and p not in chosen),
             key=lambda item: -item[0],
         )  # fmt: skip
-        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - 0.3):
-            break
+        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - clear):
+            return None
         chosen.append(scored[0][1])
         offset += scored[0][1].item.width
-    if offset == target.width and len(chosen) > 1:
-        names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
-        yield Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
-    if target.size == target.width:
-        yield from _alike_tokens(target, parts)
+    if offset != target.width or len(chosen) < 2:
+        return None
+    names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
+    return Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
 
 
-def _alike_tokens(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
+    """The tensor whose last token resembles the target, and no other's nearly as much."""
     row = _matrix(target)
     longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
     scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
-    if scored and scored[0][0] >= _ALIKE and (len(scored) == 1 or scored[1][0] <= scored[0][0] - 0.3):
-        yield Formula((scored[0][1].item.entry,), "last_token({0})")
+    if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - _CLEAR):
+        return None
+    return Formula((scored[0][1].item.entry,), "last_token({0})")
 
 
 def _matrix(item: Fingerprint) -> Values:

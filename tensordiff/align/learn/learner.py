@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
 from tensordiff.align.learn.learned import Learned, LearnedRule
 from tensordiff.align.learn.lift import Lifted, Lifter
-from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks, nodes_of
+from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks
 from tensordiff.align.learn.ports import LearnedPair, PortPairs
+from tensordiff.align.learn.resemblance import resembling
 from tensordiff.align.learn.structure import Structure
+from tensordiff.align.learn.vetoes import Vetoes
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
 from tensordiff.align.operations import is_operation
@@ -48,6 +49,16 @@ class _Learner:
     _proven: dict[int, Entry] = field(default_factory=dict)
     """The partners that values prove, by ids, from either side."""
 
+    @cached_property
+    def matches(self) -> NodeMatches:
+        """The nodes that are the same, as far as they are found."""
+        return NodeMatches.of(self.evidence)
+
+    @cached_property
+    def vetoes(self) -> Vetoes:
+        """What speaks against names."""
+        return Vetoes(self.evidence, self.matches, self.alignment)
+
     def learned(self) -> Learned:
         """All rules that hold."""
         pairs = list(self._pairs())
@@ -57,28 +68,33 @@ class _Learner:
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
         lifter = Lifter(self.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
-        return Learned(_with_numbering(list(map(self._rule, dict.fromkeys(rules)))))
+        made = map(self._rule, dict.fromkeys(rules))
+        return Learned(self.vetoes.with_numbering(made, self.matches.blocks()))
 
     def _pairs(self) -> Iterator[LearnedPair]:
-        matches = NodeMatches.of(self.evidence)
+        matches = self.matches
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
+        self.vetoes.look_at_words()
         blocks = matches.blocks()
         for ours, theirs in named:
-            is_possible = fits_blocks(ours, theirs, blocks) and not self._is_refuted(ours, theirs)
+            is_possible = fits_blocks(ours, theirs, blocks) and not self.vetoes.is_refuted(ours, theirs)
             if matches.are_free(ours, theirs) and is_possible:
-                matches.take(ours, theirs, is_proven=False)
+                matches.take(ours, theirs)
+        foreign = {id(entry) for node in matches.candidate if id(node) in matches.foreign for entry in node.outputs}
+        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign)))
+        matches.match_by_value(named)
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()
         fused = FusedPairs(matches, ports.used | self._named)
-        whole = list(fused.pairs())
+        whole = [*fused.pairs(), *fused.pairs_alike()]
         yield from whole
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from fused.pairs_of_rest()
-        yield from fused.pairs_alike()
+        yield from fused.tokens_alike()
 
     @cached_property
     def _named(self) -> set[int]:
@@ -94,14 +110,12 @@ class _Learner:
                 seen.add((id(ours), id(theirs)))
                 yield ours, theirs
 
-    def _is_refuted(self, ours: Node, theirs: Node) -> bool:
-        pairs = [(a, b) for a in ours.outputs for b in theirs.outputs]
-        return bool(pairs) and all(self.evidence.are_others(a, b) for a, b in pairs)
-
     # --- what holds ------------------------------------------------------------------------------------
 
     def _holds(self, rule: Lifted) -> bool:
         """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from."""
+        if not rule.is_general and rule.proven:
+            return True
         steps = [self.evidence.reference.step]
         made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate, steps))
         if rule.is_general and not all(map(self._has_ports_of(rule), made)):
@@ -112,11 +126,11 @@ class _Learner:
         """Whether values prove another partner for one of two entries, and what comes after it agrees."""
         partners = self._proven.get(id(ours), theirs), self._proven.get(id(theirs), ours)
         is_other = partners[0] is not theirs or partners[1] is not ours
-        return is_other and self.evidence.are_others(ours, theirs) and self._agrees_after(ours)
+        return is_other and self.evidence.are_others(ours, theirs) and self.vetoes.agrees_after(ours)
 
     def _has_ports_of(self, rule: Lifted) -> Callable[[tuple[Entry, Entry]], bool]:
         """Whether a pair's layers have as many ports as those of a rule: a first layer may get its residual whole."""
-        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.proven or rule.pairs}
+        seen = {self._port_counts((*p.reference.parts, *p.candidate.parts)) for p in rule.pairs}
         return lambda pair: self._port_counts((*parts_of(pair[0]), *parts_of(pair[1]))) in seen
 
     def _port_counts(self, entries: Iterable[Entry]) -> tuple[int, ...]:
@@ -133,82 +147,9 @@ class _Learner:
             counts |= {id(entry): len(some) for some in calls.values() for entry in some}
         return counts
 
-    def _agrees_after(self, entry: Entry) -> bool:
-        """Whether what is computed from an entry is proven to be the same, so that it is no error but another name.
-
-        Where nothing is seen to get it: whether anything is, after its module has ended.
-        """
-        node, one = self._nodes.get(id(entry)), self.evidence.of_entry.get(id(entry))
-        if node is None or one is None:
-            return False
-        getting = [self._nodes[id(item.entry)] for item in one.members[0] if item.entry.is_input]
-        outputs = [e for other in getting for e in other.outputs if self.evidence.of_entry.get(id(e)) is not one]
-        if outputs:
-            return any(self._is_proven(output) for output in outputs)
-        return (node.parent or node).position < self._last_proven
-
-    def _is_proven(self, entry: Entry) -> bool:
-        one = self.evidence.of_entry.get(id(entry))
-        return one is not None and one.is_shared and not one.is_weak
-
-    @cached_property
-    def _nodes(self) -> dict[int, Node]:
-        return {
-            id(entry): node for node in nodes_of(self.evidence.reference) for entry in (*node.inputs, *node.outputs)
-        }
-
-    @cached_property
-    def _last_proven(self) -> int:
-        """Where the last output stands that both sides have."""
-        shared = [one for one in self.evidence.classes if one.is_shared and not one.is_weak]
-        outputs = (item.entry for one in shared for item in one.members[0] if not item.entry.is_input)
-        return max((self.evidence.reference.position[id(entry)] for entry in outputs), default=-1)
-
     def _rule(self, rule: Lifted) -> LearnedRule:
         proof = tuple(
             (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
             for pair in rule.proven
         )
-        return LearnedRule(MapRule(rule.reference, rule.candidate), proof, self._beats_names(rule))
-
-    # --- names that values refute ------------------------------------------------------------------------
-
-    @cached_property
-    def _partners(self) -> dict[int, Entry]:
-        """What names pair, by ids, from either side."""
-        plain = [pair for pair in self.alignment.pairs if pair.by in ("name", "rule")]
-        partners = {id(pair.reference): pair.candidate for pair in plain}
-        return partners | {id(pair.candidate): pair.reference for pair in plain}
-
-    def _beats_names(self, rule: Lifted) -> bool:
-        """Whether names pair the reference's entries otherwise in every layer that is proven, and are refuted there."""
-        plain = [pair for pair in rule.proven if len(pair.reference.parts) == len(pair.candidate.parts) == 1]
-        if not plain or len(plain) < len(rule.proven):
-            return False
-        against = [self._is_against(pair.reference.parts[0], pair.candidate.parts[0]) for pair in plain]
-        return any(against) and None not in against
-
-    def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
-        """Whether names pair an entry with another than the proven one; None where values leave that possible."""
-        named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
-        if named[0] is theirs and named[1] is ours:
-            return False
-        is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
-        return True if is_refuted and self._agrees_after(ours) else None
-
-
-def _with_numbering(rules: list[LearnedRule]) -> tuple[LearnedRule, ...]:
-    """Rules that all beat names where one does because the two sides count the same blocks differently."""
-    beating = {_containers(rule.map) for rule in rules if rule.beats_names and _containers(rule.map) is not None}
-    return tuple(replace(rule, beats_names=rule.beats_names or _containers(rule.map) in beating) for rule in rules)
-
-
-def _containers(rule: MapRule) -> tuple[str, ...] | None:
-    """The texts before the number of a map's layers, where the two sides count differently."""
-    first = [placeholders_in(text)[:1] for text in (rule.reference, rule.candidate)]
-    if not all(first) or first[0][0][0] == first[1][0][0]:
-        return None
-    return tuple(
-        f"{text[: found[0][1].start].rpartition('(')[2]}{found[0][0]}"
-        for text, found in zip((rule.reference, rule.candidate), first, strict=True)
-    )
+        return LearnedRule(MapRule(rule.reference, rule.candidate), proof, self.vetoes.beats_names(rule))

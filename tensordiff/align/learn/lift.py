@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -74,8 +74,11 @@ class Lifter:
 
     def rules(self) -> list[Lifted]:
         """The rules, those with most proof first."""
-        made = [rule for group in self._groups.values() for rule in self._lift(group)]
-        return sorted(made, key=lambda rule: (-len(rule.proven), not rule.is_general))
+        made: dict[Lifted, Lifted] = {}
+        for rule in (rule for group in self._groups.values() for rule in self._lift(group)):
+            same = made.get(rule)  # ports that are written alike, as ``output`` and ``output_0``
+            made[rule] = rule if same is None else replace(same, pairs=(*same.pairs, *rule.pairs))
+        return sorted(made.values(), key=lambda rule: (-len(rule.proven), not rule.is_general))
 
     @cached_property
     def _groups(self) -> dict[Key, list[LearnedPair]]:
@@ -261,6 +264,8 @@ class Lifter:
             )
             texts.append(str(Name(_label(layer, functions[ends], part.port))))
             at = ends + 1
+        if formula.template == "{0}" and not formula.view:
+            return texts[0]
         expression = parse(formula.template.format(*texts))
         return str(view_of(parse_view(formula.view), expression) if formula.view else expression)
 

@@ -8,7 +8,7 @@ the order. Names count least.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
 from tensordiff.align.learn.outline import Outline
+from tensordiff.align.match import could_be_same
 from tensordiff.dump.model import Entry
 
 _SEPARATORS = "./:_-|"
@@ -108,23 +109,28 @@ class NodeMatches:
     candidate: list[Node]
     of_reference: dict[int, Node] = field(default_factory=dict)
     of_candidate: dict[int, Node] = field(default_factory=dict)
-    proven: set[int] = field(default_factory=set)
-    """Nodes of the reference whose match values prove, by their ids."""
+    foreign: set[int] = field(default_factory=set)
+    """Nodes of the candidate that the reference does not have, by their ids."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> NodeMatches:
         """No matches yet."""
         return cls(evidence, nodes_of(evidence.reference), nodes_of(evidence.candidate))
 
-    def take(self, ours: Node, theirs: Node, *, is_proven: bool) -> None:
+    def take(self, ours: Node, theirs: Node) -> None:
         """Match two nodes."""
         self.of_reference[id(ours)], self.of_candidate[id(theirs)] = theirs, ours
-        if is_proven:
-            self.proven.add(id(ours))
+
+    def look_at(self, evidence: Evidence) -> None:
+        """Go on with other evidence."""
+        self.evidence = evidence
+        self._common.clear()
+        self._ranks.clear()
 
     def are_free(self, ours: Node, theirs: Node) -> bool:
         """Whether neither node is matched yet."""
-        return id(ours) not in self.of_reference and id(theirs) not in self.of_candidate
+        is_taken = id(ours) in self.of_reference or id(theirs) in self.of_candidate
+        return not is_taken and id(theirs) not in self.foreign
 
     @cached_property
     def node_of(self) -> dict[int, Node]:
@@ -137,7 +143,11 @@ class NodeMatches:
     def match_by_value(self, named: Iterable[tuple[Node, Node]]) -> None:
         """Match the nodes of which some output is proven to be the same; ``named`` are those that names pair."""
         names = {(id(ours), id(theirs)) for ours, theirs in named}
-        scored = [(self._score(ours, theirs, names), ours, theirs) for ours, theirs in self._candidates()]
+        pairs = [pair for pair in self._candidates() if self.are_free(*pair)]
+        rivals = Counter(id(node) for pair in pairs for node in pair)
+        scored = [
+            (self._score(a, b, names, is_alone=rivals[id(a)] == rivals[id(b)] == 1), a, b) for a, b in pairs
+        ]  # fmt: skip
         self._take_best(scored)
         blocks = self.blocks()
         again = [
@@ -153,12 +163,12 @@ class NodeMatches:
         for score, ours, theirs in scored:
             is_sure = score.outputs >= 0.5 and (score.inputs >= 0.5 or not (ours.inputs and theirs.inputs))
             if self.are_free(ours, theirs) and is_sure and fits_blocks(ours, theirs, blocks):
-                self.take(ours, theirs, is_proven=True)
+                self.take(ours, theirs)
                 if ours.block and theirs.block and score.inputs == 1.0:
                     blocks.setdefault(ours.block, theirs.block)
         for score, ours, theirs in scored:
             if self.are_free(ours, theirs) and score.outputs > 0 and fits_blocks(ours, theirs, blocks):
-                self.take(ours, theirs, is_proven=True)
+                self.take(ours, theirs)
 
     def _candidates(self) -> Iterator[tuple[Node, Node]]:
         seen: set[tuple[int, int]] = set()
@@ -178,15 +188,26 @@ class NodeMatches:
         nodes = (self.node_of[id(item.entry)] for item in one.members[side] if not item.entry.is_input)
         return {id(node): node for node in nodes}.values()
 
-    def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]]) -> Score:
+    def _score(self, ours: Node, theirs: Node, named: set[tuple[int, int]], *, is_alone: bool) -> Score:
+        """How well two nodes fit; of those that fit no other, only what goes in and comes out is looked at."""
         outputs = self._share(ours.outputs, theirs.outputs)
-        inputs = self._share(ours.inputs, theirs.inputs)
+        inputs = self._share(ours.inputs, theirs.inputs) or 0.5 * self._gets_same_ids(ours, theirs)
+        if is_alone:
+            return Score(4 * outputs + 3 * inputs, outputs, inputs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
         total += 0.5 * (bool(ours.children) == bool(theirs.children))
         total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
         total += 0.6 * self._same_rank(ours, theirs)
+        total -= 2.0 * _gets_other_shapes(ours, theirs)
         total -= 0.1 * abs(len(ours.outputs) - len(theirs.outputs))
         return Score(total, outputs, inputs)
+
+    def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
+        """Whether both are given the same integers, as a model is its tokens; many nodes may be."""
+        found = [{id(self.evidence.of_entry.get(id(e))) for e in node.inputs if id(e) in self.evidence.of_entry}
+                 for node in (ours, theirs)]  # fmt: skip
+        return any(self.evidence.of_entry[id(e)].is_weak for e in ours.inputs
+                   if id(e) in self.evidence.of_entry and id(self.evidence.of_entry[id(e)]) in found[1])  # fmt: skip
 
     def _share(self, ours: list[Entry], theirs: list[Entry]) -> float:
         a, b = (self._classes(some) for some in (ours, theirs))
@@ -279,6 +300,12 @@ def fits_blocks(ours: Node, theirs: Node, blocks: Mapping[Block, Block]) -> bool
 def _depth_first(node: Node) -> tuple[int, int]:
     """Sort key: what is inside a module gives its output before the module does."""
     return -sum(node.layer.count(mark) for mark in "./"), node.position
+
+
+def _gets_other_shapes(ours: Node, theirs: Node) -> bool:
+    """Whether nothing that one node is given could be what the other is given."""
+    a, b = ours.inputs, theirs.inputs
+    return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)
 
 
 def _same_class(ours: Node, theirs: Node) -> bool:

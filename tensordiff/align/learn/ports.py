@@ -22,8 +22,10 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
+_FEW_IDS = 4
 
-def _is_one_token(part: Entry, whole: Entry) -> bool:
+
+def is_one_token(part: Entry, whole: Entry) -> bool:
     """Whether one tensor has the shape of one token of another."""
     try:
         a, b = part.spec, whole.spec
@@ -105,7 +107,7 @@ class PortPairs:
                 continue
             for way in ("outputs", "inputs"):
                 for theirs in self._free(getattr(node, way)):
-                    same = [r for r in getattr(ours, way) if _is_one_token(theirs, r)]
+                    same = [r for r in getattr(ours, way) if is_one_token(theirs, r)]
                     if len(same) == 1:
                         formula = Formula((same[0],), "last_token({0})")
                         self.pairs.append(LearnedPair(formula, Formula((theirs,)), is_proven=False))
@@ -121,7 +123,9 @@ class PortPairs:
         view = self.evidence.view(reference, candidate) if is_proven else ""
         if view is None:
             return False
-        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_proven))
+        one = self.evidence.of_entry.get(id(reference))
+        is_equal = is_proven and one is not None and one.likeness == 1.0
+        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_equal))
         self.used |= {id(reference), id(candidate)}
         return True
 
@@ -145,12 +149,18 @@ class PortPairs:
         for side, whole, apart in ((0, ours, theirs), (1, theirs, ours)):
             for entry in self._free(whole):
                 for a, b in combinations(self._free(apart), 2):
-                    if _is_sum_of(entry, a, b):
+                    is_equal = _is_sum_of(entry, a, b)
+                    if is_equal or self._is_sum_there(entry, a, b, side):
                         own, total = Formula((entry,)), Formula((a, b), "sum({0}, {1})")
                         both = (own, total) if side == 0 else (total, own)
-                        self.pairs.append(LearnedPair(*both, is_proven=True))
+                        self.pairs.append(LearnedPair(*both, is_proven=is_equal))
                         self.used |= {id(entry), id(a), id(b)}
                         break
+
+    def _is_sum_there(self, entry: Entry, a: Entry, b: Entry, side: int) -> bool:
+        """Whether two tensors, that an error may have changed, add up on the side that has their sum."""
+        first, second = (self.evidence.stand_in(one, side) for one in (a, b))
+        return first is not None and second is not None and _is_sum_of(entry, first.entry, second.entry)
 
     def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
         fits = [(a, b) for a in ours for b in theirs if could_be_same(a, b)]
@@ -192,6 +202,16 @@ class PortPairs:
             for a, b in self._choices(one, blocks):
                 if id(a) not in self.used and id(b) not in self.used:
                     self._take(a, b, is_proven=True)
+        for one in self.evidence.classes:
+            if one.is_weak and one.is_shared:
+                self._pair_last_ids(one)
+
+    def _pair_last_ids(self, one: ValueClass) -> None:
+        """Integers that both sides have, as the tokens that a model is given, where one entry of each side is left."""
+        ours, theirs = (self._free(item.entry for item in some) for some in one.members)
+        is_clear = len(ours) == len(theirs) == 1 and len(np.unique(one.head.sample)) >= _FEW_IDS
+        if is_clear and one.head.tolerance == 0.0 and not are_named_apart(ours[0], theirs[0]):
+            self._take(ours[0], theirs[0], is_proven=True)
 
     def _choices(self, one: ValueClass, blocks: dict[Block, Block]) -> Iterator[tuple[Entry, Entry]]:
         ours, theirs = ([item.entry for item in some] for some in one.members)

@@ -21,7 +21,6 @@ from tensordiff.errors import AlignError, DumpError
 _ENOUGH, _MARGIN = 1.0, 0.4
 _ROUNDS = 12
 _CROWD = 16
-_FEW_ALIKE = 3
 _MOST_PAIRS = 20_000
 Tails = tuple[str, str]
 
@@ -42,7 +41,7 @@ class Structure:
 
     def carry(self) -> None:
         """Match until nothing more can be; where nothing is matched yet, there is nothing to carry."""
-        if not self.matches.of_reference and len(self.matches.evidence.alike) < _FEW_ALIKE:
+        if not self.matches.of_reference:
             return
         for _ in range(_ROUNDS):
             before = len(self.matches.of_reference)
@@ -73,7 +72,7 @@ class Structure:
             rivals = [other for other in chosen if (other[0][0] is ours) != (other[0][1] is theirs)]
             is_clear = all(len(pairs) > len(other) for other in rivals) and self._are_most(len(pairs), ours, theirs)
             if is_clear and self.matches.are_free(ours, theirs) and not self._is_refuted(ours, theirs):
-                self.matches.take(ours, theirs, is_proven=False)
+                self.matches.take(ours, theirs)
 
     def _are_most(self, count: int, ours: Node, theirs: Node) -> bool:
         """Whether so many parts are most of the matched ones of both modules."""
@@ -91,7 +90,7 @@ class Structure:
         for fit in sorted(fits, key=lambda fit: (-fit.reasons, fit.ours.position, fit.theirs.position)):
             is_clear = all(_is_best(fit.reasons, best[id(node)]) for node in (fit.ours, fit.theirs))
             if fit.reasons >= _ENOUGH and is_clear and self.matches.are_free(fit.ours, fit.theirs):
-                self.matches.take(fit.ours, fit.theirs, is_proven=False)
+                self.matches.take(fit.ours, fit.theirs)
 
     def _fits(self) -> Iterator[_Fit]:
         blocks = self.matches.blocks()
@@ -173,7 +172,7 @@ class Structure:
         evidence = self.matches.evidence
         reasons = 1.0 * any(evidence.is_same(a, b) for a in ours.inputs for b in theirs.inputs)
         reasons += 1.0 * self._goes_alike(ours, theirs)
-        reasons += 1.5 * max((evidence.resembles(a, b) for a in ours.outputs for b in theirs.outputs), default=0.0)
+        reasons += 1.5 * any(evidence.is_same(a, b) for a in ours.outputs for b in theirs.outputs)
         reasons += 1.0 * ((ours.tail, theirs.tail) in self.tails)
         name = likeness(ours.tail, theirs.tail)
         reasons += 1.0 if name == 1.0 else 0.5 * (name >= 0.75)

@@ -1,0 +1,208 @@
+"""Resemblance: which tensors are likely the same beyond the first error, where nothing is equal any more.
+
+Two tensors that an error has changed still point the same way, and what is computed stays in order. So the classes of
+both sides are laid side by side as two sequences are: in the order they are computed, those that are equal as anchors,
+those that resemble each other between them. A pair counts where nothing else that could stand there resembles either
+of the two nearly as much. Without an order, each must resemble the other far more than anything else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby, permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.align.by_value import Fingerprint
+from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
+
+_SAMPLE = 2048
+_ANCHOR = 2.0
+_LEAST = 0.4
+"""The cosine from which two tensors may be one that an error has changed."""
+_CLEAR_IN_ORDER, _CLEAR = 0.85, 0.6
+"""How much nearer than the second a tensor must be: its distance, as a part of the second's."""
+_MOST_CELLS = 4_000_000
+_MOST_TIES = 3
+_AROUND, _OUTLIER = 5, 0.88
+"""How many later pairs say how much is left of the likeness, and which part of theirs a pair must have."""
+Likely = tuple[ValueClass, ValueClass, float]
+Matrix = NDArray[np.float64]
+
+
+def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> list[Likely]:
+    """Classes of the reference and of the candidate that are likely the same, and how alike they are.
+
+    ``foreign`` are entries of the candidate, by their ids, that the reference does not have.
+    """
+    out = {id(one) for one in evidence.classes if not one.is_shared and
+           any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
+    found = list(_in_order(evidence, out))
+    taken = {id(one) for pair in found for one in pair[:2]} | out
+    ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
+    for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
+        mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
+        if len(mine) * len(others) <= _MOST_CELLS:
+            found += _mutually_alike(mine, others)
+    return found
+
+
+def alike(reference: Fingerprint, candidate: Fingerprint) -> float:
+    """How alike two tensors are, up to 1; tensors of other sizes are not."""
+    if reference.size != candidate.size:
+        return 0.0
+    cosine = np.array([[_direction(reference) @ _direction(candidate)]])
+    return float(_likeness(cosine, np.array([reference.rms]), np.array([candidate.rms]))[0, 0])
+
+
+def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
+    """The classes that one side alone has."""
+    alone = [one for one in evidence.classes if not one.is_weak and not one.is_shared]
+    return [one for one in alone if one.members[0]], [one for one in alone if one.members[1]]
+
+
+# --- in order --------------------------------------------------------------------------------------------
+
+
+def _in_order(evidence: Evidence, out: Collection[int]) -> Iterator[Likely]:
+    sides = evidence.reference, evidence.candidate
+    if not all(side.index.dump.ordered for side in sides):
+        return
+    ours, theirs = (_sequence(evidence, side, k, out) for k, side in enumerate(sides))
+    if not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
+        return
+    scores, theirs = _with_ties_in_order(_scores([one for _, one in ours], [one for _, one in theirs]), theirs)
+    path = _best_path(np.where(scores >= _LEAST, scores, 0.0))
+    ends = [(-1, -1), *path, (len(ours), len(theirs))]
+    path_scores = [min(float(scores[pair]), 1.0) for pair in path]
+    for k, (before, (i, j), after) in enumerate(zip(ends, path, ends[2:], strict=False)):
+        mine, other = ours[i][1], theirs[j][1]
+        if mine is other:
+            continue
+        row = np.delete(scores[i, before[1] + 1 : after[1]], j - before[1] - 1)
+        column = np.delete(scores[before[0] + 1 : after[0], j], i - before[0] - 1)
+        second = max([0.0, *row, *column])
+        later = path_scores[k + 1 : k + 1 + _AROUND] or path_scores[k : k + 1]
+        is_outlier = path_scores[k] < _OUTLIER * float(np.median(later))
+        if 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and not is_outlier:
+            yield mine, other, float(scores[i, j])
+
+
+def _sequence(evidence: Evidence, side: Side, which: int, out: Collection[int]) -> list[tuple[int, ValueClass]]:
+    """The classes of one side in the order in which they are computed, each with when; what a call gives is at once."""
+    ends = {(entry.layer, entry.call): at for at, entry in enumerate(side.all_entries) if not entry.is_input}
+
+    def computed_at(one: ValueClass) -> int:
+        entries = [item.entry for item in one.members[which]]
+        outputs = [ends[entry.layer, entry.call] for entry in entries if not entry.is_input]
+        return min(outputs or [side.position[id(entry)] for entry in entries])
+
+    wanted = (one for one in evidence.classes if not one.is_weak and one.members[which] and id(one) not in out)
+    return sorted(((computed_at(one), one) for one in wanted), key=lambda item: item[0])
+
+
+def _with_ties_in_order(
+    scores: Matrix, theirs: list[tuple[int, ValueClass]]
+) -> tuple[Matrix, list[tuple[int, ValueClass]]]:
+    """What one call of the candidate gives, in the order in which it fits the reference's sequence best."""
+    order: list[int] = []
+    for _, group in groupby(range(len(theirs)), key=lambda k: theirs[k][0]):
+        columns = list(group)
+        if 1 < len(columns) <= _MOST_TIES:
+            columns = list(max(permutations(columns), key=lambda some: _sum_in_order(scores, tuple(some))))
+        order += columns
+    return scores[:, order], [theirs[k] for k in order]
+
+
+def _sum_in_order(scores: Matrix, columns: Sequence[int]) -> float:
+    """The most that columns add up to, each in a row after that of the one before."""
+    best = np.zeros(len(scores) + 1)
+    for column in columns:
+        best = np.maximum.accumulate(np.concatenate([[0.0], best[:-1] + scores[:, column]]))
+    return float(best[-1])
+
+
+def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
+    """How well each class of one side fits each of the other; what both sides have fits only itself."""
+    scores = np.zeros((len(ours), len(theirs)))
+    rows, columns = (
+        {size: [k for k, one in enumerate(some) if one.head.size == size and not one.is_shared] for size in
+         {one.head.size for one in some}}
+        for some in (ours, theirs)
+    )  # fmt: skip
+    for size, own in rows.items():
+        others = columns.get(size, [])
+        if own and others:
+            scores[np.ix_(own, others)] = _likenesses([ours[k] for k in own], [theirs[k] for k in others])
+    at = {id(one): k for k, one in enumerate(theirs)}
+    for k, one in enumerate(ours):
+        if one.is_shared:
+            scores[k, at[id(one)]] = _ANCHOR
+    return scores
+
+
+def _best_path(scores: Matrix) -> list[tuple[int, int]]:
+    """The pairs, in the order of both sequences, whose scores add up to most."""
+    best = np.zeros((scores.shape[0] + 1, scores.shape[1] + 1))
+    for i, row in enumerate(scores):
+        np.maximum.accumulate(np.maximum(best[i, 1:], best[i, :-1] + row), out=best[i + 1, 1:])
+    path = []
+    i, j = scores.shape
+    while i and j:
+        if best[i, j] == best[i, j - 1]:
+            j -= 1
+        elif best[i, j] == best[i - 1, j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            path.append((i, j))
+    return path[::-1]
+
+
+# --- without an order ------------------------------------------------------------------------------------
+
+
+def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Iterator[Likely]:
+    """Classes of which each is the other's nearest by far."""
+    ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((ours, theirs))]
+    distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - _likenesses(ours, theirs), 1.0)
+    for k, row in enumerate(distance):
+        best = int(row.argmin())
+        column = distance[:, best]
+        if row[best] > 1.0 - _LEAST or int(column.argmin()) != k:
+            continue
+        others = np.concatenate([np.delete(row, best), np.delete(column, k), [1.0]])
+        if row[best] <= _CLEAR * float(others.min()):
+            yield ours[k], theirs[best], 1.0 - float(row[best])
+
+
+def _likenesses(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
+    a, b = (np.stack([_direction(one.head) for one in some]) for some in (ours, theirs))
+    sizes = [np.array([one.head.rms for one in some]) for some in (ours, theirs)]
+    with np.errstate(all="ignore"):
+        return _likeness(a @ b.T, *sizes)
+
+
+def _likeness(cosines: Matrix, reference: Matrix, candidate: Matrix) -> Matrix:
+    """By direction, and by how much of the reference is left in the candidate: all of it where an error was added.
+
+    A norm's input and its output point the same way, and differ in that.
+    """
+    with np.errstate(all="ignore"):
+        left = cosines * candidate[None, :] / reference[:, None]
+        made = cosines * np.sqrt(np.clip(np.minimum(left, 1.0 / left), 0.0, 1.0))
+    return np.asarray(np.nan_to_num(made, nan=-1.0), np.float64)
+
+
+def _ways(one: ValueClass, side: int) -> int:
+    """Whether a tensor is seen as an input, as an output, or as both, as bits."""
+    return sum({1 if item.entry.is_input else 2 for item in one.members[side]})
+
+
+def _direction(item: Fingerprint) -> Matrix:
+    flat = item.entry.read().reshape(-1)
+    some = flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE].astype(np.float64)
+    some = some - some.mean()
+    size = float(np.linalg.norm(some))
+    return np.asarray(some / size if size else some, np.float64)

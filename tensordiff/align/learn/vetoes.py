@@ -1,0 +1,176 @@
+"""Vetoes: names that pair two tensors although the values say that another is meant.
+
+A name loses where a learned rule pairs its entry otherwise, what the names pair is refuted, and what is computed from
+it agrees, so that it is no error but another name. Beyond the first error, where nothing is equal, it loses where the
+rule's partner resembles the entry far more, or where its word means something else in all layers that are healthy.
+Where two sides count the same blocks differently, every rule of these blocks wins against equal numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tensordiff.align.expression.placeholder import placeholders_in
+from tensordiff.align.learn.evidence import Evidence
+from tensordiff.align.learn.learned import LearnedRule
+from tensordiff.align.learn.lift import Lifted
+from tensordiff.align.learn.nodes import Block, Node, NodeMatches
+from tensordiff.align.learn.resemblance import alike
+from tensordiff.align.match import Alignment
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.dump.model import Entry
+
+_LEAST, _FAR, _NEARER = 0.5, 0.5, 0.8
+"""How alike a rule's partner must be, and which part of the named one's distance it may be away; or, of one that is
+likely another tensor."""
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
+
+
+@dataclass(eq=False)
+class Vetoes:
+    """What speaks against names."""
+
+    evidence: Evidence
+    """What is equal."""
+    matches: NodeMatches
+    alignment: Alignment
+
+    def look_at_words(self) -> None:
+        """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
+        last = self._last_proven(1)
+        known: dict[str, list[bool]] = defaultdict(list)
+        for node in self.matches.candidate:
+            if node.outputs and node.position < last and (word := _word(node)) is not None:
+                is_known = id(node) in self.matches.of_candidate or any(map(self._may_be_known, node.outputs))
+                known[word].append(is_known)
+        words = {word for word, seen in known.items() if len(seen) > 1 and not any(seen)}
+        self.matches.foreign |= {id(node) for node in self.matches.candidate if _word(node) in words}
+
+    def _may_be_known(self, entry: Entry) -> bool:
+        one = self.evidence.of_entry.get(id(entry))
+        return one is None or one.is_weak or one.is_shared
+
+    def is_refuted(self, ours: Node, theirs: Node) -> bool:
+        """Whether names pair two nodes that are different ones."""
+        pairs = [(a, b) for a in ours.outputs for b in theirs.outputs]
+        if any(self.evidence.is_same(a, b) for a, b in pairs):
+            return False
+        if self._is_foreign(theirs) or self._is_other_call(ours, theirs):
+            return True
+        return bool(pairs) and all(self.evidence.are_others(a, b) for a, b in pairs)
+
+    def _is_other_call(self, ours: Node, theirs: Node) -> bool:
+        """Whether another call of a layer that several share is given what the reference's is."""
+        given = [self.evidence.of_entry.get(id(entry)) for entry in ours.inputs]
+        proofs = [one for one in given if one is not None and one.is_proof]
+        calls = {self.matches.node_of[id(item.entry)].call for one in proofs for item in one.members[1]
+                 if item.entry.is_input and item.entry.layer == theirs.layer}  # fmt: skip
+        return theirs.is_shared and bool(calls) and theirs.call not in calls
+
+    def _is_foreign(self, node: Node | None) -> bool:
+        return id(node) in self.matches.foreign
+
+    # --- what is computed from an entry -----------------------------------------------------------------
+
+    def agrees_after(self, entry: Entry) -> bool:
+        """Whether what is computed from an entry is proven to be the same, so that it is no error but another name.
+
+        Where nothing is seen to get it: whether anything is, after its module has ended.
+        """
+        node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
+        if node is None or one is None:
+            return False
+        getting = [self.matches.node_of[id(item.entry)] for item in one.members[0] if item.entry.is_input]
+        outputs = [e for other in getting for e in other.outputs if self.evidence.of_entry.get(id(e)) is not one]
+        if outputs:
+            return any(self._is_proven(output) for output in outputs)
+        return (node.parent or node).position < self._last_proven(0)
+
+    def _is_proven(self, entry: Entry) -> bool:
+        one = self.evidence.of_entry.get(id(entry))
+        return one is not None and one.is_proof
+
+    def _last_proven(self, side: int) -> int:
+        """Where the last output of a side stands that both sides have."""
+        position = (self.evidence.candidate if side else self.evidence.reference).position
+        items = (item for one in self.evidence.classes if one.is_proof for item in one.members[side])
+        return max((position[id(item.entry)] for item in items if not item.entry.is_input), default=-1)
+
+    # --- rules against names -----------------------------------------------------------------------------
+
+    @cached_property
+    def _partners(self) -> dict[int, Entry]:
+        """What names pair, by ids, from either side."""
+        plain = [pair for pair in self.alignment.pairs if pair.by in ("name", "rule")]
+        partners = {id(pair.reference): pair.candidate for pair in plain}
+        return partners | {id(pair.candidate): pair.reference for pair in plain}
+
+    def beats_names(self, rule: Lifted) -> bool:
+        """Whether names pair the entries otherwise in every layer that supports a rule, and are refuted there."""
+        support = rule.proven or list(rule.pairs)
+        plain = [pair for pair in support if len(pair.reference.parts) == len(pair.candidate.parts) == 1]
+        if not plain or len(plain) < len(support):
+            return False
+        against = [self._is_against(pair.reference.parts[0], pair.candidate.parts[0]) for pair in plain]
+        return any(against) and None not in against
+
+    def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
+        """Whether names pair an entry with another than a rule does; None where values leave that possible."""
+        named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
+        if named[0] is theirs and named[1] is ours:
+            return False
+        if self._is_renamed(ours, theirs, named[0]):
+            return True
+        if self.evidence.is_proven(ours, theirs):
+            is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
+            return True if is_refuted and self.agrees_after(ours) else None
+        others = [(ours, named[0])] if named[0] is not theirs else []
+        others += [(named[1], theirs)] if named[1] is not ours else []
+        return True if all(self._is_unlike(a, b, self._alike(ours, theirs)) for a, b in others) else None
+
+    def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
+        """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
+        node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
+        if node is None or third is None or third is other or self.matches.of_reference.get(id(node)) is not other:
+            return False
+        return self._is_other_call(node, third)
+
+    def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
+        """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
+        if self._is_foreign(self.matches.node_of.get(id(theirs))):
+            return rival >= _LEAST
+        nearer = _NEARER if self.matches.evidence.are_others(ours, theirs) else _FAR
+        return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
+
+    def _alike(self, ours: Entry, theirs: Entry) -> float:
+        found = [self.evidence.print_of(entry) for entry in (ours, theirs)]
+        return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
+
+    # --- numbering -------------------------------------------------------------------------------------
+
+    def with_numbering(self, rules: Iterable[LearnedRule], blocks: Mapping[Block, Block]) -> tuple[LearnedRule, ...]:
+        """Rules that all beat names where the two sides count the same blocks differently."""
+        offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
+        clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
+        if not clear:
+            return tuple(rules)
+        return tuple(replace(one, beats_names=one.beats_names or _numbering(one.map) in clear) for one in rules)
+
+
+def _numbering(rule: MapRule) -> tuple[str, str, int] | None:
+    """The texts before the number of a map's layers, and by how much the candidate counts on."""
+    sides = [(text, placeholders_in(text)) for text in (rule.reference, rule.candidate)]
+    if not all(found for _, found in sides) or any(found[0][0].factor != 1 for _, found in sides):
+        return None
+    before = [text[: found[0][1].start].rpartition("(")[2] for text, found in sides]
+    return before[0], before[1], sides[1][1][0][0].offset - sides[0][1][0][0].offset
+
+
+def _word(node: Node) -> str | None:
+    """The last word of a layer's name."""
+    words = _WORD.findall(re.split(r"[./:|]", node.outline.pieces[-1])[-1])
+    return words[-1] if words else None
