@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+KERNEL := build_kernel.py hatch_build.py $(wildcard tensordiff/compare/measure/kernel/*.[ch])
+TARGETS := x86_64-linux aarch64-linux x86_64-macos aarch64-macos x86_64-windows
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo demo-live test test-max check bench study torture clean
+.PHONY: help demo demo-live test test-max check sanitize dist bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(VENV)/.core: pyproject.toml constraints.txt
+# The measuring pass is compiled by the install: again, whenever its sources change.
+$(VENV)/.core: pyproject.toml constraints.txt $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
@@ -43,14 +46,30 @@ check: $(VENV)/.test  ## style, types, boundaries
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The compiler's own checks of memory and undefined behaviour, while all that is measured by tests is measured.
+sanitize: $(VENV)/.test  ## the measuring tests under AddressSanitizer and UBSan; needs gcc
+	TENSORDIFF_CC=gcc $(BIN)/python build_kernel.py --sanitize --output .sanitize/kernel.so
+	TENSORDIFF_KERNEL=$(CURDIR)/.sanitize/kernel.so LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+		$(BIN)/python -m pytest -n 2 tests/compare/measure tests/compare/test_comparer.py
+
+$(VENV)/.dist: $(VENV)/.core
+	$(PIP) hatchling $$($(BIN)/python -c 'import build_kernel; print(build_kernel.ZIG)')
+	@touch $@
+
+dist: $(VENV)/.dist  ## the source, and a wheel for each platform that zig compiles for; the one for here is tried
+	rm -rf dist
+	$(BIN)/python -m hatchling build -t sdist
+	for target in $(TARGETS); do TENSORDIFF_TARGET=$$target $(BIN)/python -m hatchling build -t wheel || exit 1; done
+	$(BIN)/python -m benchmarks.install dist
+
 bench: $(VENV)/.test  ## speed, side by side with what people use today; writes docs/speed.md
 	$(BIN)/python -m benchmarks.run
 
 study: $(VENV)/.test  ## plant bugs into tiny models, rebuild reported ones, count what is found (an hour); writes docs/verdicts.md
 	$(BIN)/python -m studies all --write --report
 
-torture: $(VENV)/.test  ## attack it for twenty minutes: files of every reader, mutated
+torture: $(VENV)/.test  ## attack it for twenty minutes: files, numbers, signals, disks, visitors, open and close
 	$(BIN)/python -m torture
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .sanitize .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,27 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
-from tensordiff.compare.measure.dispatch import LARGE, measure
-from tensordiff.dump.dtypes import DType
-
 BURST = 5
+_SLOW_S = 0.2
 
 
 def best_of(methods: dict[str, Callable[[], object]], seconds: float = 1.0, at_least: int = 3) -> dict[str, float]:
     """The best time of each method, in seconds.
 
-    A turn is a few calls in a row, so that no method is timed on a cache that another has just emptied.
-    One turn first, unmeasured, to warm up.
+    A turn is a few calls in a row, so that no method is timed on a cache that another has just emptied; a slow one
+    fills its own. One call first, unmeasured, to warm up.
     """
     best = dict.fromkeys(methods, float("inf"))
-    for method in methods.values():
-        method()
+    bursts = {name: BURST if _seconds(method) < _SLOW_S else 1 for name, method in methods.items()}
     rounds, end = 0, time.perf_counter() + seconds * len(methods)
     while rounds < at_least or time.perf_counter() < end:
         for name, method in methods.items():
-            best[name] = min(best[name], *(_seconds(method) for _ in range(BURST)))
+            best[name] = min(best[name], *(_seconds(method) for _ in range(bursts[name])))
         rounds += 1
     return best
 
@@ -34,8 +29,3 @@ def _seconds(method: Callable[[], object]) -> float:
     start = time.perf_counter()
     method()
     return time.perf_counter() - start
-
-
-def load_compiled_pass(ref: DType, cand: DType) -> None:
-    """Measure one large pair of these types: from then on the process uses the compiled pass for them."""
-    measure(np.zeros(LARGE, ref), np.zeros(LARGE, cand))

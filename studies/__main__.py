@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from studies import controls, floors, tables
+from studies import controls, floors, scrambled, tables
 from studies.bugs import BUGS
 from studies.captures import plain_torch
 from studies.models import archs
@@ -26,7 +26,7 @@ TUNED_ON = range(2)
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["planted", "floors", "museum", "all"], default="all")
+    parser.add_argument("what", nargs="?", choices=["planted", "floors", "museum", "scrambled", "all"], default="all")
     parser.add_argument("--seeds", type=_seeds, help="3, 0-3 or from:to; by default 100-103, in the museum 0-1")
     parser.add_argument("--report", action="store_true", help="the museum on seeds 100-103, which nothing was tuned on")
     parser.add_argument("--entry", help="in the museum, one exhibit or the clean ports of one architecture")
@@ -40,6 +40,8 @@ def main() -> None:
             _say("planted", _planted(seeds, asked.every, asked.misses, Path(folder)), asked.write)
         if asked.what in ("floors", "all"):
             _say("floors", floors.text(list(floors.layers(seeds[-2:], Path(folder)))), asked.write)
+    if asked.what in ("scrambled", "all"):
+        _say("scrambled", scrambled.text(seeds, shows_misses=asked.misses), asked.write)
     if asked.what in ("museum", "all"):
         chosen = HELD_OUT if asked.report else asked.seeds or TUNED_ON
         found = museum.text(chosen, asked.entry, is_report=chosen == HELD_OUT, shows_misses=asked.misses)

@@ -45,6 +45,7 @@ def assert_agrees(
     only: str | None = None,
     min_coverage: float = 50.0,
     allow_partial: bool = False,
+    learn: bool = True,
     report: PathLike | None = None,
 ) -> Outcome:
     """Raise a ``Disagreement`` that names the culprit, unless the two agree; then return what was measured.
@@ -65,6 +66,7 @@ def assert_agrees(
         only=only,
         min_coverage=min_coverage,
         allow_partial=allow_partial,
+        learn=learn,
     )
     outcome = session.outcome(session.rows())
     if outcome.exit_status == 0:

@@ -10,9 +10,13 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.processes import PATIENCE_S
+
+hypothesis.settings.register_profile("tensordiff", deadline=None)  # a busy machine is no finding
+hypothesis.settings.load_profile("tensordiff")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,8 +51,12 @@ class Command(NamedTuple):
     needs_torch: bool = False
     replaces: bool = True
     """Whether it writes over files that are there."""
+    edits: bool = False
+    """Whether it edits a file that is there, and leaves it as it is where there is nothing to add."""
     statuses: tuple[int, ...] = (0, 1)
-    """How it ends when nobody disturbs it."""
+    """How it ends when nobody disturbs it, or what it served is over."""
+    ends: bool = True
+    """Whether it ends by itself."""
 
     def line(self, out: Path) -> list[str]:
         """The words to run it by."""
@@ -60,14 +64,14 @@ class Command(NamedTuple):
 
 
 _SIDES = ("ref.safetensors", "cand.safetensors")
-_NET = "py:net.py:net"
+_NET, _BAD = "py:net.py:net", "py:net.py:bad"
 COMMANDS = (
     Command("compare", ("compare", *_SIDES)),
     Command("compare json", ("compare", *_SIDES, "--json", "--junit", "OUT/j.xml"), ("j.xml",)),
     Command("report", ("report", *_SIDES, "-o", "OUT/r.html", "-o", "OUT/r.md"), ("r.html", "r.md")),
     Command("report csv", ("report", *_SIDES, "-o", "OUT/r.json", "-o", "OUT/r.csv"), ("r.json", "r.csv")),
     Command("report png", ("report", *_SIDES, "-o", "OUT/r.png", "-o", "OUT/r.txt"), ("r.png", "r.txt")),
-    Command("align", ("align", *_SIDES, "-o", "OUT/rules.toml"), ("rules.toml",)),
+    Command("align", ("align", *_SIDES, "-o", "OUT/rules.toml"), ("rules.toml",), edits=True),
     Command("lint", ("lint", *_SIDES)),
     Command("inspect", ("inspect", "ref.safetensors", "--stats")),
     Command("tolerances", ("tolerances", "ref.safetensors", "ref.safetensors", "-o", "OUT/t.toml"), ("t.toml",)),
@@ -79,6 +83,11 @@ COMMANDS = (
     Command("compare sources", ("compare", _NET, _NET), needs_torch=True),
     Command("verify sources", ("verify", _NET, _NET, "-o", "OUT/v"), (), ("v",), needs_torch=True),
     Command("bisect rerun", ("bisect", "dump", "dump-bad", "--rerun", "--trust-source"), needs_torch=True),
+    Command("capture injected", ("capture", _BAD, "-o", "OUT/d", "--inject", "dump"), (), ("d",), needs_torch=True),
+    Command("demo", ("demo",)),
+    Command("no command", _SIDES),
+    Command("report change", ("report", "a.json", "b.json", "-o", "OUT/r.md"), ("r.md",), statuses=(0, 1, 2)),
+    Command("serve", ("serve", *_SIDES, "--port", "0"), ends=False),
     Command("replay", ("replay", "dump", "model.5", "-o", "OUT/b", "--trust-source"), (), ("b",), needs_torch=True),
 )  # fmt: skip
 
@@ -96,6 +105,9 @@ def make_samples(folder: Path) -> None:
     cand |= {name: 1.5 * array for name, array in list(cand.items())[30:]}
     (folder / "ref.safetensors").write_bytes(safetensors_bytes(ref))
     (folder / "cand.safetensors").write_bytes(safetensors_bytes({name: a.astype("f4") for name, a in cand.items()}))
+    for name, side in (("a", "ref"), ("b", "cand")):
+        words = [*COMMAND, "report", "ref.safetensors", f"{side}.safetensors", "-o", f"{name}.json"]
+        subprocess.run(words, cwd=folder, check=False, capture_output=True)  # noqa: S603 - our own command
     (folder / "net.py").write_text(MODEL)
     table = "[[model]]\nname = '{}'\nreference = 'ref.safetensors'\ncandidate = '{}'\n"
     for name in ("net", "bad") if has_torch() else ():

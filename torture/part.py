@@ -41,7 +41,11 @@ def numbers_of(seed: int, part: str, case: int) -> random.Random:
 
 
 PARTS = (
-    Part("mutants", "damaged files, for every reader", 0.45, is_isolated=True),
-    Part("pairs", "numbers against long doubles, in all types", 0.30, is_isolated=True),
-    Part("signals", "signals at random moments of every command", 0.25, is_isolated=False),
-)
+    Part("mutants", "damaged files, for every reader", 0.30, is_isolated=True),
+    Part("pairs", "numbers against long doubles, in all types", 0.20, is_isolated=True),
+    Part("signals", "signals at random moments of every command", 0.20, is_isolated=False),
+    Part("disks", "full disks and folders that cannot be written, for every command", 0.14, is_isolated=False),
+    Part("visitors", "thirty visitors of serve, some of whom misbehave", 0.08, is_isolated=False),
+    Part("cycles", "comparisons opened, used and closed in the app; memory and files counted", 0.08, is_isolated=True,
+         patience_s=240.0),
+)  # fmt: skip

@@ -7,19 +7,16 @@ and nothing temporary; and a terminal is given back as it was.
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from tensordiff.dump import open_dump
-from tensordiff.errors import TensordiffError
 from torture.commands import COMMANDS, Command, has_torch, make_samples
+from torture.outputs import is_defect, of_file, of_folder
 from torture.part import Check
 from torture.processes import Case, catches, started, waited
 from torture.terminal import Terminal
@@ -27,8 +24,6 @@ from torture.terminal import Terminal
 _SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 _END_S = 40.0
 _OLD = b"# old\n"
-_DEFECTS = ("Traceback", "Exception ignored", "a defect of tensordiff")
-_PARTIAL = ("manifest.json", "entries.jsonl")
 
 
 @contextmanager
@@ -67,16 +62,16 @@ def _check_command(rng: random.Random, command: Command, case: Case, samples: Pa
         if content is not None:
             (case.out / name).write_bytes(content)
     out, err = (case.folder / "stdout").open("wb"), (case.folder / "stderr").open("wb")
-    how = rng.choice((*_SIGNALS, *_SIGNALS, None))
+    how = rng.choice((*_SIGNALS, *_SIGNALS, *(() if not command.ends else (None,))))
     with out, err:
         if how is None:
             yield from _with_broken_pipe(rng, command, case, samples, err)
         else:
             yield from _with_signal(rng, command, case, samples, how, out, err)
     for name, content in before.items():
-        yield from _of_file(case.out / name, content)
+        yield from of_file(case.out / name, content)
     for name in command.folders:
-        yield from _of_folder(case.out / name)
+        yield from of_folder(case.out / name)
     yield from case.leftovers()
 
 
@@ -118,52 +113,8 @@ def _with_broken_pipe(rng: random.Random, command: Command, case: Case, samples:
 
 def _of_errors(case: Case, sent: str) -> Iterator[str]:
     said = (case.folder / "stderr").read_text("utf-8", "replace")
-    if any(defect in said for defect in _DEFECTS):
+    if is_defect(said):
         yield f"{sent}: said {said[-600:]!r}"
-
-
-# --- what is left ---------------------------------------------------------------------------------
-
-
-def _of_file(path: Path, before: bytes | None) -> Iterator[str]:
-    """A file is whole, as it was, or not there."""
-    if not path.exists():
-        if before is not None:
-            yield f"{path.name} is gone"
-        return
-    content = path.read_bytes()
-    if content != before and not _is_whole(path.suffix, content):
-        yield f"{path.name} is not whole: it ends with {content[-60:]!r}"
-
-
-def _is_whole(suffix: str, content: bytes) -> bool:
-    check = _WHOLE.get(suffix)
-    try:
-        return content.endswith(b"\n") if check is None else bool(check(content))
-    except ValueError:
-        return False
-
-
-_WHOLE: dict[str, Callable[[bytes], object]] = {
-    ".html": lambda content: content.rstrip().endswith(b"</html>"),
-    ".json": lambda content: json.loads(content),
-    ".toml": lambda content: tomllib.loads(content.decode()) is not None,
-    ".png": lambda content: content.endswith(b"IEND\xaeB`\x82"),
-    ".xml": lambda content: content.rstrip().endswith(b"</testsuites>"),
-}
-
-
-def _of_folder(folder: Path) -> Iterator[str]:
-    """What files it has are whole; a dump that is in it can be opened."""
-    for path in sorted(folder.rglob("*")) if folder.exists() else ():
-        if path.suffix in _WHOLE and path.name not in _PARTIAL and not _is_whole(path.suffix, path.read_bytes()):
-            yield f"{path.relative_to(folder)} is not whole"
-        if path.name in _PARTIAL:
-            try:
-                open_dump(path.parent)
-            except TensordiffError as error:
-                if path.stat().st_size:
-                    yield f"{path.parent.name} cannot be opened: {error}"
 
 
 # --- the app --------------------------------------------------------------------------------------

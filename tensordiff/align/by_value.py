@@ -34,7 +34,7 @@ SAMPLE = 64
 MIN_ELEMENTS = 16
 _PART = 1 << 20
 # The rel_l2 up to which two runs of one layer may differ and still be told from other layers.
-_TOLERANCE = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
+TOLERANCE = {"float64": 1e-7, "float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
 
 
 class Fingerprint(NamedTuple):
@@ -64,7 +64,7 @@ def fingerprint(entry: Entry) -> Fingerprint | None:
     except (DumpError, AlignError):
         return None  # measuring reports it
     is_whole = array.dtype.kind in "iu" and entry.is_input  # token ids distinguish layers
-    if array.size < (2 if is_whole else MIN_ELEMENTS) or not (is_whole or name_of(array.dtype) in _TOLERANCE):
+    if array.size < (2 if is_whole else MIN_ELEMENTS) or not (is_whole or name_of(array.dtype) in TOLERANCE):
         return None
     return _of_values(entry, array)
 
@@ -82,7 +82,7 @@ def _of_values(entry: Entry, array: Array) -> Fingerprint | None:
         return None
     core = tuple(size for size in array.shape if size != 1)
     sample = flat[:SAMPLE].astype(np.float64)
-    return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, _TOLERANCE.get(name_of(array.dtype), 0.0))
+    return Fingerprint(entry, core, flat.size, mean, rms, largest, sample, TOLERANCE.get(name_of(array.dtype), 0.0))
 
 
 HEAD_SIZES = (8, 16, 32, 64, 80, 96, 112, 128, 192, 256, 512)

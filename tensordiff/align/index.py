@@ -6,17 +6,20 @@ nothing after alignment needs to know that ``cat(q, k, v)`` was never in a file.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tensordiff.align.expression import Expression, Name, bindings, evaluate, names, parse_view, plan, view_of
-from tensordiff.align.expression.tree import LONE_NUMBER, PLACEHOLDER
+from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
+
+_NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 
 Key = tuple[str, str, int]
 """Canonical layer, port, step."""
@@ -77,28 +80,54 @@ class Index:
     def find(self, name: str, step: int) -> Entry | None:
         """The entry that a name in a map means, be it canonical or as in the dump."""
         parts = parse_name(name)
+        if entry := self._own_calls.get((parts.layer, port_of(parts.port), step, parts.call)):
+            return entry
         for layer in (parts.layer, self.rules.canonical(parts.layer, self.side)):
             calls = self.calls.get((layer, port_of(parts.port), step), [])
             if entry := next((entry for entry in calls if _is_call(entry, parts, calls)), None):
                 return entry
         return None
 
+    @cached_property
+    def _own_calls(self) -> dict[tuple[str, str, int, int], Entry]:
+        """Entries by the layer that the dump itself names, port, step and call; the first where there are several."""
+        calls: dict[tuple[str, str, int, int], Entry] = {}
+        for entry in self.dump.entries:
+            calls.setdefault((entry.layer, port_of(entry.port), entry.step, entry.call), entry)
+        return calls
+
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
-        """The numbers that placeholders of a name may stand for, by the layers there are."""
+        """The numbers that placeholders of a name may stand for, by the layers and calls there are."""
         layer = parse_name(pattern).layer
-        if layer.count("{") == 1 and (only := PLACEHOLDER.search(layer)):
-            numbers = self._outlines.get((layer.replace(only[0], "{}"), step), [])
-            return [{only[1]: number} for number in numbers]
-        return [bound for name, at in self.layers if at == step and (bound := bindings(layer, name)) is not None]
+        within = placeholders_in(layer)
+        if len(within) == 1:
+            one, at = within[0]
+            if layer.endswith(")") and layer[at.start - 1 : at.start] == "(":
+                texts = [str(call) for call in sorted(self._calls_of_layers.get((layer[: at.start - 1], step), ()))]
+            else:
+                texts = self._outlines.get((f"{layer[: at.start]}{{}}{layer[at.stop :]}", step), [])
+            return [{one.letter: number} for number in map(one.number, texts) if number is not None]
+        found = (bindings(layer, name) for name, at in self._calls_of_layers if at == step)
+        return [bound for bound in found if bound is not None]
 
     @cached_property
-    def _outlines(self) -> dict[tuple[str, int], list[int]]:
+    def _outlines(self) -> dict[tuple[str, int], list[str]]:
         """Names with one number replaced by ``{}``, and those numbers: a map with one placeholder is then a lookup."""
-        outlines: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for name, step in self.layers:
-            for number in LONE_NUMBER.finditer(name):
-                outlines[f"{name[: number.start()]}{{}}{name[number.end() :]}", step].append(int(number[0]))
+        outlines: dict[tuple[str, int], list[str]] = defaultdict(list)
+        for name, step in self._calls_of_layers:
+            for number in _NUMBER.finditer(name):
+                outlines[f"{name[: number.start()]}{{}}{name[number.end() :]}", step].append(number[0])
         return outlines
+
+    @cached_property
+    def _calls_of_layers(self) -> dict[tuple[str, int], set[int]]:
+        """The calls of each layer in each step, by its canonical name and as in the dump."""
+        calls: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for (layer, step), entries in self.layers.items():
+            calls[layer, step].update(entry.call for entry in entries)
+        for entry in self.dump.entries:
+            calls[entry.layer, entry.step].add(entry.call)
+        return calls
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
         """The entry that an expression means, plain or computed; None if one of its names is missing."""

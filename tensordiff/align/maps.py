@@ -5,9 +5,10 @@ A map speaks in canonical names, plain or in an expression, of one layer or of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from tensordiff.align.expression import Expression, bind, generalize, names, parse, placeholders
+from tensordiff.align.expression import Expression, Name, bind, generalize, names, parse, placeholders
+from tensordiff.align.expression.placeholder import filled
 from tensordiff.align.index import Index
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
@@ -28,16 +29,24 @@ def mapped(maps: Iterable[MapRule], reference: Index, candidate: Index) -> Itera
     return (pair for rule in maps for pair in resolve_map(rule, reference, candidate))
 
 
-def resolve_map(rule: MapRule, reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
+def resolve_map(
+    rule: MapRule, reference: Index, candidate: Index, steps: Sequence[int] | None = None
+) -> Iterator[tuple[Entry, Entry]]:
     """The pairs that a map makes: one for each layer and step that has all its names."""
     ours, theirs = parse(rule.reference), parse(rule.candidate)
-    for step in reference.steps:
+    for step in reference.steps if steps is None else steps:
         for numbers in _numbers(ours, theirs, reference, candidate, step):
             # The candidate's first: in most maps it is the one name that the dump does not have.
-            c = candidate.resolve(bind(theirs, numbers), step)
-            r = reference.resolve(bind(ours, numbers), step) if c is not None else None
+            c = _resolved(candidate, theirs, numbers, step)
+            r = _resolved(reference, ours, numbers, step) if c is not None else None
             if r is not None and c is not None:
                 yield r, c
+
+
+def _resolved(side: Index, expression: Expression, numbers: Numbers, step: int) -> Entry | None:
+    if isinstance(expression, Name):  # most are, and there may be very many
+        return side.find(filled(expression.text, numbers), step)
+    return side.resolve(bind(expression, numbers), step)
 
 
 def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: Index, step: int) -> list[Numbers]:
@@ -49,4 +58,5 @@ def _numbers(ours: Expression, theirs: Expression, reference: Index, candidate: 
     ]
     if not by_side:
         return [{}]
-    return [numbers for numbers in by_side[0] if all(numbers in others for others in by_side[1:])]
+    known = [{tuple(sorted(numbers.items())) for numbers in others} for others in by_side[1:]]
+    return [numbers for numbers in by_side[0] if all(tuple(sorted(numbers.items())) in others for others in known)]

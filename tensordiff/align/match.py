@@ -2,21 +2,22 @@
 
 In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
 equal, with the same port, step and call; ports that one side numbers and the other names; maps of presets,
-for layers that one side fuses; maps that values prove. What has no partner is an orphan and is listed, never
-dropped.
+for layers that one side fuses; maps that were learned or that values prove. Maps that were learned against names
+come before these. What has no partner is an orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
 from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
-from tensordiff.align.maps import general, mapped
+from tensordiff.align.maps import general, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -27,7 +28,7 @@ from tensordiff.align.views import broadcast, reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
-PairedBy = Literal["name", "rule", "map", "fused", "value"]
+PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Alignment:
     order: Order
     order_from: str
     """What the order of the pairs was taken from."""
+    learned_usage: Mapping[MapRule, int] = field(default_factory=dict, repr=False)
+    """How many pairs each map that was learned makes."""
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -66,6 +69,7 @@ class Alignment:
         return Coverage.of(self.pairs, self.pairs, self.reference_orphans, self.candidate_orphans)
 
 
+_NUMBERED_PORT = re.compile(r"(?:in|out)put(?:_[0-9]+)?")
 LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
 """An engine that was not asked for all logits computes only those of the last token."""
 
@@ -83,6 +87,10 @@ class AlignmentPlan:
     fallback_views: tuple[ViewRule, ...] = (LAST_TOKEN,)
     proven_maps: tuple[MapRule, ...] = ()
     """Accepted because the values are equal."""
+    learned_maps: tuple[MapRule, ...] = ()
+    """Learned from values and structure (``learn``)."""
+    learned_over_names: tuple[MapRule, ...] = ()
+    """Learned, and taken before names."""
 
     @classmethod
     def for_dumps(cls, reference: Dump, candidate: Dump, own: RulesFile | None = None) -> AlignmentPlan:
@@ -93,6 +101,32 @@ class AlignmentPlan:
         maps = tuple(general(rule) for rule in own.maps if rule.on)
         return cls(rules, maps, chosen.maps, tuple(view for view in own.views if view.on))
 
+    def with_learned(self, learned: LearnedMaps) -> AlignmentPlan:
+        """With the maps of what was learned."""
+        over = tuple(rule.map for rule in learned.rules if rule.beats_names)
+        rest = tuple(rule.map for rule in learned.rules if not rule.beats_names)
+        return replace(self, learned_over_names=over, learned_maps=rest)
+
+
+class LearnedMap(Protocol):
+    """What a plan needs to know of a rule that was learned."""
+
+    @property
+    def map(self) -> MapRule:
+        """The rule."""
+
+    @property
+    def beats_names(self) -> bool:
+        """Whether it is taken before names."""
+
+
+class LearnedMaps(Protocol):
+    """What a plan needs to know of what was learned."""
+
+    @property
+    def rules(self) -> Sequence[LearnedMap]:
+        """The rules."""
+
 
 def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
     """Pair two dumps."""
@@ -101,12 +135,15 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
     matcher.take_all("rule", pair_operations(*sides))
+    matcher.take_learned(plan.learned_over_names)
+    overruled = frozenset(matcher.used_reference) if plan.learned_over_names else frozenset()
     matcher.take_named()
     if matcher.has_orphans:
         matcher.take_all("rule", _ports(matcher))
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
+        matcher.take_learned(plan.learned_maps, only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
-        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher))
+        matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     return matcher.alignment(plan)
 
 
@@ -118,6 +155,7 @@ class _Matcher:
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
+        self.learned_usage: dict[MapRule, int] = {}
 
     @property
     def has_orphans(self) -> bool:
@@ -146,6 +184,14 @@ class _Matcher:
                 continue
             if all(self.is_free(r, c) for r, c in _wholes(reference, candidate)):
                 self.take(reference, candidate, by)
+
+    def take_learned(self, maps: Iterable[MapRule], *, only_orphans: bool = False) -> None:
+        """Take what maps that were learned pair, where the shapes agree, and count it."""
+        for rule in maps:
+            before = len(self.pairs)
+            made = resolve_map(rule, self.reference, self.candidate)
+            self.take_all("learned", _fitting(made), only_orphans=only_orphans)
+            self.learned_usage[rule] = len(self.pairs) - before
 
     def take_named(self) -> None:
         """Take the entries whose names the rules make equal."""
@@ -181,6 +227,7 @@ class _Matcher:
             tuple(entry for entry in self.candidate.dump.entries if id(entry) not in self.used_candidate),
             compare_order(self.reference.dump, self.candidate.dump, in_order),
             order_from,
+            self.learned_usage,
         )
 
 
@@ -264,7 +311,20 @@ def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _same_port(reference: Entry, candidate: Entry) -> bool:
-    return reference.is_input == candidate.is_input and could_be_same(reference, candidate)
+    if reference.is_input != candidate.is_input or are_named_apart(reference, candidate):
+        return False
+    return could_be_same(reference, candidate)
+
+
+def are_named_apart(reference: Entry, candidate: Entry) -> bool:
+    """Whether two ports have names of their own, and not the same: ``input_ids`` and ``positions``."""
+    ours, theirs = reference.port, candidate.port
+    return ours != theirs and not (_NUMBERED_PORT.fullmatch(ours) or _NUMBERED_PORT.fullmatch(theirs))
+
+
+def _fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:
+    """Pairs whose shapes agree: a rule that was learned in one layer may find another thing in the next."""
+    return ((reference, candidate) for reference, candidate in pairs if _fits(reference, candidate))
 
 
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
@@ -272,12 +332,17 @@ def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
 
 
-def _other_calls(views: Sequence[ViewRule], matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
-    """Calls of the candidate that compute part of what the reference computed once: the last token's logits."""
+def _other_calls(
+    views: Sequence[ViewRule], matcher: _Matcher, overruled: frozenset[int]
+) -> Iterator[tuple[Entry, Entry]]:
+    """Calls of the candidate that compute part of what the reference computed once: the last token's logits.
+
+    ``overruled`` are entries of the reference whose namesake is another tensor, by their ids.
+    """
     for key, others in matcher.candidate.calls.items():
         calls = matcher.reference.calls.get(key)
         rule = calls and next((v for v in views if v.reference and v.regex.matches(key[0])), None)
-        if not calls or not rule:
+        if not calls or not rule or id(calls[0]) in overruled:
             continue
         for other in others:
             seen = viewed(calls[0], str(rule.reference))

@@ -40,7 +40,18 @@ def in_execution_order(reference: Dump, candidate: Dump, pairs: Sequence[PairT])
         return sorted(pairs, key=lambda pair: _position(positions, pair[1])), "candidate"
     entries, source = (reference.entries, "reference") if reference.ordered else _inferred(reference)
     positions = _positions(entries)
-    return sorted(pairs, key=lambda pair: _position(positions, pair[0])), source
+    in_order = sorted(pairs, key=lambda pair: _position(positions, pair[0]))
+    return (_with_ties_in_order(in_order, positions, candidate) if candidate.ordered else in_order), source
+
+
+def _with_ties_in_order(pairs: list[PairT], positions: dict[int, int], candidate: Dump) -> list[PairT]:
+    """Pairs of which several end with the same entry of the reference, these in the candidate's order."""
+    ends = [_position(positions, pair[0]) for pair in pairs]
+    if len(set(ends)) == len(ends):
+        return pairs
+    theirs = _positions(candidate.entries)
+    keyed = sorted(zip(ends, pairs, strict=True), key=lambda item: (item[0], _position(theirs, item[1][1])))
+    return [pair for _, pair in keyed]
 
 
 def _inferred(dump: Dump) -> tuple[Sequence[Entry], str]:

@@ -26,9 +26,11 @@ PRESETS = (
     "vllm",
     "fairseq",
     "llama_original",
+    "llama_cpp",
     "gpt2",
     "bert",
     "verify_layers",
+    "transformer_lens",
     "fused",
 )
 """In the order their rules are tried: later ones rely on what earlier ones removed."""

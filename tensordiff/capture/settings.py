@@ -15,6 +15,7 @@ from typing import Any
 
 from tensordiff.errors import AlignError, CaptureError, printable
 from tensordiff.util.regex import check_regex
+from tensordiff.util.small_files import read_small
 
 PROMPT = "The meaning of life is not a single enumerator"
 """The prompt of models that read text where none is given, the same for every engine."""
@@ -139,6 +140,6 @@ def prompt_text(settings: Settings) -> str | None:
     if settings.prompt_file is None:
         return settings.prompt
     try:
-        return Path(settings.prompt_file).read_text("utf-8")
+        return read_small(Path(settings.prompt_file)).decode("utf-8")
     except (OSError, ValueError) as error:
         raise CaptureError(f"--prompt-file {printable(settings.prompt_file)}: cannot be read ({error})") from error

@@ -32,6 +32,7 @@ COMMANDS = {
     "report": "Write what was found as a file for others; or what changed since last time.",
     "verify": "Capture both sides, compare without and with injection, write reports.",
     "inspect": "Show what is in a dump.",
+    "convert": "Write any dump as tensordiff's own format, or as safetensors.",
     "lint": "Say what is wrong with a dump, or with a pair.",
     "demo": "Open the sample dumps that come with tensordiff.",
     "serve": "Open two dumps in the app, in a browser.",
@@ -49,8 +50,9 @@ Everyday:
   tensordiff lint REF CAND            is the comparison fair?
   tensordiff serve REF CAND           the app in a browser
 
-A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, MAX's print-hook and verify_layers
-folders, tensordiff's own. Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
+A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, .gguf, .msgpack, MAX's print-hook and
+verify_layers folders, those of a dozen other tools (docs/formats.md), tensordiff's own.
+Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
 Completion for your shell: eval "$(_TENSORDIFF_COMPLETE=bash_source tensordiff)" (or zsh_source, fish_source).
 """
 _DEBUG, _COMPLETE = "--debug", "_TENSORDIFF_COMPLETE"

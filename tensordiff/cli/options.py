@@ -100,6 +100,8 @@ _COMPARISON = (
     click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
     click.option("--min-coverage", type=click.FloatRange(0, 100), default=50.0, metavar="PCT",
                  help="Compared outputs of each side that agreeing needs (default 50)."),
+    click.option("--learn/--no-learn", default=True,
+                 help="Learn from the values how names differ, for what they leave over (default: on)."),
     click.option("--allow-partial", is_flag=True, help="Let a capture that was interrupted agree."),
 )  # fmt: skip
 

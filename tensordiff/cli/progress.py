@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from threading import Timer
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -15,10 +13,7 @@ from tensordiff.util.text_width import cut_middle, pad
 T = TypeVar("T")
 _EVERY_S = 0.1
 _PATIENCE_S = 0.5  # nothing is shown for work that is over before
-_LONG_S = 1.0
 _BAR, _WIDE = 20, 48
-COMPILING = "compiling for these types, once on a machine"
-"""Why the first pair of a comparison may take seconds."""
 
 
 class Line:
@@ -60,32 +55,17 @@ class Line:
 class Progress(Line):
     """How many of a known number of things are done."""
 
-    def __init__(self, label: str, total: int, before: str = "") -> None:
+    def __init__(self, label: str, total: int) -> None:
         super().__init__(_PATIENCE_S)
         self.label, self.total, self.done = label, total, 0
-        self.before = before
-        """Why the first of them may take long; shown while it does."""
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """Count items as they come."""
-        with self._explained_wait() as came:
-            for item in items:
-                came()
-                self.done += 1
-                if self.is_due:
-                    self.draw(f"{self.label} {self.done}/{self.total} {_bar(self.done, self.total)}")
-                yield item
-
-    @contextmanager
-    def _explained_wait(self) -> Iterator[Callable[[], None]]:
-        timer = Timer(_LONG_S, lambda: self.draw(f"{self.label} 0/{self.total}: {self.before}"))
-        timer.daemon = True
-        if self.is_shown and self.before:
-            timer.start()
-        try:
-            yield timer.cancel
-        finally:
-            timer.cancel()
+        for item in items:
+            self.done += 1
+            if self.is_due:
+                self.draw(f"{self.label} {self.done}/{self.total} {_bar(self.done, self.total)}")
+            yield item
 
 
 class Bar(Line):

@@ -9,6 +9,7 @@ from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Settings
+from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.progress import Bar
 from tensordiff.cli.streams import say
 from tensordiff.errors import CaptureError, printable
@@ -25,6 +26,7 @@ class ChildTraceback(Exception):
 
 def open_session(request: Request) -> Session:
     """Open what is to be compared, as a session file left it where one is given; sources are run first."""
+    say_if_slow()
     request = run_sources(request)
     if request.session is None:
         return Session.open(request)

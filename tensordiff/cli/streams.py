@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -24,12 +25,29 @@ _PLAIN = str.maketrans("✓✗·…Δ×∞━─▁▂▃▄▅▆▇█", "+x.~
 
 def prepare() -> None:
     """Make both streams take any text, and stdin any bytes. To be called once, before anything is printed."""
+    _fill_closed()
     codecs.register_error(_HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
+
+
+def _fill_closed() -> None:
+    """Give a process that was started with a standard stream closed (``>&-``) an empty one.
+
+    Not only because Python has none then: the next file that is opened, a dump that is written perhaps, would get its
+    number, and a child would write its log there.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - as long as the process lives
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

@@ -110,7 +110,10 @@ def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
     paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"
     if count := len(session.alignment.pairs):
         return AlignError(f"{paths}: none of the {count} pairs is {_filter(session.request)}; ask for others")
-    return AlignError(f"{paths}: nothing could be paired; write rules that make the names alike (--rules)")
+    return AlignError(
+        f"{paths}: nothing could be paired by name; tensordiff align --auto pairs what the values "
+        "prove, or write rules that make the names alike (--rules)"
+    )
 
 
 def _filter(request: Request) -> str:

@@ -73,6 +73,10 @@ class Table:
         orphans = f"{len(alignment.reference_orphans)}+{len(alignment.candidate_orphans)} orphans"
         share = f"coverage {alignment.coverage.share:.0%}, order: {alignment.order}"
         self.page.print(f"{len(alignment.pairs)}, {orphans}, {share}", "pairs      ")
+        if learned := self.session.dumps.learned:
+            self.page.print(learned.sentence, " " * 11, " " * 11)
+            for sentence in learned.overruled():
+                self.page.print(sentence, " " * 11, " " * 13)
         print_findings(self.page, "lint       of headers, token ids and the embedding", findings)
 
     def headings(self) -> None:

@@ -28,8 +28,6 @@ from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.mappings import compare_sizes, count_losses, loss_of, put_handler_first, raise_losses
 
-_MANY_PAIRS = 5_000  # from so many the compiled pass is worth loading, however small the pairs are
-
 _ViewKey = tuple[EntryKey, str]
 """An entry and the view on it. An expression's entry is made anew by every alignment, so it is found by name."""
 
@@ -66,14 +64,14 @@ class Comparer:
 
     def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
         """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time."""
-        judge, compiled = Judge(self.run_dtypes), len(pairs) >= _MANY_PAIRS or None
+        judge = Judge(self.run_dtypes)
         put_handler_first()
         losses = count_losses()
         for batch in in_batches(map(read_pair, pairs), _size):
             with gc_paused():
                 tasks = [values if isinstance(values, Row) else self._task(values) for values in batch]
                 inputs = (one for task in tasks if isinstance(task, _Task) for one in task.inputs)
-                diffs = iter(measure_many(inputs, compiled=compiled))
+                diffs = iter(measure_many(inputs))
                 measured = [task if isinstance(task, Row) else _measurement(task, diffs) for task in tasks]
                 compare_sizes(array for task in tasks if isinstance(task, _Task) for array in task.arrays)
                 lost = _lost_rows(tasks, losses)

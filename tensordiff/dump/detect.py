@@ -13,14 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensordiff.dump.files import NOT_A_FILE
-from tensordiff.dump.folders import DumpPath
-from tensordiff.dump.leftovers import leftovers
+from tensordiff.dump.folders import RANK_FOLDER, DumpPath
+from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
 from tensordiff.dump.names import natural_key
-from tensordiff.dump.readers import SUFFIXES, readers
+from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
 from tensordiff.errors import BadFile, DumpError, NotADump, printable
 from tensordiff.util.mappings import put_handler_first
 
+_LOOKED_INTO = 64
 _KNOWN = ", ".join(SUFFIXES)
 
 
@@ -33,7 +35,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             raise NotADump(f"{printable(path)}: no such file or folder; check the path")
         if not at.is_folder and not at.path.is_file():
             raise BadFile(path, NOT_A_FILE)
-        if (dump := _ask_readers(at)) is None and (dump := _open_steps(at)) is None:
+        if (dump := _ask_readers(at)) is None and (dump := _open_numbered(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
         return dump.with_fit_names()
     except OSError as error:
@@ -41,10 +43,48 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
 
 
+def _open_numbered(at: DumpPath) -> Dump | None:
+    """Folders of ranks or of steps, each a dump, as one."""
+    dump = _open_ranks(at)
+    return _open_steps(at) if dump is None else dump
+
+
 def _ask_readers(at: DumpPath) -> Dump | None:
     """What the first reader that knows a path makes of it; what else lies in its folder is looked at, too."""
     dump = next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
-    return _with_leftovers(at, dump, dump.files) if dump is not None and at.is_folder else dump
+    if dump is None or not at.is_folder:
+        return dump
+    if dump.format in PLAIN_FORMATS and not is_checkpoint(at.files, dump.files):
+        dump = _with_other_formats(at, dump)
+    return _with_leftovers(at, dump, dump.files)
+
+
+def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
+    """A dump whose tensors lie in files of several formats, such as ``inputs.safetensors`` beside ``outputs.pt``."""
+    for try_open in readers():
+        rest = at.without(dump.files)
+        try:
+            more = try_open(rest) if rest.files else None
+        except DumpError:
+            continue  # what is left is named
+        if more is None or more.format not in PLAIN_FORMATS or more.format == dump.format:
+            continue
+        names = {(entry.name, entry.step) for entry in dump.entries}
+        twice = [entry for entry in more.entries if (entry.name, entry.step) in names]
+        why = f"has tensor {{!r:.120}} that {dump.format} files have too; only the first is read"
+        dump = replace(
+            dump,
+            format=f"{dump.format}+{more.format}",
+            entries=(*dump.entries, *(entry for entry in more.entries if (entry.name, entry.step) not in names)),
+            ordered=False,
+            problems=(
+                *dump.problems,
+                *(problem for problem in more.problems if problem not in at.problems),
+                *(Problem(sorted(more.files)[0], why.format(entry.name), is_unread=True) for entry in twice),
+            ),
+            files=dump.files | more.files,
+        )
+    return dump
 
 
 def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
@@ -89,6 +129,41 @@ def _open_steps(at: DumpPath) -> Dump | None:
     return _with_leftovers(at, whole, {*folders.values(), *(problem.file for problem in duplicates)})
 
 
+def _open_ranks(at: DumpPath) -> Dump | None:
+    """Folders ``rank0``, ``rank1``, each a dump, as one run."""
+    matches = {name: match for name in at.folders if (match := RANK_FOLDER.fullmatch(name))} if at.is_folder else {}
+    parts: list[RankPart] = []
+    problems: list[Problem] = list(at.problems)
+    first: Dump | None = None
+    ordered = True
+    for name, match in matches.items():
+        below = DumpPath(at.path / name)
+        try:
+            dump = _ask_readers(below)
+            dump = _open_steps(below) if dump is None else dump
+        except DumpError as error:
+            problems.append(_broken_step(name, error))
+            continue
+        if dump is None:
+            problems.append(Problem(name, "holds no tensors we know, though other ranks may; look into it", True))
+            continue
+        first, ordered = dump if first is None else first, ordered and dump.ordered
+        parts += (RankPart(int(match[1]), entry) for entry in dump.entries)
+        problems += (problem._replace(file=f"{name}/{problem.file}") for problem in dump.problems)
+    if first is None:
+        return None
+    joined = join_ranks(parts)
+    whole = replace(
+        first,
+        path=at.path,
+        entries=joined.entries,
+        ordered=ordered,
+        problems=(*problems, *joined.problems),
+        files=frozenset(matches),
+    )
+    return _with_leftovers(at, whole, matches)
+
+
 def _broken_step(name: str, error: DumpError) -> Problem:
     """A step whose files cannot be opened."""
     if isinstance(error, BadFile):
@@ -115,5 +190,24 @@ def _why_not(at: DumpPath) -> str:
     if not at.files and not at.folders:
         left = f"; {at.problems[0].file} {at.problems[0].sentence}" if at.problems else ""
         return f"is an empty folder; was the dump written somewhere else?{printable(left)}"
-    hint = f"; did you mean {printable(at.path / at.folders[0])}?" if at.folders else ""
-    return f"holds no tensors we know ({_KNOWN}){hint}"
+    return f"holds no tensors we know ({_KNOWN}){_dumps_below(at)}"
+
+
+def _dumps_below(at: DumpPath) -> str:
+    """What to open instead: the folders in this one that are dumps by themselves."""
+    found = []
+    for name in at.folders[:_LOOKED_INTO]:
+        below = DumpPath(at.path / name)
+        try:
+            if _ask_readers(below) is not None or _open_numbered(below) is not None:
+                found.append(name)
+        except (DumpError, OSError):
+            continue
+    if len(found) == 1:
+        return f"; did you mean {printable(at.path / found[0])}?"
+    if found:
+        some = ", ".join(map(printable, found[:3]))
+        return (
+            f"; {len(found)} of its folders are dumps of their own ({some}{', …' if len(found) > 3 else ''}): name one"
+        )
+    return ""

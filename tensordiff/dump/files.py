@@ -13,11 +13,11 @@ import math
 import mmap
 import os
 import stat
-from collections import Counter
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -33,6 +33,7 @@ NOT_A_FILE = "is a pipe, a socket or a device, not a file; write what it gives t
 
 MAX_RANK = 64  # numpy's own limit
 _MAX_BYTES = (1 << 63) - 1  # numpy's own limit
+_MOST_MAPPED = 64
 _READ_BELOW = 1 << 16  # under this, one read() costs less than mapping and unmapping
 _FIRST_READ = 1 << 14  # read before asking for the size: for most files of a large folder this is all of it
 
@@ -96,21 +97,35 @@ class MappedFile:
     version: FileVersion | None = None
     """Of the file whose header was read: another one has other tensors at these offsets. None where it may grow."""
 
+    _mapped: Buffer | None = field(default=None, init=False, repr=False)
+
     @property
     def buffer(self) -> Buffer:
         """The whole file. Only the last 64 stay mapped: each keeps a file open, and a process may open only so many."""
-        buffer = _recently_mapped(self)
+        buffer = self._mapped
+        if buffer is None:
+            buffer = self._map()
+            object.__setattr__(self, "_mapped", buffer)
+            _unmap_oldest(self)
         refuse_lost(buffer)
         return buffer
 
+    def _map(self) -> Buffer:
+        buffer, version = map_file(self.path), self.version
+        # Where it became shorter, the tensors that are cut off say so themselves.
+        if version is not None and len(buffer) >= version.size and version_of(self.path) != version:
+            raise BadFile(self.path, "was written to or replaced after it was opened; open the dump again")
+        return buffer
 
-@lru_cache(maxsize=64)
-def _recently_mapped(file: MappedFile) -> Buffer:
-    buffer, version = map_file(file.path), file.version
-    # Where it became shorter, the tensors that are cut off say so themselves.
-    if version is not None and len(buffer) >= version.size and version_of(file.path) != version:
-        raise BadFile(file.path, "was written to or replaced after it was opened; open the dump again")
-    return buffer
+
+_mapped_lately: deque[ref[MappedFile]] = deque()
+"""In the order they were mapped. Not held: a file of a dump that is closed is closed with it."""
+
+
+def _unmap_oldest(newest: MappedFile) -> None:
+    _mapped_lately.append(ref(newest))
+    if len(_mapped_lately) > _MOST_MAPPED and (oldest := _mapped_lately.popleft()()) is not None:
+        object.__setattr__(oldest, "_mapped", None)  # whoever reads from it holds it as long
 
 
 @dataclass(frozen=True, slots=True)

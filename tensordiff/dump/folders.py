@@ -10,8 +10,9 @@ problem, and the rest stay usable.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,8 @@ from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile, NotADump, printable
 
+RANK_FOLDER = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
+"""Folders of one rank each."""
 _NAMELESS = frozenset(("data", "tensor", "value"))
 """Keys under which tools keep the only tensor of a file: transformers' debugger writes ``data``."""
 
@@ -62,9 +65,21 @@ class DumpPath:
         """What was left out of a folder's listing, and why."""
         return tuple(self._listing.problems)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether folders in it are numbered, as the steps of a run are."""
+        return any(name.isdecimal() for name in self.folders)
+
     def with_suffix(self, *suffixes: str) -> list[str]:
         """Names of a folder's files that end in one of these suffixes, in natural order."""
         return [name for name in self.files if name.lower().endswith(suffixes)]
+
+    def without(self, names: Collection[str]) -> DumpPath:
+        """The same folder without some of its files, and without the folders in it."""
+        rest = DumpPath(self.path)
+        left = [name for name in self.files if name not in names]
+        rest.__dict__["_listing"] = Listing(left, [], list(self.problems))  # the place of a cached property
+        return rest
 
     @cached_property
     def head(self) -> bytes:
@@ -100,6 +115,14 @@ def list_folder(folder: Path) -> Listing:
     found.folders.sort(key=natural_key)
     found.problems.sort(key=lambda problem: natural_key(problem.file))
     return found
+
+
+def list_below(folder: Path) -> Listing:
+    """List a folder in a dump; one that may not be listed is empty but for that problem."""
+    try:
+        return list_folder(folder)
+    except NotADump:
+        return Listing([], [], [Problem("", "cannot be listed; what it holds is not read", is_unread=True)])
 
 
 def _may_hold_tensors(item: os.DirEntry[str]) -> bool:

@@ -28,7 +28,7 @@ MOST_LOOKED_AT = 100_000
 """How many names in the folders beside a dump are looked at, at most."""
 _SHOWN = 3
 
-_OTHER_TOOLS = (".gguf", ".distcp", ".msgpack", ".h5", ".hdf5")
+_OTHER_TOOLS = (".h5", ".hdf5")
 _TENSORS = (*SUFFIXES, *_OTHER_TOOLS)
 _COPIES = re.compile(
     rf"({'|'.join(map(re.escape, SUFFIXES))})(~|\.(gz|xz|zst|bz2|lz4|zip|bak|old|orig|tmp|part|partial|incomplete|\d+))"
@@ -54,7 +54,7 @@ def leftovers(at: DumpPath, taken: Collection[str]) -> Iterator[Problem]:
     """The files and folders of a dump's folder that look like tensors and are not among those a reader took."""
     files = [name for name in at.files if name not in taken]
     folders = [name for name in at.folders if name not in taken and not _is_ignored(at.path / name)]
-    if (files or folders) and _is_checkpoint(at.files, taken):
+    if (files or folders) and is_checkpoint(at.files, taken):
         files, folders = ([n for n in names if not _BESIDE_WEIGHTS.fullmatch(n)] for names in (files, folders))
     for name in files:
         if why := _why_left(at.path / name):
@@ -69,7 +69,8 @@ def _is_ignored(folder: Path) -> bool:
     return folder.name.startswith(".") or folder.is_symlink()
 
 
-def _is_checkpoint(files: Collection[str], taken: Collection[str]) -> bool:
+def is_checkpoint(files: Collection[str], taken: Collection[str]) -> bool:
+    """Whether a folder is that of a Hugging Face checkpoint, of which these weights were read."""
     return any(name.endswith("config.json") for name in files) and any(map(_WEIGHTS.fullmatch, taken))
 
 

@@ -157,6 +157,11 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
             "the first divergent layer is the first in the other side's order, or by name",
             "compare it with a dump that has an order",
         )  # fmt: skip
+    if dump.statistics:
+        yield Finding(
+            "warning", "", "the dump holds statistics of tensors and no values",
+            "equal statistics do not prove equal values, so it is never said to agree", "dump the values to be sure",
+        )  # fmt: skip
     yield from _problem_findings([problem for problem in dump.problems if problem.is_unread], "error")
     yield from _problem_findings([problem for problem in dump.problems if not problem.is_unread], "warning")
 

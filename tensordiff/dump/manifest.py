@@ -35,7 +35,7 @@ PARTIAL_MANIFEST = "manifest.json.partial"
 FACTS = (
     "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "config_overrides",
     "flags", "weights_hash", "notes", "settings", "model", "calls", "injection", "stacks", "error",
-    "signature",
+    "signature", "order",
 )  # fmt: skip
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once: making one costs more than using it

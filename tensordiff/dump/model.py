@@ -161,6 +161,8 @@ class Dump:
     """Whether the capture ended before it finished."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """What the dump says of its run: source, framework, versions, device, token ids."""
+    statistics: tuple[str, ...] = ()
+    """The statistics that entries hold in the place of values, in order; empty where they hold values."""
     files: frozenset[str] = field(default=frozenset(), repr=False)
     """Names in its folder that the reader took. ``leftovers`` looks at the others."""
 

@@ -1,17 +1,21 @@
 """Parsing an entry's name: which layer, which port, which call.
 
-Two spellings are known. MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers``
-writes ``layer_output_1``. A name in neither spelling is the output of a layer of that name. Nothing here
-changes a name: rules that do live in ``align``.
+MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers`` writes ``layer_output_1``. Other tools
+write ``layer.inputs.0``, ``layer.outputs``, ``layer.in_0`` and ``layer/output0``. A name in no such spelling is the
+output of a layer of that name; so is ``layer.output``, since BERT has layers that are called so. Nothing here changes
+a name: rules that do live in ``align``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _CALL = re.compile(r"^(.*)\((\d{1,9})\)$", re.DOTALL)
 _UNDERSCORE = re.compile(r"^(.*)_((?:input|output)(?:_\d+)?|input_\w+?)(?:_injected)?$", re.DOTALL)
+_PLURAL = re.compile(r"^(.+)[./](in|out)puts(?:\.(\w+))?$", re.DOTALL)
+_SHORT = re.compile(r"^(.+)(?:[./](in|out)_|/(in|out)put_?)(\d+)$", re.DOTALL)
 _PORT_WITHIN = 128  # characters at the end that may hold a port: searching a long name whole takes quadratic time
 _DIGITS = re.compile(r"([0-9]{1,999})")  # Python refuses to convert thousands of digits
 
@@ -60,6 +64,16 @@ def _split_underscore(name: str) -> tuple[str, str]:
     ):
         layer, port = name[:-_PORT_WITHIN] + match[1], match[2]
         return (layer, port) if layer else (name, "output")
+    return _split_dotted(name, end)
+
+
+def _split_dotted(name: str, end: str) -> tuple[str, str]:
+    """``a.b.inputs.0``, ``a.b.outputs``, ``a.b.in_0``, ``a/b/output0``: as other tools write them."""
+    before = name[:-_PORT_WITHIN]
+    if "puts" in end and (match := _PLURAL.match(end)):
+        return before + match[1], f"{match[2]}put" + (f"_{match[3]}" if match[3] else "")
+    if end[-1:].isdigit() and (match := _SHORT.match(end)):
+        return before + match[1], f"{match[2] or match[3]}put_{match[4]}"
     return name, "output"
 
 
@@ -68,3 +82,13 @@ def natural_key(name: str) -> tuple[int | str, ...]:
     parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
     parts[1::2] = map(int, parts[1::2])
     return tuple(parts)
+
+
+_WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))
+
+
+def shared_wrapper(layers: Iterable[str]) -> str:
+    """The key that all layers lie under and that is none of the model's, with its dot; empty where there is none."""
+    heads = {layer.partition(".")[0] if "." in layer else "" for layer in layers}
+    head = heads.pop() if len(heads) == 1 else ""
+    return f"{head}." if head in _WRAPPERS else ""

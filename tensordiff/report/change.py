@@ -19,11 +19,13 @@ from tensordiff.errors import BadFile, printable
 from tensordiff.report.comparison_json import COMPARE_SCHEMA
 from tensordiff.report.labels import counted, glyph_of, number
 from tensordiff.report.markdown import code, prose, table
+from tensordiff.util.small_files import TooLong, read_small
 
 CHANGE_SCHEMA = "tensordiff.change/1"
 CLEAR = 2.0
 """How many times an error must have grown or shrunk to count."""
 _MOST = 200  # rows that are listed in Markdown
+_MOST_BYTES = 1 << 30
 _RANK = {"agrees": 0, "drifts": 1, "unknown": 2, "diverges": 3}
 
 
@@ -126,7 +128,9 @@ def _severity(row: RowChange) -> int:
 def read_comparison(path: Path) -> Comparison:
     """Read what ``compare --json`` or a ``.json`` report wrote; raises ``BadFile`` for any other file."""
     try:
-        found = parse_json(path.read_bytes(), path, "the comparison")
+        found = parse_json(read_small(path, _MOST_BYTES), path, "the comparison")
+    except TooLong as error:
+        raise BadFile(path, f"is no comparison: {error}") from error
     except OSError as error:
         raise BadFile(path, f"cannot be read: {error.strerror or error}; is the path right?") from error
     if not isinstance(found, dict) or found.get("schema") != COMPARE_SCHEMA:

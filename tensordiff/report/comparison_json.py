@@ -65,6 +65,7 @@ def compare_json(
                 "candidate": [entry.name for entry in alignment.candidate_orphans],
             },
             "left_out": left_out_json(session, outcome),
+            "learned": [rule.as_json() for rule in session.dumps.learned.rules],
         },
         "coverage": coverage.as_json() | {"minimum": session.request.min_coverage / 100},
         "lint": [finding._asdict() for finding in findings],

@@ -173,11 +173,18 @@ def build_report(
         orphans=tuple(_orphans(session)),
         findings=(*session.header_findings(), *lint_rows(outcome.rows)),
         logits=session.logits(outcome.rows),
-        settings=comparison_settings(session.request),
+        settings=(*comparison_settings(session.request), *_learned(session)),
         facts=run_facts(reference.facts, candidate.facts),
         has_injected=session.comparer.injected is not None,
         has_golden=session.comparer.golden is not None,
     )
+
+
+def _learned(session: Session) -> Iterator[tuple[str, str]]:
+    """What was learned about names, where anything was."""
+    if learned := session.dumps.learned:
+        yield "learned", learned.sentence.removeprefix("learned ")
+        yield from (("overruled", sentence) for sentence in learned.overruled())
 
 
 def _dump_name(dump: Dump) -> str:

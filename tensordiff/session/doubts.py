@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensordiff.align.coverage import Coverage
+from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.search.final_output import missing_output, unexplained_output
@@ -24,6 +25,9 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
         if dump.interrupted and not request.allow_partial:
             why = f"the {side} {printable(dump.path)} is an interrupted capture: what came after was not compared"
             yield f"{why}; capture it again, or accept that with --allow-partial"
+    if any(dump.statistics for _, dump in sides):
+        which = " and ".join(f"the {side}" for side, dump in sides if dump.statistics)
+        yield f"{which} holds statistics and no values, and equal statistics do not prove equal values; dump the values"
     if 100 * coverage.share < request.min_coverage:
         share = f"coverage is {coverage.share:.0%}, below {request.min_coverage:g} %: {coverage.sentence}"
         has_orphans = dumps.alignment.reference_orphans and dumps.alignment.candidate_orphans
@@ -36,10 +40,18 @@ def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) ->
     if request.only is None and not request.limits.are_set:
         outputs = missing_output(dumps.reference, dumps.candidate, rows) if request.step is None else None
         yield from (why for why in (outputs, unexplained_output(rows, dumps.alignment)) if why)
+    measured = [row.diff for row in rows if row.diff is not None and not row.is_input]
+    if measured and not any(map(_has_values, measured)):
+        yield "no output has a value that could be compared: each is empty, or NaN or infinite throughout; capture more"
     cleared = next((row for row in rows if _is_cleared_by_injection(row)), None)
     if cleared is not None:
         what = f"{printable(cleared.pair.name)} diverges in the plain run and is right in the injected one"
         yield f"{what}, which names no other layer; what lies before it was not compared"
+
+
+def _has_values(diff: Diff) -> bool:
+    """Whether both sides have finite values somewhere."""
+    return all(nan + inf < diff.elements for nan, inf in zip(diff.nan, diff.inf, strict=True))
 
 
 def _is_cleared_by_injection(row: Row) -> bool:

@@ -42,6 +42,7 @@ def session_of(
     only: str | None = None,
     min_coverage: float = 50.0,
     allow_partial: bool = False,
+    learn: bool = True,
 ) -> Session:
     """A session of dumps, of arrays, or of some of each."""
     request = Request(
@@ -56,6 +57,7 @@ def session_of(
         only=only,
         min_coverage=min_coverage,
         allow_partial=allow_partial,
+        learn=learn,
     )
     third_dumps = ThirdDumps(
         injected=None if injected is None else _dump("injected", injected),

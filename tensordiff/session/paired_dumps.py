@@ -13,6 +13,7 @@ from functools import cached_property
 from tensordiff.align import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.expression import Name
 from tensordiff.align.index import ComputedTensor, Index, port_of
+from tensordiff.align.learn import Learned, learn
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rule_usage import RuleUsage, rule_usage
 from tensordiff.align.rules.file import RulesFile
@@ -49,29 +50,54 @@ class PairedDumps:
     plan: AlignmentPlan
     alignment: Alignment
     names: NameIndexes = field(repr=False)
+    learned: Learned = field(default_factory=Learned)
+    """Rules for what names leave over, learned from the values."""
+    learns: bool = True
+    """Whether such rules are looked for."""
 
     @classmethod
     def align(
-        cls, reference: Dump, candidate: Dump, rules: RulesFile, proven_maps: tuple[MapRule, ...] = ()
+        cls,
+        reference: Dump,
+        candidate: Dump,
+        rules: RulesFile,
+        proven_maps: tuple[MapRule, ...] = (),
+        *,
+        learns: bool = False,
+        learned: Learned | None = None,
     ) -> PairedDumps:
-        """Pair the entries of two dumps; ``proven_maps`` pair what is left over."""
+        """Pair the entries of two dumps; ``proven_maps`` pair what is left over, and rules that are or were learned."""
         with gc_paused():
             plan = replace(AlignmentPlan.for_dumps(reference, candidate, rules), proven_maps=proven_maps)
+            names = NameIndexes(reference, candidate, plan.rules)
             alignment = align(reference, candidate, plan)
-        names = NameIndexes(reference, candidate, plan.rules)
-        return cls(reference=reference, candidate=candidate, rules=rules, plan=plan, alignment=alignment, names=names)
+            learned = learned or (learn(*names.both, alignment) if learns else Learned())
+            if learned:
+                plan = plan.with_learned(learned)
+                alignment = align(reference, candidate, plan)
+                learned = learned.with_usage(alignment.learned_usage)
+        return cls(
+            reference=reference,
+            candidate=candidate,
+            rules=rules,
+            plan=plan,
+            alignment=alignment,
+            names=names,
+            learned=learned,
+            learns=learns,
+        )
 
     def with_rules(self, rules: RulesFile) -> PairedDumps:
         """The same dumps, aligned by other rules."""
-        return self.align(self.reference, self.candidate, rules, self.plan.proven_maps)
+        return self.align(self.reference, self.candidate, rules, self.plan.proven_maps, learns=self.learns)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> PairedDumps:
         """The same dumps and rules, with maps that the values prove."""
-        return self.align(self.reference, self.candidate, self.rules, maps)
+        return self.align(self.reference, self.candidate, self.rules, maps, learns=self.learns)
 
     def with_candidate(self, candidate: Dump) -> PairedDumps:
         """Another run of the candidate, aligned by the same rules."""
-        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps)
+        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps, learns=self.learns)
 
     # --- names and rules -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.errors import BadFile, printable
+from tensordiff.util.small_files import TooLong, read_small
 
 NAME = "tensordiff.toml"
 THEMES = ("dark", "light")
@@ -80,9 +81,9 @@ def user_file() -> Path:
 def read_preferences(path: Path, *, binds_keys: bool = True) -> Preferences:
     """Read and check a file. Where it may not bind keys, those in it are not looked at, and a sentence says so."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise BadFile(path, "is too large to be a file of preferences")
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(read_small(path, _MAX_BYTES).decode("utf-8"))
+    except TooLong as error:
+        raise BadFile(path, "is too large to be a file of preferences") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(path, f"the preferences cannot be read ({error})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -27,6 +27,7 @@ from tensordiff.compare.row import Row, values_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import Finding
+from tensordiff.dump.statistics import common_statistics
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.doubts import doubts_of_dumps, doubts_of_rows
@@ -55,7 +56,10 @@ class Session:
 
     @classmethod
     def open(cls, request: Request, state: SessionState | None = None) -> Session:
-        """Open and align what a request names, with the rules of a session's ``state``. Reads headers at most."""
+        """Open and align what a request names, with the rules of a session's ``state``.
+
+        Reads headers, and the values of a few layers where names leave something over.
+        """
         with gc_paused():
             for path in (request.reference, request.candidate):
                 refuse_source(path)
@@ -73,15 +77,18 @@ class Session:
     ) -> Session:
         """Align dumps that are open already or lie in memory; all else is as the request says."""
         third_dumps = third_dumps or ThirdDumps()
+        reference, candidate = common_statistics(reference, candidate)
         saved_rules = read_rules_file(request.rules) if request.rules else None
         state = state or (read_state(request.session) if request.session else SessionState())
         rules = rules_of_state(state, saved_rules)
-        comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules))
+        learns = request.learn and not reference.statistics  # a handful of statistics proves nothing
+        dumps = PairedDumps.align(reference, candidate, rules, learns=learns)
+        comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules), dumps.learned)
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
             comparer=comparer,
-            dumps=PairedDumps.align(reference, candidate, rules),
+            dumps=dumps,
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
         )
@@ -135,7 +142,8 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        comparer = self.third_dumps.comparer(self.reference, self.candidate, rules, self.request.limits_with(rules))
+        sides, limits = (self.reference, self.candidate), self.request.limits_with(rules)
+        comparer = self.third_dumps.comparer(*sides, rules, limits, dumps.learned)
         return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
@@ -155,7 +163,8 @@ class Session:
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        comparer = third_dumps.comparer(self.reference, self.candidate, self.rules, self.comparer.limits)
+        sides, limits = (self.reference, self.candidate), self.comparer.limits
+        comparer = third_dumps.comparer(*sides, self.rules, limits, self.dumps.learned)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 

@@ -24,6 +24,7 @@ from tensordiff.align.rules.file import RulesFile, parse_rules_text, rules_text
 from tensordiff.align.rules.rule_book import rebased
 from tensordiff.errors import BadFile, TensordiffError, WriteError, printable
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.small_files import TooLong, read_small
 
 SCHEMA = "tensordiff.session/1"
 _FAMILY = "tensordiff.session/"
@@ -217,9 +218,9 @@ def state_folder() -> Path:
 def read_state(path: Path) -> SessionState:
     """Read a session file; raises ``BadFile`` where it is none."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise BadFile(path, f"is larger than {_MAX_BYTES >> 20} MB; is it a session file?")
-        text = path.read_bytes().decode()
+        text = read_small(path, _MAX_BYTES).decode()
+    except TooLong as error:
+        raise BadFile(path, f"is larger than {_MAX_BYTES >> 20} MB; is it a session file?") from error
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadFile(path, f"the session cannot be read ({why!s:.120})") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensordiff.align.learn import Learned
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
@@ -51,16 +52,18 @@ class ThirdDumps:
         if self.injected is not None:
             yield from origin_findings(self.injected, candidate)
 
-    def comparer(self, reference: Dump, candidate: Dump, rules: RulesFile, limits: Limits) -> Comparer:
-        """A comparer that measures these beside each pair."""
-        third = _third(reference, self.injected, rules), _third(reference, self.golden, rules)
+    def comparer(
+        self, reference: Dump, candidate: Dump, rules: RulesFile, limits: Limits, learned: Learned | None = None
+    ) -> Comparer:
+        """A comparer that measures these beside each pair; ``learned`` is how the candidate's names differ."""
+        third = _third(reference, self.injected, rules, learned), _third(reference, self.golden, rules, learned)
         return Comparer(limits, *third, run_dtypes=run_dtypes(reference, candidate))
 
 
-def _third(reference: Dump, other: Dump | None, rules: RulesFile) -> ThirdDump | None:
+def _third(reference: Dump, other: Dump | None, rules: RulesFile, learned: Learned | None) -> ThirdDump | None:
     if other is None:
         return None
-    alignment = PairedDumps.align(reference, other, rules).alignment
+    alignment = PairedDumps.align(reference, other, rules, learned=learned).alignment
     if not alignment.pairs:
         raise AlignError(
             f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"

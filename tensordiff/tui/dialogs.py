@@ -39,7 +39,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
             background: $surface; border: round $primary;
         }
-        & .title { text-style: bold; margin-bottom: 1; }
+        & .title { width: 100%; text-style: bold; margin-bottom: 1; }
         & .wrong { color: $text-error; }
         & .hint { color: $text-muted; }
         & OptionList { height: auto; max-height: 16; }

@@ -160,7 +160,7 @@ KEYS: tuple[Key, ...] = (
     Key("rules.page.up", "ctrl+u,pageup", "page(-1)", "page up", "A page up", "rules"),
     Key("rules.top", "g,home", "end(-1)", "top", "First line", "rules"),
     Key("rules.bottom", "G,end", "end(1)", "bottom", "Last line", "rules"),
-    Key("rules.add", "a", "add", "add", "Add a rule", "rules", True),
+    Key("rules.add", "a", "add", "add", "Add a rule; where the cursor is on a learned one, keep these", "rules", True),
     Key("rules.view", "v", "view", "add view", "Add a view, which reconciles shapes", "rules"),
     Key("rules.edit", "enter", "edit", "edit", "Edit this rule, seeing what changes", "rules", True),
     Key("rules.delete", "d,delete", "delete", "delete", "Delete this rule", "rules", True),

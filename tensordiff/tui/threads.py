@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from textual.message import Message
 from textual.widget import Widget
-from textual.worker import get_current_worker
+from textual.worker import active_worker, get_current_worker
 
 from tensordiff.util.mappings import count_losses, raise_unclaimed
 
@@ -36,6 +36,8 @@ def in_thread(node: Widget, group: str, work: Callable[[], object]) -> None:
         except Exception as error:  # whatever it is, it becomes a notification
             if not worker.is_cancelled:
                 node.post_message(ThreadFailed(group, error))
+        finally:
+            active_worker.set(None)  # type: ignore[arg-type]  # an idle thread would hold the node, and all it shows
 
     # Named and described, or Textual would spell out everything that the function holds.
     node.run_worker(

@@ -4,7 +4,8 @@ A collection looks through every tracked object while all threads wait: a third 
 Reading an index or measuring a dump makes many objects that stay, so the collector is paused meanwhile (``gc_paused``).
 The app also takes what its threads made out of the collector's reach for good (``freeze_heap``, ``heap_frozen``), and
 collects what the screen left behind in a turn of the event loop of its own, not in the midst of painting
-(``collected_when_idle``, ``collect_when_idle``).
+(``collected_when_idle``, ``collect_when_idle``). A comparison that is closed is looked for among all that was taken out
+of reach (``collect_closed``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 IDLE_COLLECTION_S = 1.0
 """How often the app calls ``collect_when_idle``."""
@@ -71,5 +73,41 @@ def collected_when_idle() -> Iterator[None]:
 
 def collect_when_idle() -> None:
     """Collect what was left behind, if anything was made since the last time."""
-    if gc.isenabled() and gc.get_count()[1]:
+    if gc.isenabled() and not _closed.collect() and gc.get_count()[1]:
         gc.collect()
+
+
+class _Closed:
+    """Large things that were closed and may be frozen: the collector looks for them among all there is.
+
+    That takes long, so it is not done every time. What is still held by a thread, or by a message on its way, is
+    looked for again, after twice as many turns each time.
+    """
+
+    def __init__(self) -> None:
+        self._things: WeakSet[object] = WeakSet()
+        self._turns = self._wait = 1
+
+    def add(self, thing: object) -> None:
+        self._things.add(thing)
+        self._turns = self._wait = 1
+
+    def collect(self) -> bool:
+        """Take a turn; whether all was looked through."""
+        self._turns -= bool(self._things)
+        if self._turns or not self._things:
+            return False
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._wait *= 2
+        self._turns = self._wait
+        return True
+
+
+_closed = _Closed()
+
+
+def collect_closed(thing: object) -> None:
+    """Something large is closed: ``collect_when_idle`` frees it, frozen or not, once nothing uses it any more."""
+    _closed.add(thing)

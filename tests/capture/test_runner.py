@@ -205,7 +205,7 @@ def test_a_child_loads_no_compiler_and_no_face(tmp_path: Path) -> None:
         "import sys, tensordiff.capture.engines.torch.inject, tensordiff.capture.engines.hf.engine\n"
         "from tensordiff.capture.engines.py.engine import run\nfrom tensordiff.capture.job import Job\n"
         "run(Job.decode(sys.argv[1]), lambda event: None)\n"
-        "heavy = ('numba', 'textual', 'tomlkit', 'platformdirs', 'torch._dynamo')\n"
+        "heavy = ('textual', 'tomlkit', 'platformdirs', 'torch._dynamo')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     operations = job(tmp_path, "noisy", Settings(ops="model.1"))

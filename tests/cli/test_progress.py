@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tensordiff.cli import progress
 from tensordiff.cli.progress import Progress
-from tests.processes import until
 
 
 class Terminal(io.StringIO):
@@ -60,18 +58,3 @@ def test_nothing_is_drawn_for_what_is_soon_over(monkeypatch: pytest.MonkeyPatch)
         list(shown.over("abcd"))
     assert isinstance(sys.stderr, Terminal)
     assert sys.stderr.getvalue() == ""
-
-
-def test_it_says_what_the_first_item_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_LONG_S", 0.0)
-
-    def late() -> Iterator[str]:
-        until(lambda: "waiting for paint" in terminal.getvalue())
-        yield "a"
-
-    with Progress("measuring", 1, "waiting for paint to dry") as shown:
-        assert list(shown.over(late())) == ["a"]
-    assert "\rmeasuring 0/1: waiting for paint to dry (Ctrl-C stops)\x1b[K" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")

@@ -94,3 +94,47 @@ def test_names_that_ascii_lacks_are_escaped(tmp_path: Path) -> None:
 def test_help_in_any_character_set(command: str, encoding: str) -> None:
     done = run_for_bytes([*COMMAND, command, "--help"], env=environment({"PYTHONIOENCODING": encoding}))
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status"),
+    [
+        (f"compare {REFERENCE} {CANDIDATE}", ">&-", 1),
+        (f"compare {REFERENCE} {CANDIDATE}", "2>&-", 1),
+        (f"compare {REFERENCE} {CANDIDATE} --json", ">&-", 1),
+        (f"compare {REFERENCE} {REFERENCE}", "<&- >&- 2>&-", 0),
+        (f"{REFERENCE} {CANDIDATE}", "<&- >&-", 1),
+        ("compare no.such other.such", ">&-", 2),
+        ("compare no.such other.such", "2>&-", 2),
+        ("--help", ">&-", 0),
+    ],
+)
+def test_a_stream_that_is_closed_changes_no_status(words: str, closed: str, status: int) -> None:
+    said = shell(f"$tensordiff {words} {closed}")
+    assert said.status == status
+    assert "Traceback" not in said.err and "defect" not in said.err
+    assert (said.err == "") == (status != 2 or "2>" in closed)
+
+
+_TALKS = """
+import os, torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        os.write(1, b"from the model")
+        os.write(2, b"from the model")
+        return super().forward(x)
+
+def model():
+    torch.manual_seed(0)
+    return Net(3, 3), torch.ones(2, 3)
+"""
+
+
+def test_what_is_written_does_not_land_in_a_stream_that_was_closed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(_TALKS)
+    said = shell(f"cd {tmp_path} && $tensordiff capture py:model.py:model -o dump <&- >&- 2>&- && ls dump")
+    assert said.status == 0 and "manifest.json" in said.out
+    whole = shell(f"$tensordiff lint {tmp_path}/dump")
+    assert whole.status == 0, whole
+    assert all(b"from the model" not in file.read_bytes() for file in (tmp_path / "dump").iterdir() if file.is_file())

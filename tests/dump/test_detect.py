@@ -75,7 +75,14 @@ def test_a_folder_of_other_things_names_what_is_inside(tmp_path: Path) -> None:
         open_dump(tmp_path)
     assert "did you mean" not in str(caught.value)
     (tmp_path / "run").mkdir()
+    with pytest.raises(NotADump, match="holds no tensors we know") as caught:
+        open_dump(tmp_path)
+    assert "did you mean" not in str(caught.value)  # it is no dump either
+    save(tmp_path / "run" / "a.safetensors", {"a": np.ones(3, np.float32)})
     with pytest.raises(NotADump, match=f"did you mean {tmp_path}/run"):
+        open_dump(tmp_path)
+    save(tmp_path / "other" / "a.safetensors", {"a": np.ones(3, np.float32)})
+    with pytest.raises(NotADump, match=r"2 of its folders are dumps of their own \(other, run\): name one"):
         open_dump(tmp_path)
 
 

@@ -69,8 +69,6 @@ def npz(path: Path) -> Path:
 
 
 NPY: dict[str, tuple[Make, str]] = {
-    "npz": (lambda d: npz(d / "more.npz"), "more.npz"),
-    "upper case": (lambda d: npz(d / "more.npz").rename(d / "MORE.NPZ"), "MORE.NPZ"),
     "gguf": (lambda d: (d / "more.gguf").write_bytes(b"GGUF"), "more.gguf"),
     "packed": (lambda d: (d / "b.npy.gz").write_bytes(gzip.compress(b"x")), "b.npy.gz"),
     "unfinished": (lambda d: (d / "b.npy.tmp").write_bytes(b"x"), "b.npy.tmp"),
@@ -79,8 +77,6 @@ NPY: dict[str, tuple[Make, str]] = {
     "damaged torch": (lambda d: truncate(save_pt(d / "more.x", torch.ones(3))), "more.x"),
     "no suffix": (lambda d: shutil.copy(d / "a.npy", d / "b"), "b"),
     "safetensors by its look": (lambda d: save(d / "x.safetensors", {"b": B}).rename(d / "0f3a"), "0f3a"),
-    "folder": (lambda d: save_npy(d / "layers", {"b": B}), "layers"),
-    "folder below": (lambda d: save_npy(d / "x" / "y" / "z", {"b": B}), "x"),
     "folder of another format": (lambda d: save_pt(d / "layers" / "b.pt", torch.ones(3)), "layers"),
     "folder without suffixes": (lambda d: save_pt(d / "layers" / "b", torch.ones(3)), "layers"),
     "step": (lambda d: save_npy(d / "0", {"b": B}), "0"),
@@ -108,14 +104,31 @@ def test_beside_a_folder_of_npy(tmp_path: Path, what: str) -> None:
     assert [entry.name for entry in open_dump(dump).entries] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["more.pt", "MORE.PTH", "more.bin", "more.safetensors"])
-def test_the_format_that_comes_first_is_read_and_the_other_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["more.pt", "MORE.PTH", "more.bin", "more.safetensors", "more.npz", "MORE.NPZ"])
+def test_files_of_two_formats_are_one_dump(tmp_path: Path, name: str) -> None:
     dump = save_npy(tmp_path / "d", {"a": A})
     if name.endswith("safetensors"):
         save(dump / name, {"b": B})
+    elif name.lower().endswith("npz"):
+        npz(dump / "more.npz").rename(dump / name)
     else:
-        save_pt(dump / name, torch.ones(3))
+        save_pt(dump / name, {"b": torch.ones(3)})
+    assert (unread(dump), verdict(dump)) == ([], "agrees")
+    assert sorted(entry.layer.lower() for entry in open_dump(dump).entries) in (["a", "b"], ["a", "more"])
+
+
+def test_of_a_name_that_two_formats_have_one_is_read_and_the_other_named(tmp_path: Path) -> None:
+    dump = save_npy(tmp_path / "d", {"a": A})
+    save(dump / "more.safetensors", {"a": B})
     assert (unread(dump), verdict(dump)) == (["a.npy"], "unknown")
+
+
+@pytest.mark.parametrize("below", ["layers", "x/y/z"])
+def test_a_tree_of_npy_is_one_dump(tmp_path: Path, below: str) -> None:
+    dump = save_npy(tmp_path / "d", {"a": A})
+    save_npy(dump / below, {"b": B})
+    assert (unread(dump), verdict(dump)) == ([], "agrees")
+    assert [entry.name for entry in open_dump(dump).entries] == ["a", f"{below.replace('/', '.')}.b"]
 
 
 def test_bin_files_of_torch_after_one_that_is_not(tmp_path: Path) -> None:
@@ -174,9 +187,9 @@ def test_a_folder_beside_steps(tmp_path: Path, name: str) -> None:
 def test_what_lies_in_a_step_and_was_not_read(tmp_path: Path) -> None:
     for step in ("0", "1"):
         save_npy(tmp_path / step, {"a": A})
-    save_npy(tmp_path / "1" / "layers", {"b": B})
-    np.savez(tmp_path / "0" / "x.npz", b=B)
-    assert unread(tmp_path) == ["0/x.npz", "1/layers"]
+    save_pt(tmp_path / "1" / "layers" / "b.pt", torch.ones(3))
+    (tmp_path / "0" / "x.h5").write_bytes(b"x")
+    assert unread(tmp_path) == ["0/x.h5", "1/layers"]
 
 
 def test_a_file_beside_steps(tmp_path: Path) -> None:
@@ -188,6 +201,7 @@ def test_a_file_beside_steps(tmp_path: Path) -> None:
 def test_many_files_are_counted_and_few_named(tmp_path: Path) -> None:
     save_npy(tmp_path, {"a": A})
     save_npy(tmp_path / "layers", {f"l{i}": A[:1] for i in range(1200)})
+    save(tmp_path / "b.safetensors", {"b": B})  # so that it is no tree of one kind
     [problem] = open_dump(tmp_path).problems
     assert "holds 1,200 tensor files that were not read (layers/l0.npy, layers/l1.npy, layers/l2.npy, …)" in (
         problem.sentence
@@ -275,7 +289,8 @@ def test_a_hugging_face_checkpoint_is_let_be(tmp_path: Path) -> None:
 def test_the_same_names_without_a_checkpoint_count(tmp_path: Path) -> None:
     save(tmp_path / "layers.safetensors", {"a": A})
     save_pt(tmp_path / "optimizer.pt", torch.ones(3))
-    assert unread(tmp_path) == ["optimizer.pt"]
+    assert unread(tmp_path) == []
+    assert [entry.name for entry in open_dump(tmp_path).entries] == ["a", "optimizer"]
 
 
 def test_the_folder_of_a_lone_file_does_not_matter(tmp_path: Path) -> None:

@@ -94,3 +94,23 @@ def test_natural_order(names: list[str]) -> None:
 @given(st.lists(made_of(*"a1٣²9.", "9" * 2000), max_size=8))
 def test_any_names_can_be_sorted(names: list[str]) -> None:
     assert sorted(sorted(names, key=natural_key)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("model.layers.0.mlp.inputs.0", ("model.layers.0.mlp", "input_0", 1)),
+        ("model.layers.0.mlp.inputs.hidden_states", ("model.layers.0.mlp", "input_hidden_states", 1)),
+        ("model.layers.0.mlp.outputs", ("model.layers.0.mlp", "output", 1)),
+        ("model.layers.0.mlp.outputs.1", ("model.layers.0.mlp", "output_1", 1)),
+        ("model.layers.0.mlp.in_0", ("model.layers.0.mlp", "input_0", 1)),
+        ("model.layers.0.mlp.out_1", ("model.layers.0.mlp", "output_1", 1)),
+        ("decoder/layers.0/output0", ("decoder/layers.0", "output_0", 1)),
+        ("encoder.layer.0.attention.output", ("encoder.layer.0.attention.output", "output", 1)),
+        ("layer/op_03_aten.mm", ("layer/op_03_aten.mm", "output", 1)),
+        ("mlp.fc_out", ("mlp.fc_out", "output", 1)),
+        ("inputs.0", ("inputs.0", "output", 1)),
+    ],
+)
+def test_spellings_of_other_tools(name: str, parts: tuple[str, str, int]) -> None:
+    assert parse_name(name) == parts

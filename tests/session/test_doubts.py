@@ -18,7 +18,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.testing import Disagreement, assert_agrees
 from tests.cli.command import process
-from tests.making import nudged, numbers, save
+from tests.making import SAMPLES, nudged, numbers, save
 
 A = numbers(32, 64)
 LAYERS = {f"layers.{i}": numbers(32, 64, seed=i) for i in range(6)}
@@ -163,7 +163,7 @@ MODEL = {f"model.{name}": array for name, array in LAYERS.items()}
 def test_the_model_s_own_output_must_be_compared_where_both_have_one() -> None:
     logits = numbers(32, 64, seed=77)
     ours = {**MODEL, "model-output_logits": logits}
-    theirs = {**MODEL, "model-output_scores": -logits, "model-output_other": logits}
+    theirs = {**MODEL, "model-output_scores": -logits, "model-output_other": np.tanh(logits)}
     outcome = outcome_of(ours, theirs)
     assert {row.verdict.name for row in outcome.rows} == {"agrees"}
     assert outcome.exit_status == 2
@@ -200,6 +200,15 @@ def test_a_golden_of_something_else_is_ignored_and_it_is_said(tmp_path: Path) ->
     assert "golden: was ignored for 6 pairs, first layers.0" in " ".join(said.out.split())
 
 
+def test_a_golden_with_another_mask_is_no_finding() -> None:
+    """The least number of float64 hides the same places as that of float32, and the two sides hold the same bits."""
+    said = process(
+        "compare", *(str(SAMPLES / side) for side in ("reference", "candidate")), "--golden", str(SAMPLES / "golden")
+    )
+    assert said.status == 1
+    assert "golden: was ignored" not in " ".join(said.out.split())
+
+
 def test_a_golden_that_the_reference_lies_near_to_still_decides() -> None:
     golden = {name: array.astype(np.float64) for name, array in LAYERS.items()}
     reference = {name: nudged(array, 2e-5) for name, array in LAYERS.items()}
@@ -222,3 +231,28 @@ def test_an_injected_run_still_tells_a_victim_from_a_culprit() -> None:
     outcome = outcome_of(LAYERS, wrong, injected=injected)
     assert [row.pair.name for row in outcome.culprits] == ["layers.1"]
     assert outcome.exit_status == 1
+
+
+# --- nothing that could be compared -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {name: array[:0] for name, array in LAYERS.items()},
+        {name: array * np.float32("nan") for name, array in LAYERS.items()},
+        {name: np.full_like(array, np.inf) for name, array in LAYERS.items()},
+    ],
+    ids=["empty", "NaN", "infinite"],
+)
+def test_outputs_without_a_value_do_not_agree(arrays: Arrays) -> None:
+    outcome = outcome_of(arrays, arrays)
+    assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+    assert any("no output has a value that could be compared" in why for why in outcome.doubts)
+    with pytest.raises(Disagreement, match="no output has a value"):
+        assert_agrees(arrays, arrays)
+
+
+def test_one_value_is_enough() -> None:
+    arrays = {name: np.where(np.arange(64) == 3, array, np.float32("nan")) for name, array in LAYERS.items()}
+    assert outcome_of(arrays, arrays).exit_status == 0

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from tensordiff.align.expression.placeholder import PATTERN
 from tensordiff.errors import AlignError, printable
 
 _BEFORE, _AFTER = 60, 40  # characters shown around the token, so that a long text does not hide the caret
@@ -124,9 +125,9 @@ FUNCTIONS: dict[str, Function] = {
 TokenKind = Literal["word", "quoted", "(", ")", ",", "=", "|", "end"]
 
 MAX_CHARACTERS = 32_768
-_PLAIN = r"(?:[\w.\[\]/:+-]|\{[ijk]\})"
+_PLAIN = rf"(?:[\w.\[\]/:+-]|{PATTERN})"
 _WORD = re.compile(rf"{_PLAIN}+")
-_CALLED_WORD = re.compile(rf"{_PLAIN}+(?:\([0-9]{{1,9}}\){_PLAIN}*)*")
+_CALLED_WORD = re.compile(rf"{_PLAIN}+(?:\((?:[0-9]{{1,9}}|{PATTERN})\){_PLAIN}*)*")
 _QUOTED = re.compile(r"""(?P<quote>["'])(?P<inside>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)""", re.DOTALL)
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -202,7 +203,9 @@ def _quoted(text: str, start: int) -> Token:
 
 def _unexpected(character: str) -> str:
     if character in "{}":
-        return "a placeholder is {i}, {j} or {k}; a name with other braces needs double quotes"
+        return (
+            "a placeholder is {i}, {j} or {k}, or such as {i+1} and {2i}; a name with other braces needs double quotes"
+        )
     return f"{character!r} means nothing here; a name with such characters needs double quotes"
 
 

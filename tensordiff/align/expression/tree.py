@@ -4,9 +4,9 @@ Two expressions are equal when they mean the same, wherever their tokens were. `
 equal tree: with ``parse`` for an expression, with ``parse_view`` for a chain. Trees are walked with ``fold`` and
 ``leaves``, nowhere by hand.
 
-``{i}`` in a name stands for a layer's number, so that one expression serves every layer. ``bind`` fills it in,
+``{i}`` in a name stands for a layer's number (``placeholder``), also inside quotes. ``bind`` fills it in,
 ``bindings`` finds the numbers that fit a name, ``generalize`` puts it where a map of one layer has that layer's
-number. Placeholders are {i}, {j} and {k}, also inside quotes.
+number.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, Option, SourceSpan, written_name
+from tensordiff.align.expression.placeholder import WHOLE, Placeholder, filled, placeholders_in
 from tensordiff.dump.names import NameParts, parse_name
 
 T = TypeVar("T")
@@ -124,10 +125,8 @@ def _written_chain(call: Call) -> str:
     return step if inner == HERE else f"{inner} | {step}"
 
 
-PLACEHOLDER = re.compile(r"\{([ijk])\}")
-_WHOLE = r"0|[1-9][0-9]{0,8}"  # as Python writes a number, so that what is bound reads back as itself
-LONE_NUMBER = re.compile(rf"(?<![\w-])(?:{_WHOLE})(?![\w-])")
-_OF_LAYER = re.compile(rf"(?<![0-9A-Za-z])(?:layers?|blocks?|h)[^0-9A-Za-z]({_WHOLE})(?![0-9A-Za-z])")
+LONE_NUMBER = re.compile(rf"(?<![\w-])(?:{WHOLE})(?![\w-])")
+_OF_LAYER = re.compile(rf"(?<![0-9A-Za-z])(?:layers?|blocks?|h)[^0-9A-Za-z]({WHOLE})(?![0-9A-Za-z])")
 
 
 def names(expression: Expression) -> tuple[str, ...]:
@@ -137,35 +136,38 @@ def names(expression: Expression) -> tuple[str, ...]:
 
 def placeholders(expression: Expression) -> frozenset[str]:
     """The letters of the placeholders in an expression."""
-    return frozenset(letter for text in names(expression) for letter in PLACEHOLDER.findall(text))
+    return frozenset(one.letter for text in names(expression) for one, _ in placeholders_in(text))
 
 
 def bind(expression: Expression, numbers: Mapping[str, int]) -> Expression:
     """Fill in placeholders; those without a number stay."""
 
-    def filled(name: Name) -> Name:
-        text = PLACEHOLDER.sub(lambda match: str(numbers.get(match[1], match[0])), name.text)
-        return replace(name, text=text)
-
-    return rebuild(expression, filled)
+    given = dict(numbers)
+    return rebuild(expression, lambda name: replace(name, text=filled(name.text, given)))
 
 
 def bindings(pattern: str, text: str) -> dict[str, int] | None:
     """The numbers with which a name with placeholders becomes this text, or None."""
-    match = _compiled(pattern).fullmatch(text)
-    return None if match is None else {letter: int(number) for letter, number in match.groupdict().items()}
+    expression, parts = _compiled(pattern)
+    match = expression.fullmatch(text)
+    if match is None:
+        return None
+    numbers: dict[str, int] = {}
+    for one, digits in zip(parts, match.groups(), strict=True):
+        number = one.number(digits)
+        if number is None or numbers.setdefault(one.letter, number) != number:
+            return None
+    return numbers
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    source, seen, end = "", set(), 0
-    for match in PLACEHOLDER.finditer(pattern):
-        letter = match[1]
-        source += re.escape(pattern[end : match.start()])
-        source += f"(?P={letter})" if letter in seen else f"(?P<{letter}>{_WHOLE})"
-        seen.add(letter)
-        end = match.end()
-    return re.compile(source + re.escape(pattern[end:]))
+def _compiled(pattern: str) -> tuple[re.Pattern[str], tuple[Placeholder, ...]]:
+    source, end, parts = "", 0, []
+    for one, at in placeholders_in(pattern):
+        source += f"{re.escape(pattern[end : at.start])}({one.regex})"
+        end = at.stop
+        parts.append(one)
+    return re.compile(source + re.escape(pattern[end:])), tuple(parts)
 
 
 def generalize(*sides: Expression) -> tuple[Expression, ...]:

@@ -30,6 +30,7 @@ from tensordiff.align.rules.tables import (
 )
 from tensordiff.align.rules.toml_text import TextPosition, TomlText
 from tensordiff.errors import AlignError, printable
+from tensordiff.util.small_files import TooLong, read_small
 
 __all__ = [
     "MapRule",
@@ -106,9 +107,9 @@ def read_rules_file(path: Path) -> RulesFile:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise AlignError(f"{printable(path)}: is larger than {_MAX_BYTES >> 20} MB; is it a rules file?")
-        return path.read_bytes().decode("utf-8-sig")
+        return read_small(path, _MAX_BYTES).decode("utf-8-sig")
+    except TooLong as error:
+        raise AlignError(f"{printable(path)}: is larger than {_MAX_BYTES >> 20} MB; is it a rules file?") from error
     except (OSError, UnicodeDecodeError) as error:
         raise AlignError(f"{printable(path)}: the rules file cannot be read ({printable(error)})") from error
 

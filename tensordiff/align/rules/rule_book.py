@@ -30,6 +30,8 @@ class Line(NamedTuple):
     number: int
     """Its position among the user's own of its kind, or among the rules of presets."""
     is_own: bool = True
+    is_learned: bool = False
+    """Whether it was learned from the values and is not among the user's own yet."""
 
     @property
     def kind(self) -> Kind:
@@ -101,7 +103,7 @@ class RuleBook:
         """With a line replaced. A preset's rule is overridden: it is switched off and the new one is tried."""
         check(value)
         if not line.is_own:
-            rules = (*self.rules.rules, value, replace(line.value, on=False))
+            rules = (*self.rules.rules, value, _switched(line.value, on=False))
             return self._with("rule", rules, f"overrode {describe(line.value)}")
         values = self._values(line.kind)
         return self._with(
@@ -118,7 +120,7 @@ class RuleBook:
     def toggled(self, line: Line) -> RuleBook:
         """With a line switched off, or on again."""
         description = f"switched {'off' if line.value.on else 'on'} {describe(line.value)}"
-        value = replace(line.value, on=not line.value.on)
+        value = _switched(line.value, on=not line.value.on)
         if line.is_own:
             values = self._values(line.kind)
             return self._with(line.kind, (*values[: line.number], value, *values[line.number + 1 :]), description)
@@ -209,6 +211,11 @@ def _check_view(view: ViewRule) -> None:
         raise AlignError("a view is of one side or both; give it one, such as last_token")
     for text in views:
         check_expression(text, is_view=True)
+
+
+def _switched(value: AnyRule, *, on: bool) -> AnyRule:
+    """The user's own copy of a line, on or off. A copy of a preset's rule is no longer one that comes with us."""
+    return replace(value, on=on, is_ours=False) if isinstance(value, Rule) else replace(value, on=on)
 
 
 def rebased(edited: RulesFile, base: RulesFile, now: RulesFile) -> RulesFile:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tensordiff.align.rules.file import RulesFile
 
 _KINDS = {"rule": "rules", "map": "maps", "view": "views", "tolerance": "tolerances"}
-_NOT_WRITTEN = ("source",)
 _NEW = """\
 # How tensordiff pairs the entries of two dumps, sees them and judges them: docs/rules.md.
 # [[rule]] rewrites names in order, [[map]] beats rules, [[view]] reconciles shapes, [[tolerance]] judges.
@@ -145,7 +144,8 @@ def _updated_table(name: str, text: str, item: Any) -> str:
     table = document[name][0]
     for field in fields(item):
         value = getattr(item, field.name)
-        if field.name in _NOT_WRITTEN or table.get(field.name, _default(field)) == value:
+        is_origin = not field.compare  # where a rule comes from is known again when the file is read
+        if is_origin or table.get(field.name, _default(field)) == value:
             continue
         if value == _default(field):
             del table[field.name]

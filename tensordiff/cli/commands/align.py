@@ -81,6 +81,7 @@ class AlignOptions(NamedTuple):
 @click.option("--accept-above", type=Confidence(0, 1), metavar="X", help="Accept suggestions this confident, 0 to 1.")
 @click.option("--suggest/--no-suggest", default=True, help="Look for partners of orphans by value (default: on).")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the maps that were accepted to a rules file.")
+@click.option("--learn/--no-learn", default=True, help="Learn from the values how names differ (default: on).")
 @keep_option
 @json_option
 def command(reference: Path, candidate: Path, rules: Path | None, session: Path | None, **options: Any) -> int:
@@ -88,12 +89,14 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
     Suggestions for orphans come with their evidence: rel_l2 of a right one is at the floor, of a wrong one near 1.
     They are numbered; accept some with --accept 1,3, or all of a confidence from 0 to 1 with --accept-above 0.9.
-    With -o, the accepted ones are written as [[map]] entries, one for all layers where the values prove all;
-    those that need no person (--auto), if none were chosen. Give that file to compare with --rules.
+    With -o, what was learned is written as [[map]] entries, each for all layers it holds for, and then the accepted
+    suggestions; those that need no person (--auto), if none were chosen. Give that file to compare with --rules.
 
     Exit status: 0 something was paired, 2 nothing was.
     """
-    request = Request(reference, candidate, rules=rules, session=session, keep=options.pop("keep"))
+    request = Request(
+        reference, candidate, rules=rules, session=session, keep=options.pop("keep"), learn=options.pop("learn")
+    )
     return show_alignment(request, AlignOptions(**options))
 
 
@@ -105,7 +108,7 @@ def show_alignment(request: Request, options: AlignOptions) -> int:
     if options.auto or options.has_choice:
         session = session.with_proven_maps(accepted)
     if options.output is not None:
-        append_maps(options.output, accepted)
+        append_maps(options.output, (*session.dumps.learned.maps, *accepted))
     if options.as_json:
         echo(dumps(_as_json(session, suggestions, accepted)))
     else:
@@ -150,6 +153,7 @@ def _lines(
     yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {alignment.coverage.share:.0%}"
     for part in _order_parts(session)[:_SHOWN]:
         yield f"  position {part.position}: {printable(part.reference)} against {printable(part.candidate)}"
+    yield from _learned_lines(session)
     yield from _pair_lines(session)
     yield from _gap_lines(session)
     yield from _orphan_lines(session)
@@ -163,7 +167,19 @@ def _lines(
         yield f"accepted: {len(accepted)}"
         yield from (f"  {printable(rule.reference)} = {printable(rule.candidate)}" for rule in accepted)
     if options.output is not None:
-        yield f"{len(accepted)} maps written to {printable(options.output)}"
+        count = len({*session.dumps.learned.maps, *accepted})
+        yield f"{count} maps written to {printable(options.output)}"
+
+
+def _learned_lines(session: Session) -> Iterator[str]:
+    learned = session.dumps.learned
+    if learned:
+        yield learned.sentence
+    for rule in learned.rules:
+        proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure"
+        over = ", against names" if rule.beats_names else ""
+        names = f"{printable(rule.map.reference)} = {printable(rule.map.candidate)}"
+        yield f"  {names}  ({proof}, used for {rule.used}{over})"
 
 
 def _order_parts(session: Session) -> list[Any]:
@@ -177,7 +193,7 @@ def _pair_lines(session: Session) -> Iterator[str]:
     width = min(60, max((len(printable(pair.reference.name)) for pair in session.alignment.pairs), default=0))
     for pair in session.alignment.pairs:
         views = f"  [{', '.join(pair.views)}]" if pair.views else ""
-        yield f"  {pair.by:5} {printable(pair.reference.name):<{width}} = {printable(pair.candidate.name)}{views}"
+        yield f"  {pair.by:7} {printable(pair.reference.name):<{width}} = {printable(pair.candidate.name)}{views}"
 
 
 def _gap_lines(session: Session) -> Iterator[str]:
@@ -235,6 +251,7 @@ def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[Ma
              "confidence": round(s.confidence, 4), "evidence": list(s.evidence), "only": s.is_only}
             for number, s in enumerate(suggestions, 1)
         ],
+        "learned": [rule.as_json() for rule in session.dumps.learned.rules],
         "accepted": [
             {"reference": rule.reference, "candidate": rule.candidate, "every": rule.every} for rule in accepted
         ],

@@ -19,7 +19,7 @@ from tensordiff.cli.options import (
     take,
     two_sides,
 )
-from tensordiff.cli.progress import COMPILING, Progress
+from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import open_session
 from tensordiff.cli.streams import Page, echo
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
@@ -86,7 +86,7 @@ def compare(request: Request, options: CompareOptions) -> int:
 
 def measure(session: Session) -> Outcome:
     """Measure every pair, with a progress line."""
-    with Progress("measuring", len(session.pairs), COMPILING) as progress:
+    with Progress("measuring", len(session.pairs)) as progress:
         return session.outcome(progress.over(session.rows()))
 
 
@@ -119,7 +119,7 @@ def _print_text(session: Session, findings: Sequence[Finding], options: CompareO
 
 def _print_rows(session: Session, table: Table, options: CompareOptions) -> Iterator[Row]:
     """All rows, each printed as soon as it is measured."""
-    with Progress("measuring", len(session.pairs), COMPILING) as progress:
+    with Progress("measuring", len(session.pairs)) as progress:
         for row in progress.over(session.rows()):
             if not options.quiet and not (options.only_faults and row.verdict.name == "agrees"):
                 progress.clear()

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
 from tensordiff.errors import TensordiffError
@@ -35,6 +36,7 @@ def run_app(
     launch: Launch | None = None, *, saves_state: bool = True, permissions: Permissions = ALL_PERMISSIONS
 ) -> int:
     """Run the app until it ends; its exit status. Raises, the terminal restored, where nothing could be opened."""
+    say_if_slow()
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign

@@ -47,6 +47,7 @@ from tensordiff.session.suite_record import (
     write_record,
 )
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.small_files import read_small
 
 SCHEMA = "tensordiff.suite/1"
 _PATHS = ("rules", "tolerances", "golden", "injected")
@@ -162,7 +163,7 @@ def _remove_record(folder: Path) -> None:
 def read_suite(path: Path, defaults: Request) -> list[Model]:
     """The models of a suite; raises ``BadFile`` where it has unknown keys or wrong values."""
     try:
-        found = tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(read_small(path).decode("utf-8"))
     except OSError as error:
         raise BadFile(path, f"the suite cannot be read: {error.strerror or error}") from error
     except ValueError as error:

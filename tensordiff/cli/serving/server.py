@@ -25,6 +25,8 @@ _FONT_SIZE, _WIDTH, _HEIGHT = 16, 80, 24
 _HEARTBEAT_S, _CLOSE_S = 15.0, 3.0
 _STUCK_S = 60.0
 """How long a process may leave unread what is typed."""
+_AGAIN_S = 2
+"""When a browser asks again that found no place. One that reloads leaves its place only when it has an answer."""
 _LEAVE_S = 15.0
 """How long visitors are waited for when the server ends."""
 _POLICY = (
@@ -93,10 +95,10 @@ class AppServer:
 
     def _no_place(self) -> web.Response:
         sentence = (
-            f"{self.most_visitors} visitors are here already, and no more may be; close another window, "
-            "or start tensordiff serve with --max-visitors"
+            f"{self.most_visitors} visitors are here already, and no more may be; this page tries again by itself. "
+            "Close another window, or start tensordiff serve with --max-visitors"
         )
-        return web.Response(text=f"{sentence}\n", status=503)
+        return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_AGAIN_S)})
 
     # --- a visit ---------------------------------------------------------------------------------
 

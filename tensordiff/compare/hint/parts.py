@@ -76,6 +76,9 @@ def gate_lost(pair: SampledPair) -> Hint | None:
     return None
 
 
+_LARGEST_CAP = 1e4  # beyond it every float is a round number, and what looks capped is a mask
+
+
 def softcap(pair: SampledPair) -> Hint | None:
     """One side is the other, capped by tanh."""
     sample = pair.rows

@@ -34,6 +34,8 @@ _MOST_PARTS = 256  # pairs inside a module that are looked through
 
 def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
     """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
+    if reference.statistics:
+        return None  # a vector of statistics has no tokens, channels or inputs
     around = Surroundings(row, pairs)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:

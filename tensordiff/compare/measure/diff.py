@@ -1,7 +1,7 @@
 """The numbers of a pair (``Diff``), and the row of cells that one pass over it accumulates (``Sums``).
 
-Both passes (``kernels``, compiled, and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a
-``Diff``.
+Both passes (``compiled_pass`` and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a ``Diff``.
+The order of cells is that of an enum in ``kernel/pass.c``, too.
 
 Non-finite values: a NaN or infinity in the same place on both sides agrees and adds nothing. One that stands apart
 makes every distance NaN (or inf), and the first such place is where the maximum is reported. Norms of the reference
@@ -31,7 +31,6 @@ NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF
 # ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance; and d² for each bucket.
 TOTALS, SQUARES = 12, 17
 SUM_ABS, SUM_DD, SUM_RR, SUM_RD, OUTSIDE = range(5)
-WIDTH = 5
 
 Index = tuple[int, ...]
 Cells = NDArray[np.float64]
@@ -52,17 +51,6 @@ class Sums(NamedTuple):
     def squares(self) -> Cells:
         """The sum of d² of each bucket."""
         return self.cells[SQUARES : SQUARES + min(BUCKETS, self.elements)]
-
-    def add(self, other: Sums) -> None:
-        """Add another part of the same pair."""
-        mine, theirs = self.cells, other.cells
-        for peak, where in ((PEAKS, WHERE), (PEAKS + 1, WHERE + 1)):
-            if (theirs[peak], -theirs[where]) > (mine[peak], -mine[where]):
-                mine[peak], mine[where] = theirs[peak], theirs[where]
-        mine[FIRST_NAN:TOTALS] = np.minimum(mine[FIRST_NAN:TOTALS], theirs[FIRST_NAN:TOTALS])
-        mine[NAN_REF:FIRST_NAN] += theirs[NAN_REF:FIRST_NAN]
-        with np.errstate(all="ignore"):  # sums of float64 may be infinite: see wide_range
-            mine[TOTALS:] += theirs[TOTALS:]
 
 
 def empty_cells(elements: Sequence[int]) -> Cells:

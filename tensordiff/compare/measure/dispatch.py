@@ -1,35 +1,30 @@
 """Measuring pairs: ``measure_many`` turns tensors into ``Diff`` records.
 
-There are two passes over the values, which compute the same numbers: ``numpy_pass`` is ready at once, and the compiled
-one in ``kernels`` is thirty times as fast but takes as long to load as numpy takes for some thirty million elements.
-So the first, small pairs of a process are measured in numpy and the rest by the compiled pass. The two differ in the
-last digits of a sum; see ``_PassSelector`` for what that means.
+Two passes over the values compute the same numbers: ``compiled_pass``, and ``numpy_pass``, which is for installs that
+have no compiled one and for tests. Which of them measures is decided by the install, never by what a process has
+measured before; the two differ in the last digits of a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 
-from tensordiff.compare.measure import numpy_pass
+from tensordiff.compare.measure import compiled_pass, numpy_pass
 from tensordiff.compare.measure.chunks import flat_chunks
+from tensordiff.compare.measure.compiled_pass import Sides
 from tensordiff.compare.measure.diff import Cells, Diff, Products, Sums, WideDiff, empty_cells
-from tensordiff.compare.measure.dtype_plan import DtypePlan, PassOptions, Tolerance, plan_for
+from tensordiff.compare.measure.dtype_plan import PassOptions, Tolerance, plan_for
 from tensordiff.compare.measure.metrics import SecondSums, diffs_from_cells
-from tensordiff.compare.measure.scheduler import has_kernels, in_order, load_kernels, scan_all, scan_part
 from tensordiff.compare.measure.wide_range import measure_wide
-from tensordiff.dump.dtypes import Array, DType, has_zero
-
-LARGE = 1 << 24
-"""Elements from which a pair always goes through the compiled pass."""
-_NUMPY_BUDGET = 1 << 25  # elements measured in numpy before the compiled pass is loaded ...
-_PAIR_OVERHEAD = 6_000  # ... to which every pair adds this many, for the time it takes beside its elements
+from tensordiff.dump.dtypes import Array, has_zero
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
-    """Compare two tensors of one shape. ``compiled`` forces one of the passes; None lets ``_PassSelector`` choose."""
+    """Compare two tensors of one shape. ``compiled`` forces one of the passes; None takes what the install has."""
     return measure_many([(ref, cand, tolerance)], compiled=compiled)[0]
 
 
@@ -39,18 +34,14 @@ MeasureInput = tuple[Array, Array, Tolerance | None]
 
 def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None) -> list[Diff]:
     """Compare several pairs, each of one shape and any types. Small pairs are faster in one call than one by one."""
-    tasks = [_task_for(ref, cand, tolerance, compiled) for ref, cand, tolerance in pairs]
+    is_compiled = compiled_pass.is_there() if compiled is None else compiled
+    tasks = [_task_for(ref, cand, tolerance) for ref, cand, tolerance in pairs]
     sizes, shapes = [task.ref.size for task in tasks], [task.ref.shape for task in tasks]
-    in_place = [(task.options, task.ref, task.cand) for task in tasks if task.in_place]
-    cells = scan_all(in_place) if in_place else empty_cells(())
-    if len(in_place) < len(tasks):
-        scanned, cells = iter(cells), empty_cells(sizes)
-        for k, task in enumerate(tasks):
-            cells[k] = next(scanned) if task.in_place else _cells_of(task)
-    fill_all = load_kernels().fill_all if in_place else None
-    wide = [k for k, task in enumerate(tasks) if task.plan.is_wide and task.ref.size]
-    second = SecondSums(lambda k: _products(tasks[k]), wide, lambda k: _measure_wide(tasks[k]))
-    diffs = diffs_from_cells(sizes, shapes, cells, second, fill_all)
+    cells = _compiled_cells(tasks) if is_compiled else _numpy_cells(tasks)
+    wide = [k for k, task in enumerate(tasks) if task.is_wide and task.ref.size]
+    products = _compiled_products if is_compiled else _numpy_products
+    second = SecondSums(lambda k: products(tasks[k]), wide, lambda k: _measure_wide(tasks[k]))
+    diffs = diffs_from_cells(sizes, shapes, cells, second, compiled_pass.fill if is_compiled else None)
     for k, task in enumerate(tasks):
         if task.is_complex:
             diffs[k] = diffs[k]._replace(is_complex=True)
@@ -62,54 +53,20 @@ class _Task(NamedTuple):
 
     ref: Array
     cand: Array
-    plan: DtypePlan
     options: PassOptions
-    is_compiled: bool
-    in_place: bool
-    """Whether the compiled pass can read both sides where they lie in memory."""
+    is_wide: bool
+    """Whether a side is float64."""
     is_complex: bool
     """Whether the last axis is real and imaginary part."""
 
 
-def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None, compiled: bool | None) -> _Task:
+def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None) -> _Task:
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
     is_complex = ref.dtype.kind == "c" or cand.dtype.kind == "c"
     ref, cand = as_reals(ref, cand) if is_complex else (ref, cand)
-    plan, size = plan_for(ref.dtype, cand.dtype), ref.size
-    wants_compiled = _selector.use_compiled(plan, size) if compiled is None else compiled
-    is_compiled = plan.may_compile and wants_compiled and has_kernels()
-    in_place = is_compiled and plan.in_place and _is_plain_memory(ref) and _is_plain_memory(cand)
-    return _Task(
-        ref=ref, cand=cand, plan=plan, options=plan.options(size, tolerance),
-        is_compiled=is_compiled, in_place=in_place, is_complex=is_complex,
-    )  # fmt: skip
-
-
-class _PassSelector:
-    """Chooses the pass for a pair, by what this process has measured so far.
-
-    Process-wide state on purpose: the choice never depends on the clock, so that running the same command twice gives
-    the same numbers. But it does depend on earlier measurements in the same process: a pair measured late in a long
-    session may differ in its last digits from the same pair measured first.
-    """
-
-    def __init__(self) -> None:
-        self.measured_in_numpy = 0
-        self.loaded: set[tuple[DType, DType]] = set()
-
-    def use_compiled(self, plan: DtypePlan, size: int) -> bool:
-        """Whether a pair of ``size`` elements is measured by the compiled pass; counts it if it is not."""
-        if plan.enter in self.loaded:
-            return True
-        self.measured_in_numpy += size + _PAIR_OVERHEAD
-        if size < LARGE and self.measured_in_numpy < _NUMPY_BUDGET:
-            return False
-        self.loaded.add(plan.enter)
-        return True
-
-
-_selector = _PassSelector()
+    plan = plan_for(ref.dtype, cand.dtype)
+    return _Task(ref, cand, plan.options(ref.size, tolerance), plan.is_wide, is_complex)
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
@@ -131,36 +88,61 @@ def _real(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.dtype(f"f{array.dtype.itemsize // 2}"))
 
 
-def _is_plain_memory(array: Array) -> bool:
-    flags = array.flags
-    return bool(flags.c_contiguous and flags.aligned)
+# --- the compiled pass ------------------------------------------------------------------------------
 
 
-def _cells_of(task: _Task) -> Cells:
-    """Measure a pair chunk by chunk: in numpy, or converted for the compiled pass."""
-    sums = Sums.empty(task.ref.size)
-    if task.is_compiled:
-        for part in in_order(lambda chunk: _scan_chunk(task, *chunk), flat_chunks(task.ref, task.cand)):
-            sums.add(part)
-    else:
+def _compiled_cells(tasks: Sequence[_Task]) -> Cells:
+    in_place = [_is_plain(task.ref) and _is_plain(task.cand) for task in tasks]
+    scanned = compiled_pass.scan([_sides(task, task.ref, task.cand) for task in compress(tasks, in_place)])
+    if all(in_place):
+        return scanned
+    cells = empty_cells([task.ref.size for task in tasks])
+    cells[in_place] = scanned
+    for row, task, is_so in zip(cells, tasks, in_place, strict=True):
+        if not is_so:
+            row[:] = compiled_pass.scan_chunks(_chunks_of(task), task.ref.size)[0]
+    return cells
+
+
+def _is_plain(array: Array) -> bool:
+    """Whether the compiled pass can read an array where it lies."""
+    return bool(array.flags.c_contiguous and array.dtype.isnative)
+
+
+def _chunks_of(task: _Task) -> Iterator[tuple[int, Sides]]:
+    for offset, r, c in flat_chunks(task.ref, task.cand):
+        yield offset, _sides(task, *(np.ascontiguousarray(side, side.dtype.newbyteorder("=")) for side in (r, c)))
+
+
+def _sides(task: _Task, ref: Array, cand: Array) -> Sides:
+    return Sides(compiled_pass.how_for(ref.dtype, cand.dtype, task.options), ref, cand)
+
+
+def _compiled_products(task: _Task) -> Products:
+    parts = [compiled_pass.products(sides) for _, sides in _chunks_of(task)]
+    return _summed(parts)
+
+
+# --- the numpy pass ---------------------------------------------------------------------------------
+
+
+def _numpy_cells(tasks: Sequence[_Task]) -> Cells:
+    cells = empty_cells([task.ref.size for task in tasks])
+    for row, task in zip(cells, tasks, strict=True):
+        sums, tolerance = Sums(task.ref.size, row), task.options.tolerance
         for offset, r, c in flat_chunks(task.ref, task.cand):
-            numpy_pass.collect(r, c, offset, sums, task.options.tolerance.atol, task.options.tolerance.rtol)
-    return sums.cells
+            numpy_pass.collect(r, c, offset, sums, tolerance.atol, tolerance.rtol)
+    return cells
 
 
-def _scan_chunk(task: _Task, offset: int, ref: Array, cand: Array) -> Sums:
-    whole = task.ref.size
-    return Sums(whole, scan_part(task.options, *task.plan.convert(ref, cand), offset, whole))
+def _numpy_products(task: _Task) -> Products:
+    parts = [numpy_pass.products(r, c) for _, r, c in flat_chunks(task.ref, task.cand)]
+    return _summed(parts)
 
 
-def _products(task: _Task) -> Products:
-    total = np.zeros(5)
-    for _, r, c in flat_chunks(task.ref, task.cand):
-        if task.is_compiled:
-            load_kernels().exact_products(*task.plan.convert(r, c), total)
-        else:
-            total += numpy_pass.products(r, c)
-    return Products(*total.tolist())
+def _summed(parts: Sequence[Products]) -> Products:
+    with np.errstate(all="ignore"):
+        return Products(*np.sum(parts, axis=0).tolist())
 
 
 def _measure_wide(task: _Task) -> WideDiff:

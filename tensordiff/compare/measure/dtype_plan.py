@@ -1,9 +1,4 @@
-"""How a pair of element types is measured, decided once per pair of types.
-
-The compiled pass reads float32, float64, bfloat16 and float16 in place. Everything else is converted, chunk by chunk,
-to the narrowest float that holds it exactly. 64-bit integers have no such float, so they are measured in
-``numpy_pass``, which subtracts them exactly.
-"""
+"""How a pair of element types is measured, decided once per pair of types: its tolerance, how ties are told apart."""
 
 from __future__ import annotations
 
@@ -11,18 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from tensordiff.align.rules.tables import check_amount
-from tensordiff.dump.dtypes import Array, DType, name_of
-
-# bfloat16 and float16 enter under integer types of their own, since the compiler knows neither.
-_ENTERS_AS = {"float32": "float32", "float64": "float64", "bfloat16": "uint16", "float16": "int16"}
-_IN_PLACE = {
-    ("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float64", "float64"),
-    ("float32", "bfloat16"), ("bfloat16", "float32"), ("float32", "float16"), ("float16", "float32"),
-}  # fmt: skip
-_INTEGERS_IN_FLOAT32 = {"uint8", "int8", "uint16", "int16"}
+from tensordiff.dump.dtypes import DType
 
 
 @dataclass(frozen=True)
@@ -58,10 +43,8 @@ _TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are to
 
 
 class PassOptions(NamedTuple):
-    """What a pass needs to know beside the values; pairs with equal options share a call of the compiled pass."""
+    """What a pass needs to know beside the values and their types."""
 
-    enter: tuple[DType, DType]
-    """The array types under which a pair enters it."""
     tolerance: Tolerance
     splits_ties: bool
     """Whether errors that are equal to float32 rounding are told apart."""
@@ -70,12 +53,8 @@ class PassOptions(NamedTuple):
 class DtypePlan(NamedTuple):
     """How a pair of types is measured."""
 
-    may_compile: bool
-    in_place: bool
     is_wide: bool
     """Whether a side is float64, whose squares, and even differences, may overflow or vanish."""
-    enter: tuple[DType, DType]
-    """The array types under which the pair enters the compiled pass."""
     usual: PassOptions
     """How small pairs are measured when the user gave no tolerance ..."""
     usual_of_large: PassOptions
@@ -86,32 +65,14 @@ class DtypePlan(NamedTuple):
         usual = self.usual if elements < _TIES_SPLIT_BELOW else self.usual_of_large
         return usual if tolerance is None else usual._replace(tolerance=tolerance)
 
-    def convert(self, ref: Array, cand: Array) -> tuple[Array, Array]:
-        """Flat parts of the pair as the compiled pass takes them."""
-        return _enter(ref, self.enter[0]), _enter(cand, self.enter[1])
-
-
-def _enter(part: Array, dtype: DType) -> Array:
-    if part.dtype.isnative and _ENTERS_AS.get(name_of(part.dtype)) == name_of(dtype):
-        return np.require(part, requirements=["C", "A"]).view(dtype)
-    return part.astype(dtype)
-
 
 @lru_cache(maxsize=512)
 def plan_for(ref: DType, cand: DType) -> DtypePlan:
     """Decide how two types are measured."""
     names = ref.name, cand.name
-    in_place = names in _IN_PLACE and ref.isnative and cand.isnative
-    if in_place:
-        enter = np.dtype(_ENTERS_AS[names[0]]), np.dtype(_ENTERS_AS[names[1]])
-    else:
-        enter = (np.dtype("f4" if _fits_float32(ref) and _fits_float32(cand) else "f8"),) * 2
-    usual = PassOptions(enter, usual_tolerance(*names), splits_ties=True)
+    usual = PassOptions(usual_tolerance(*names), splits_ties=True)
     of_large = usual if max(ref.itemsize, cand.itemsize) > 2 else usual._replace(splits_ties=False)
-    return DtypePlan(
-        may_compile=not (is_long(ref) or is_long(cand)), in_place=in_place, is_wide="float64" in names,
-        enter=enter, usual=usual, usual_of_large=of_large,
-    )  # fmt: skip
+    return DtypePlan(is_wide="float64" in names, usual=usual, usual_of_large=of_large)
 
 
 def usual_tolerance(ref: str, cand: str) -> Tolerance:
@@ -119,10 +80,6 @@ def usual_tolerance(ref: str, cand: str) -> Tolerance:
     if any(name.startswith(("float8", "float6", "float4")) for name in (ref, cand)):
         return _USUAL_FLOAT8
     return next((tolerance for name, tolerance in _USUAL.items() if name in (ref, cand)), Tolerance())
-
-
-def _fits_float32(dtype: DType) -> bool:
-    return dtype.name in _INTEGERS_IN_FLOAT32 or (dtype.itemsize <= 4 and dtype.kind not in "iu")
 
 
 def is_long(dtype: DType) -> bool:

@@ -1,9 +1,7 @@
 """From accumulated cells to a ``Diff``: the definition of every number.
 
-Both passes (``kernels``, compiled, and ``numpy_pass``) fill the same cells, and only ``fill`` says what they mean, so
-that the two cannot disagree about what a number is. ``fill`` handles one pair and uses only what numba compiles:
-``kernels`` compiles it too, because for the twenty thousand small tensors a dump may hold, running it in Python would
-take longer than measuring them.
+Both passes fill the same cells, and ``fill`` says what they mean. For the twenty thousand small tensors that a dump may
+hold that takes longer than measuring them, so the compiled pass has ``td_fill``, which must give the same bits.
 """
 
 from __future__ import annotations
@@ -122,12 +120,9 @@ FillAll = Callable[[Cells, NDArray[np.int64], Numbers, Numbers], None]
 
 
 def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Numbers, counts: Numbers) -> None:
-    """``fill`` every row without loading the compiler."""
+    """``fill`` every row."""
     for k in range(len(elements)):
         fill(cells[k].tolist(), int(elements[k]), reals[k], counts[k])
-
-
-# --- compiled by kernels, too -----------------------------------------------------------------------
 
 
 def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:

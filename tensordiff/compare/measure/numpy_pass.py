@@ -1,7 +1,6 @@
-"""The numpy pass: for small tensors, for 64-bit integers, and while the compiled pass is not loaded.
+"""The numpy pass: the plainest statement of what each number is, and what an install without the compiled one gets.
 
-Everything is computed in float64, in stretches that fit the cache. It is the plainest statement of what each number
-is; ``kernels`` is the fast one. Both fill the same ``Sums``.
+Everything is computed in float64, in stretches that fit the cache. Both passes fill the same ``Sums``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pairs of float64 that plain sums of squares cannot measure: values beyond 1e154, or below 1e-154.
 
 Their squares overflow or vanish, and the difference of two may lie beyond the largest float although both sides are
-finite. Both passes (``kernels`` and ``numpy_pass``) then leave sums that are infinite, NaN or next to nothing; such
-pairs, and only they, are read again here. Each sum is taken on a scale of its own: values are multiplied by a power of
+finite. Both passes then leave sums that are infinite, NaN or next to nothing; such pairs, and only they, are read again
+here. Each sum is taken on a scale of its own: values are multiplied by a power of
 two, which rounds nothing, and the result is scaled back. What float64 can hold is right; what it cannot is infinite.
 """
 

@@ -10,17 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tensordiff.dump.folders import DumpPath
     from tensordiff.dump.model import Dump
+
+
+class Format(NamedTuple):
+    """One line of the table in docs/formats.md, which is made from these."""
+
+    name: str
+    what: str
+    known_by: str
+    order: str
+
 
 Reader = Callable[["DumpPath"], "Dump | None"]
 
 READERS: dict[str, tuple[str, ...]] = {
     "native": (),
     "verify_layers": (),
+    "tools.debugger": (),
+    "tools.msprobe": (),
+    "tools.padiff": (),
+    "tools.polygraphy": (),
+    "tools.dcp": (".distcp",),
+    "tools.sglang": (),
+    "tools.megatron": (),
+    "tools.trtllm": (),
+    "tools.vllm": (),
+    "tools.flax": (".msgpack",),
+    "tools.gguf": (".gguf",),
+    "tools.llamacpp": (),
+    "tools.rank_files": (),
+    "tree": (),
     "safetensors": (".safetensors",),
     "torch": (".pt", ".pth"),
     "max": (".max",),
@@ -28,8 +52,17 @@ READERS: dict[str, tuple[str, ...]] = {
 }
 """The module of each reader, most particular first, and the suffixes that only its files have."""
 
+PLAIN_FORMATS = frozenset(("safetensors", "torch", "max", "numpy", "npz", "flax"))
+"""Formats that are files and no more, so that those of several may lie in one folder as one dump."""
+
 SUFFIXES = tuple(suffix for suffixes in READERS.values() for suffix in suffixes)
 """The names of files that are surely tensor files."""
+
+
+def formats() -> list[Format]:
+    """What every reader says of the formats it reads, in the order they are asked."""
+    modules = (import_module(f"{__name__}.{name}") for name in READERS)
+    return [format_ for module in modules for format_ in module.FORMATS]
 
 
 @cache

@@ -20,7 +20,17 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
 from tensordiff.dump.folders import DumpPath, name_files
 from tensordiff.dump.model import Dump, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
+
+FORMATS = (
+    Format(
+        "max",
+        "a `.max` file, or a folder of them",
+        "suffix; a file also by its first 8 bytes",
+        "none",
+    ),
+)
 
 SUFFIX = ".max"
 MAGIC = b"\x93\xf0\x9f\x94\xa5\x2b\x2b\x93"

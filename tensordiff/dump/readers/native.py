@@ -18,9 +18,19 @@ from tensordiff.dump.files import MappedFile, map_file, parse_json, version_of
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import read_header
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
+
+FORMATS = (
+    Format(
+        "tensordiff",
+        "our own dump",
+        "`manifest.json`, or the journal of a stopped capture",
+        "the manifest",
+    ),
+)
 
 _MAX_BYTES = 1 << 28  # some half a million entries; what is longer is no manifest
 _MARK = manifest.SCHEMA.rpartition("/")[0].encode()
@@ -52,7 +62,7 @@ def try_open(at: DumpPath) -> Dump | None:
         path=at.path,
         format="tensordiff",
         entries=tuple(read.entries),
-        ordered=True,
+        ordered=read.facts.get("order") != "unknown",  # a converted dump may not know
         problems=(*at.problems, *read.problems),
         interrupted=not was_finished,
         facts={key: value for key, value in read.facts.items() if value is not None},

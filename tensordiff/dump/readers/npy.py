@@ -29,13 +29,31 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memory, view_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
+from tensordiff.dump.readers.tools.flax import place_of
 from tensordiff.dump.zip_files import DeflatedMember, Member, ZipMap, map_zip
 from tensordiff.errors import BadFile
+
+FORMATS = (
+    Format(
+        "numpy",
+        "a `.npy` file, or a folder of them",
+        "suffix; a file also by its first 6 bytes",
+        "none",
+    ),
+    Format(
+        "npz",
+        "an `.npz` file, or a folder of them",
+        "suffix",
+        "none",
+    ),
+)
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_012  # numpy's own limit on the text, and twelve bytes before it
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}  # by major version
 _NUMBERS = re.compile(r"[<>|=]?[biufc]\d{1,2}")
+_BFLOAT16 = ("<V2", "|V2", "V2")  # the only type of two bytes that numpy itself has not
 _MAX_BYTES = (1 << 63) - 1
 _LITTLE_ENDIAN = "save it little-endian, and it is read in place"
 _DOCUMENT = re.compile(
@@ -92,6 +110,8 @@ def _fields(text: bytes, path: str | os.PathLike[str], subject: str) -> tuple[ob
 
 
 def _dtype(descr: object, path: str | os.PathLike[str], subject: str) -> DType:
+    if descr in _BFLOAT16:
+        return DTYPES["bfloat16"]
     if isinstance(descr, str) and _NUMBERS.fullmatch(descr):
         try:
             stored: DType = np.dtype(descr)
@@ -241,10 +261,18 @@ def _open_npz(path: Path, prefix: str) -> FilePart:
     for name in zipped.rows:
         member, text = NpzMember(zipped, name), _text(name)
         if name.lower().endswith(b".npy") or member.is_array:
-            entries.append(entry(_stem(text), member))
+            entries.append(_member_entry(_stem(text), member))
         elif not name.endswith(b"/"):
             others.append(Problem(f"{prefix}{text:.120}", "is not a .npy array", not _DOCUMENT.search(text)))
     return FilePart(path.name, entries, False, others, {})
+
+
+def _member_entry(name: str, member: NpzMember) -> Entry:
+    """JAX and flax join the keys of nested modules with slashes."""
+    if "/" not in name:
+        return entry(name, member)
+    layer, port, call = place_of(name.split("/"))
+    return Entry(name, layer, port, call, 0, member)
 
 
 def _stem(name: str) -> str:

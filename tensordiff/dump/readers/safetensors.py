@@ -35,8 +35,18 @@ from tensordiff.dump.files import (
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
+from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
+
+FORMATS = (
+    Format(
+        "safetensors",
+        "a file, or a folder of them",
+        "suffix; a file also by its header",
+        "only if the metadata says so, see below",
+    ),
+)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -248,9 +258,9 @@ def _unpack(packed: Array, spec: Spec) -> Array:
 def try_open(at: DumpPath) -> Dump | None:
     """Open a ``.safetensors`` file or a folder that holds some."""
     if not at.is_folder:
-        return join_parts(at, "safetensors", [_open_part(at.path)], []) if _is_ours(at) else None
+        return join_parts(at, "safetensors", [open_file(at.path)], []) if _is_ours(at) else None
     names = at.with_suffix(SUFFIX)
-    return open_parts(at, "safetensors", names, _open_part) if names else None
+    return open_parts(at, "safetensors", names, open_file) if names else None
 
 
 def _is_ours(at: DumpPath) -> bool:
@@ -260,7 +270,8 @@ def _is_ours(at: DumpPath) -> bool:
     return at.head[8:10] == b'{"' and int.from_bytes(at.head[:8], "little") <= MAX_HEADER_BYTES
 
 
-def _open_part(path: Path) -> FilePart:
+def open_file(path: Path) -> FilePart:
+    """The tensors of one file."""
     with gc_paused():
         file = MappedFile(path, version_of(path))
         header = read_header(path)

@@ -28,9 +28,19 @@ from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, StoredTensor
 from tensordiff.dump.names import parse_name
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.max import MaxFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.errors import BadFile, NotADump, printable
+
+FORMATS = (
+    Format(
+        "verify-layers",
+        "one side of MAX's `verify_layers` tool",
+        "`layer_metadata.json` beside `.pt` or `.max` files",
+        "`module_names_*.txt` in the parent folder, else the metadata",
+    ),
+)
 
 METADATA = "layer_metadata.json"
 _MAX_BYTES = 1 << 28

@@ -51,7 +51,7 @@ from tensordiff.tui.table.pane import TablePane
 from tensordiff.tui.table.summary import Facts, Summary, findings_dialog
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.threads import ThreadFailed, in_thread
-from tensordiff.util.garbage_collector import heap_frozen
+from tensordiff.util.garbage_collector import collect_closed, heap_frozen
 from tensordiff.util.temporary_folders import is_temporary
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class ComparisonScreen(Screen[None]):
         """Keep what was done last, and leave no child behind."""
         self.reruns.close()
         self.view_state.close()
+        collect_closed(self)
 
     @property
     def pane(self) -> TablePane:
@@ -157,7 +158,11 @@ class ComparisonScreen(Screen[None]):
             if self.owner.keeper.offered is not None:
                 offer_session(self, self.owner.keeper.offered)
         if not self.owner.listing.pairs:
-            tell(self, "nothing could be paired; write rules that make the names alike (m)", "warning")
+            tell(
+                self,
+                "nothing could be paired by name; find partners by value (s among the orphans), or point (m)",
+                "warning",
+            )
 
     def take_session(self) -> None:
         """Begin anew as the session has it that came with the dumps."""

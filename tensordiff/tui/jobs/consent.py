@@ -5,21 +5,28 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Input, Static
+from textual.events import Key
+from textual.widgets import Button, Input, Static
 
 from tensordiff.errors import printable
 from tensordiff.session.trust import RerunOffer
 from tensordiff.tui.dialogs import Dialog
 
+_SCROLL = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}
+"""Lines that a key scrolls by."""
+
 
 class Consent(Dialog[bool]):
     """Shows all that would be run; a yes that is spelled out agrees, and nothing else does."""
 
+    ACCEPT, CANCEL = "Run it", "Leave it"
     DEFAULT_CSS = """
     Consent {
         & > Vertical { width: 110; }
         & VerticalScroll { height: auto; max-height: 40vh; margin: 1 0; }
     }
+    Consent.-short > Vertical { max-height: 100%; padding: 0 2; }
+    Consent.-short VerticalScroll { max-height: 30vh; margin: 0 0 1 0; }
     """
 
     def __init__(self, offer: RerunOffer) -> None:
@@ -32,11 +39,20 @@ class Consent(Dialog[bool]):
         with VerticalScroll():
             for line in self.offer.lines():
                 yield Static(printable(line), classes="fact", markup=False)
-        yield Input(placeholder="type yes to run that; escape leaves it", compact=True)
+        yield Input(placeholder="type yes to run that", compact=True)
+        yield Static("arrows scroll what is shown · escape leaves it", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """What is typed is the answer."""
+        """What is typed is the answer; what stands out is to leave it."""
+        self.query_one("#accept", Button).variant = "default"
+        self.query_one("#cancel", Button).variant = "primary"
         self.query_one(Input).focus()
+
+    def on_key(self, event: Key) -> None:
+        """All of it can be read without leaving the field, however much a manifest names."""
+        if (lines := _SCROLL.get(event.key)) is not None:
+            self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+            event.stop()
 
     def answer(self) -> bool | None:
         """Agreed, where it was."""

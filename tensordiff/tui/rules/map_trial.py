@@ -14,7 +14,8 @@ from typing import NamedTuple, get_args
 from rich.text import Text
 
 from tensordiff.align.expression import Expression, ExpressionError, generalize, parse, placeholders
-from tensordiff.align.expression.tree import PLACEHOLDER, leaves
+from tensordiff.align.expression.placeholder import PLACEHOLDER
+from tensordiff.align.expression.tree import leaves
 from tensordiff.align.index import parts_of
 from tensordiff.align.match import Pair
 from tensordiff.align.rules.rule import Side

@@ -128,6 +128,8 @@ class RulesPanel(Vertical):
         self.session, self._is_aligning = session, is_aligning
         if self.book is self._shown_book or self.book is book:
             self.book = self._shown_book = book
+        if not self._can_show:
+            return
         if is_other:
             self.usage = None
             self.search.forget()
@@ -135,8 +137,13 @@ class RulesPanel(Vertical):
         if is_other:
             self._count()
 
+    @property
+    def _can_show(self) -> bool:
+        """Not before it is composed, when all is shown anyway, nor when its parts go before it does."""
+        return self.is_mounted and bool(self.query("#line-about"))
+
     def _show_all(self) -> None:
-        self.rules.show_book(self.book, self.usage)
+        self.rules.show_book(self.book, self.usage, self.session.dumps.learned)
         self.orphans.show_alignment(self.session.alignment)
         self._show_counts()
         self._orphan_actions.show_heading()
@@ -164,7 +171,8 @@ class RulesPanel(Vertical):
     @on(_Counted)
     def _take_count(self, event: _Counted) -> None:
         event.stop()
-        if event.session.alignment is self.session.alignment and event.session.rules == self.book.rules:
+        is_same = event.session.alignment is self.session.alignment and event.session.rules == self.book.rules
+        if is_same and self._can_show:
             self.usage = event.usage
             self._show_all()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensordiff.align.learn import LearnedRule
 from tensordiff.align.rules.file import rules_text
 from tensordiff.align.rules.rule import Rule
 from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook, describe
@@ -33,6 +34,8 @@ class RuleActions:
         """Do what a key asks for."""
         panel, line = self._panel, self._panel.rules.current
         match what:
+            case "add" if line is not None and line.is_learned:
+                panel.add_maps(panel.session.dumps.learned.maps)
             case "add":
                 self._edit(None, Rule("both", "", ""))
             case "view":
@@ -52,7 +55,7 @@ class RuleActions:
         panel = self._panel
         match what:
             case "edit":
-                self._edit(line, line.value)
+                self._edit(None if line.is_learned else line, line.value)
             case "delete":
                 panel.change(lambda book: book.deleted(line))
             case "switch":
@@ -120,12 +123,22 @@ class RuleActions:
         rules = self._panel.rules
         if (line := rules.current) is None:
             return ""
+        if line.is_learned:
+            return _about_learned(line, rules.learned[line.number])
         count, kind = rules.count(line), line.kind
         does = "" if count is None else f"; {count} {'names' if kind == 'rule' else 'pairs'}"
         whose = source_of(line) if line.is_own else f"preset {source_of(line)}"
         off = "" if line.value.on else "; off"
         hint = "" if line.is_own else "; enter edits a copy in its place"
         return f"{describe(line.value)}\n{printable(whose)}{does}{off}{hint}"
+
+
+def _about_learned(line: Line, rule: LearnedRule) -> str:
+    """A rule that was learned, with its proof."""
+    proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure alone"
+    shown = "".join(f", {printable(ours)} = {printable(theirs)}" for ours, theirs in rule.proof[:1])
+    over = "; names say otherwise, and values refute them" if rule.beats_names else ""
+    return f"{describe(line.value)}\nlearned, {proof}{shown}; {rule.used} pairs{over}; a keeps all that was learned"
 
 
 def _title(line: Line | None, value: AnyRule) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from tensordiff.align.learn import Learned, LearnedRule
 from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule import Rule
 from tensordiff.align.rules.rule_book import AnyRule, Line, RuleBook
@@ -32,11 +33,14 @@ class RuleList(LineList[Line]):
         super().__init__(id=id)
         self.book: RuleBook | None = None
         self.hits: RuleUsage | None = None
+        self.learned: tuple[LearnedRule, ...] = ()
 
-    def show_book(self, book: RuleBook, hits: RuleUsage | None) -> None:
-        """Show what is said; what it does is not known where there are no hits yet."""
+    def show_book(self, book: RuleBook, hits: RuleUsage | None, learned: Learned | None = None) -> None:
+        """Show what is said, and what was learned after it; what it does is not known where there are no hits yet."""
         self.book, self.hits = book, hits
-        self.show_items(book.lines)
+        self.learned = () if learned is None else learned.rules
+        lines = (Line(rule.map, k, is_own=False, is_learned=True) for k, rule in enumerate(self.learned))
+        self.show_items((*book.lines, *lines))
 
     def point_at(self, value: AnyRule) -> None:
         """Put the cursor on a line of the person's own."""
@@ -70,6 +74,8 @@ class RuleList(LineList[Line]):
 
     def count(self, item: Line) -> int | None:
         """How much it does; None where that is not known yet."""
+        if item.is_learned:
+            return self.learned[item.number].used
         if self.hits is None or self.book is None:
             return None
         counts = {"rule": self.hits.rules, "map": self.hits.maps, "view": self.hits.views}[item.kind]
@@ -89,7 +95,7 @@ class RuleList(LineList[Line]):
             return True
         possible = {
             "edit": line is not None,
-            "switch": line is not None,
+            "switch": line is not None and not line.is_learned,
             "delete": line is not None and line.is_own,
             "move": line is not None and line.is_own,
             "undo": bool(book.past),
@@ -103,7 +109,7 @@ class RuleList(LineList[Line]):
         self.action_edit()
 
     def action_add(self) -> None:
-        """Add a rule."""
+        """Add a rule; among those that were learned, keep these."""
         self.ask("add")
 
     def action_view(self) -> None:
@@ -144,5 +150,7 @@ class RuleList(LineList[Line]):
 
 
 def source_of(item: Line) -> str:
-    """Whose it is: a preset's, a file's, or the person's at the keyboard."""
+    """Whose it is: a preset's, a file's, the person's at the keyboard, or nobody's yet."""
+    if item.is_learned:
+        return "learned"
     return (item.value.source if isinstance(item.value, Rule) else "") or "yours"

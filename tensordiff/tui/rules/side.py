@@ -41,7 +41,7 @@ class RulesSide(Vertical):
             self.panel = RulesPanel(session, book)
             self.panel.selected = pair
             await self.mount(self.panel)
-        if self.panel is not None:
+        if self.panel is not None and self.panel.children:  # they go first when the screen is closed
             self.panel.rules.focus()
 
     def close(self) -> None:

@@ -113,3 +113,28 @@ def test_views_have_nothing_to_generalize() -> None:
     view = parse_view("squeeze 0")
     assert generalize(view) == (view,)
     assert generalize() == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("blocks.{i+1}.mlp", "blocks.3.mlp", {"i": 2}),
+        ("blocks.{i+1}.mlp", "blocks.0.mlp", None),
+        ("layers.{2i+1}", "layers.7", {"i": 3}),
+        ("layers.{2i+1}", "layers.6", None),
+        ("layer{i:02}.mlp", "layer07.mlp", {"i": 7}),
+        ("layer{i:02}.mlp", "layer7.mlp", None),
+        ("h.{i}.act({i+1})", "h.2.act(3)", {"i": 2}),
+        ("h.{i}.act({i+1})", "h.2.act(2)", None),
+    ],
+)
+def test_numbers_that_are_counted_differently(pattern: str, text: str, found: dict[str, int] | None) -> None:
+    assert bindings(pattern, text) == found
+    if found is not None:
+        assert names(bind(parse(pattern), found)) == (text,)
+
+
+def test_a_placeholder_with_arithmetic_is_written_as_it_was_read() -> None:
+    text = "cat(layers.{2i+1}.q, layer{i:02}.k, act({i+1})-input_0)"
+    assert str(parse(text)) == text
+    assert placeholders(parse(text)) == {"i"}

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tensordiff.align import AlignmentPlan, align
 from tensordiff.align.index import Index
+from tensordiff.align.presets import PRESETS as ALL_PRESETS
+from tensordiff.align.presets import preset
 from tensordiff.align.rule_usage import rule_usage
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.rule import Rule
@@ -174,6 +176,19 @@ def test_written_keeps_comments_and_is_written_then(tmp_path: Path) -> None:
     assert it.is_saved and path.read_text().startswith("# mine\n[[rule]]  # why\n")
     assert read_rules_file(path) == it.rules
     assert [line.value.on for line in RuleBook(read_rules_file(path), PRESETS).lines] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("change", ["switched off", "overridden"])
+def test_every_rule_that_comes_with_tensordiff_can_be_changed_and_written(tmp_path: Path, change: str) -> None:
+    path, presets = tmp_path / "rules.toml", tuple(rule for name in ALL_PRESETS for rule in preset(name).rules)
+    it = RuleBook(RulesFile(), presets)
+    for k, rule in enumerate(presets):
+        line = Line(rule, k, is_own=False)
+        made = it.toggled(line) if change == "switched off" else it.changed(line, OWN)
+        path.unlink(missing_ok=True)
+        made.write(path)
+        assert read_rules_file(path).rules == made.rules.rules
+        assert not any(own.is_ours for own in made.rules.rules)
 
 
 def test_an_edit_over_a_file_that_changed_keeps_both() -> None:

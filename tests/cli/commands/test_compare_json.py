@@ -69,7 +69,7 @@ def test_top_level(whole: Any) -> None:
 def test_alignment(whole: Any) -> None:
     assert whole["alignment"] == {
         "pairs": 76, "coverage": 1.0, "coverage_bytes": 1.0, "order": "same",
-        "orphans": {"reference": [], "candidate": []}, "left_out": [],
+        "orphans": {"reference": [], "candidate": []}, "left_out": [], "learned": [],
     }  # fmt: skip
     compared = {"compared": 35, "of": 35, "share": 1.0, "share_of_bytes": 1.0}
     assert whole["coverage"] == {"reference": compared, "candidate": compared, "minimum": 0.5}
@@ -82,7 +82,7 @@ def test_every_pair_has_every_key(whole: Any) -> None:
         has(pair, PAIR)
         has(pair["diff"], DIFF)
         has(pair["injected"], DIFF)
-        assert pair["by"] in ("name", "rule", "map", "fused", "value")
+        assert pair["by"] in ("name", "rule", "map", "fused", "value", "learned")
         assert pair["verdict"] in ("agrees", "drifts", "diverges", "unknown")
         assert len(pair["dtype"]) == 2
         assert len(pair["diff"]["max_abs_index"]) == len(pair["shape"])

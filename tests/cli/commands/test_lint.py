@@ -40,10 +40,10 @@ def test_an_error_is_status_2(call: Call, tmp_path: Path) -> None:
 def test_what_was_not_read_is_status_2_as_it_is_for_compare(call: Call, tmp_path: Path) -> None:
     made = save_npy(tmp_path / "d", {"a": numbers(64)})
     assert (call("lint", made).status, call("inspect", made).status, call("compare", made, made).status) == (0, 0, 0)
-    save_npy(made / "layers", {"b": numbers(64)})
+    save(made / "layers" / "b.safetensors", {"b": numbers(64)})
     found = [call("lint", made), call("lint", made, made), call("inspect", made), call("compare", made, made)]
     assert [said.status for said in found] == [2, 2, 2, 2]
-    assert all("holds 1 tensor file that was not read (layers/b.npy)" in said.out for said in found)
+    assert all("holds 1 tensor file that was not read (layers/b.safetensors)" in said.out for said in found)
 
 
 def test_many_that_were_not_read_are_counted_and_few_shown(call: Call, tmp_path: Path) -> None:

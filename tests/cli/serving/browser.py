@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,8 +22,14 @@ from tests.processes import PATIENCE_S
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZE = "1280,800"
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 EVIL, REBOUND = "evil.test", "rebound.test"
 """Names of an attacker: one leads to this machine, one to another address of it."""
+_BINARY = 2
+"""The kind of a frame of a websocket that holds bytes: here, what the app paints."""
 _NAMES = f"MAP {EVIL} 127.0.0.1, MAP {REBOUND} 127.0.0.2"
 
 
@@ -36,20 +44,36 @@ class Page:
         """Have the browser do something; its answer."""
         self._asked += 1
         await self._socket.send_json({"id": self._asked, "method": method, "params": params})
-        while True:
-            answer = await self._socket.receive_json(timeout=PATIENCE_S)
-            if answer.get("id") == self._asked:
-                assert "result" in answer, answer
-                return dict(answer["result"])
-            self._events.append(answer)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                answer = await self._socket.receive_json()
+                if answer.get("id") == self._asked:
+                    assert "result" in answer, answer
+                    return dict(answer["result"])
+                self._events.append(answer)
 
-    async def event(self, method: str) -> dict[str, Any]:
+    def events(self, method: str) -> list[dict[str, Any]]:
+        """What has happened since the last visit."""
+        return [event["params"] for event in self._events if event["method"] == method]
+
+    async def event(self, method: str, **values: Any) -> dict[str, Any]:
         """Wait for something to happen, or to have happened since the last visit."""
-        while True:
-            for event in self._events:
-                if event["method"] == method:
-                    return dict(event["params"])
-            self._events.append(await self._socket.receive_json(timeout=PATIENCE_S))
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for params in self.events(method):
+                    if values.items() <= params.items():
+                        return params
+                self._events.append(await self._socket.receive_json())
+
+    async def shows(self, *texts: bytes) -> None:
+        """Wait until the app has painted all of these since the last visit, and the browser has got them."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(text in self._painted() for text in texts):
+                self._events.append(await self._socket.receive_json())
+
+    def _painted(self) -> bytes:
+        frames = [event["response"] for event in self.events("Network.webSocketFrameReceived")]
+        return b"".join(base64.b64decode(frame["payloadData"]) for frame in frames if frame["opcode"] == _BINARY)
 
     async def visit(self, url: str) -> None:
         """Type an address, and wait until it is there."""
@@ -106,27 +130,30 @@ def _lines(picture: np.ndarray) -> int:
 async def browsing(profile: Path) -> AsyncIterator[Page]:
     """A browser with an empty page."""
     assert BROWSER
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-               f"--user-data-dir={profile}", f"--window-size={SIZE}", f"--host-resolver-rules={_NAMES}",
-               "about:blank"]  # fmt: skip
-    browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [BROWSER, *_FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}",
+               f"--window-size={SIZE}", f"--host-resolver-rules={_NAMES}", "about:blank"]  # fmt: skip
+    browser = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )  # its helpers end with it
     try:
-        port = await _port(profile / "DevToolsActivePort")
+        port = await _port(browser, profile / "DevToolsActivePort")
         async with aiohttp.ClientSession() as client:
             async with client.get(f"http://127.0.0.1:{port}/json") as tabs:
                 target = next(tab for tab in await tabs.json() if tab["type"] == "page")
             async with client.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                 page = Page(socket)
-                await page.ask("Page.enable")
+                for domain in ("Page", "Network"):
+                    await page.ask(f"{domain}.enable")
                 await page.ask("Emulation.setFocusEmulationEnabled", enabled=True)
                 yield page
     finally:
-        browser.terminate()
+        os.killpg(browser.pid, signal.SIGKILL)
         browser.wait(PATIENCE_S)
 
 
-async def _port(written: Path) -> int:
+async def _port(browser: subprocess.Popen[bytes], written: Path) -> int:
     async with asyncio.timeout(PATIENCE_S):
         while not (written.exists() and (lines := written.read_text().splitlines())):
+            assert browser.poll() is None, f"{BROWSER} ended by itself: {browser.returncode}"
             await asyncio.sleep(0.1)
         return int(lines[0])

@@ -20,6 +20,9 @@ from tensordiff.tui.permissions import SPELLINGS
 from tests.cli.command import CANDIDATE, REFERENCE
 from tests.processes import PATIENCE_S
 
+PAINTED = b"diverges first at"
+"""Said once all is measured."""
+
 
 class Answered(NamedTuple):
     """A request that the server has answered."""
@@ -100,11 +103,22 @@ async def visiting(here: Serving) -> AsyncIterator[aiohttp.ClientWebSocketRespon
 async def seen(visit: aiohttp.ClientWebSocketResponse, *texts: bytes) -> bytes:
     """Read until all of these were painted."""
     painted = b""
-    while not all(text in painted for text in texts):
-        message = await visit.receive(PATIENCE_S)
-        assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), (message, painted[-2000:])
-        painted += message.data if isinstance(message.data, bytes) else b""
+    try:
+        async with asyncio.timeout(PATIENCE_S):  # in all: an app that blinks paints for ever
+            while not all(text in painted for text in texts):
+                message = await visit.receive()
+                assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+                painted += message.data if isinstance(message.data, bytes) else b""
+    except (TimeoutError, AssertionError) as error:
+        raise AssertionError(f"{texts!r} was not painted: {error!r}, but {painted[-4000:]!r}") from error
     return painted
+
+
+async def ended(visit: aiohttp.ClientWebSocketResponse) -> None:
+    """Wait until the server has ended a visit."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not visit.closed:
+            await visit.receive()
 
 
 async def until(is_so: Callable[[], Any]) -> None:

@@ -47,6 +47,7 @@ async def raw(here: Serving, text: str) -> tuple[int, str]:
         answer = (await asyncio.wait_for(reader.read(), PATIENCE_S)).decode()
     finally:
         writer.close()
+        await writer.wait_closed()
     return int(answer.split()[1]), answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,10 +13,8 @@ import pytest
 
 from tensordiff.cli.serving.server import file_name
 from tests import processes
-from tests.cli.serving.here import Serving, seen, serving, until, visiting
+from tests.cli.serving.here import PAINTED, Serving, ended, seen, serving, until, visiting
 
-PAINTED = b"diverges first at"
-"""Said once all is measured."""
 Visit = aiohttp.ClientWebSocketResponse
 
 
@@ -34,6 +33,7 @@ async def refused(here: Serving) -> tuple[int, str]:
     async with aiohttp.ClientSession(cookies=here.cookies) as client:
         async with client.get(here.address) as page:
             text = await page.text()
+            assert page.headers["Refresh"] == "2"
         with pytest.raises(aiohttp.WSServerHandshakeError) as error:
             await client.ws_connect(f"{here.address}ws", origin=here.address.rstrip("/"))
     assert page.status == error.value.status
@@ -78,8 +78,7 @@ async def test_a_process_that_is_killed_ends_the_visit() -> None:
     async with serving(most_visitors=1) as here, visiting(here) as visit:
         await seen(visit, PAINTED)
         os.kill(apps()[0], signal.SIGKILL)
-        while not visit.closed:
-            await visit.receive(processes.PATIENCE_S)
+        await ended(visit)
         await until(lambda: here.server.visits == 0)
 
 
@@ -101,8 +100,7 @@ async def test_an_app_that_does_not_start_is_told_and_its_place_free(
     candidate = tmp_path / "no\x1b[31mdump"
     async with serving(most_visitors=1, candidate=str(candidate)) as here:
         async with visiting(here) as visit:
-            while not visit.closed:
-                await visit.receive(processes.PATIENCE_S)
+            await ended(visit)
         await until(lambda: here.server.visits == 0)
     said = capfd.readouterr().err
     assert "a visitor's process: tensordiff: " in said and "no\\x1b[31mdump" in said and "\x1b[31m" not in said
@@ -117,8 +115,7 @@ async def test_an_app_that_does_not_start_is_told_and_its_place_free(
 async def test_what_our_page_does_not_send_ends_the_visit(text: str) -> None:
     async with serving() as here, visiting(here) as visit:
         await visit.send_str(text)
-        while not visit.closed:
-            await visit.receive(processes.PATIENCE_S)
+        await ended(visit)
         assert visit.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
 
 
@@ -161,12 +158,11 @@ async def test_where_reruns_are_allowed_a_dump_says_for_itself_why_not() -> None
 
 async def fetched(here: Serving, visit: Visit) -> tuple[str, bytes]:
     """The download that the app offers next: its name and its content."""
-    while True:
-        message = await visit.receive(processes.PATIENCE_S)
-        if message.type is aiohttp.WSMsgType.TEXT:
-            what, key = json.loads(message.data)
-            assert what == "deliver_file_start"
-            break
+    async with asyncio.timeout(processes.PATIENCE_S):
+        while (message := await visit.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    what, key = json.loads(message.data)
+    assert what == "deliver_file_start"
     async with aiohttp.ClientSession(cookies=here.cookies) as client:
         async with client.get(f"{here.address}download/{key}") as file:
             assert file.status == 200 and file.content_type == "application/octet-stream"

@@ -9,7 +9,6 @@ from tensordiff.compare.measure import scheduler
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import MeasureInput, measure_many
 from tensordiff.compare.measure.dtype_plan import Tolerance
-from tensordiff.compare.measure.scheduler import in_order
 from tensordiff.dump.dtypes import DTYPES, Array
 from tests.compare.measure.test_dispatch import check
 
@@ -58,9 +57,3 @@ def test_numbers_do_not_depend_on_how_many_cores_there_are(cores: int, monkeypat
 def test_numbers_do_not_depend_on_what_was_measured_with_them() -> None:
     together = said(measure_many(sides(), compiled=True))
     assert together == [said(measure_many([one], compiled=True))[0] for one in sides()]
-
-
-def test_an_error_in_one_of_many_reaches_the_caller() -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda k: 1 / (k - 5), range(20)))
-    assert list(in_order(lambda k: k * k, range(20))) == [k * k for k in range(20)]

@@ -68,7 +68,6 @@ def test_a_large_file_is_mapped(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Array, str]] = {
-    "bfloat16": (np.zeros(3, ml_dtypes.bfloat16), ".npy has no bfloat16"),
     "float8": (np.zeros(3, ml_dtypes.float8_e4m3fn), ".safetensors"),
     "objects": (np.array([1, "a"], object), "running a pickle"),
     "structured": (np.zeros(3, [("a", "f4"), ("b", "i4")]), "structured"),
@@ -161,3 +160,10 @@ VALID_NPY = npy(np.arange(12, dtype=">f4").reshape(3, 4, order="F"))
 def test_damaged_npy(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.npy").write_bytes(data)
     keeps_promise(tmp_path / "x.npy")
+
+
+def test_two_bytes_without_a_name_are_bfloat16(tmp_path: Path) -> None:
+    array = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
+    np.save(tmp_path / "a.npy", array)
+    (found,) = open_dump(tmp_path / "a.npy").entries
+    assert found.spec.dtype == array.dtype and found.read().tobytes() == array.tobytes()

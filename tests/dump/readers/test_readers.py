@@ -18,7 +18,8 @@ FORMATS = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 
 
 def test_every_reader_of_the_list_is_there_and_in_the_docs() -> None:
-    assert [reader.__module__.split(".")[3] for reader in readers()] == list(READERS)
+    modules = [reader.__module__.removeprefix("tensordiff.dump.readers.") for reader in readers()]
+    assert [name.removesuffix(".reader") for name in modules] == list(READERS)
     assert all(f"`{suffix}`" in FORMATS for suffix in SUFFIXES)
 
 

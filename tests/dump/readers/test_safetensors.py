@@ -196,10 +196,10 @@ def test_opening_touches_only_the_header(tmp_path: Path) -> None:
         assert not entry.read()[-3:].any()
 
 
-def test_many_tensors_are_listed_from_one_look_at_the_file(tmp_path: Path, opens: list[str]) -> None:
+def test_many_tensors_are_listed_from_two_looks_at_the_file(tmp_path: Path, opens: list[str]) -> None:
     header = {f"model.layers.{i}.mlp.down_proj-output": row("F32", [1], 4 * i, 4 * i + 4) for i in range(20_000)}
     path = tmp_path / "t.safetensors"
     path.write_bytes(craft(header, bytes(80_000)))
     opens.clear()
     assert len(open_dump(path)) == 20_000
-    assert opens == ["t.safetensors"]
+    assert opens == ["t.safetensors"] * 2  # the first bytes, then the header

@@ -34,8 +34,8 @@ from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.opening_screen import OpeningScreen
 from tensordiff.tui.launch import Launch
 OpeningScreen(Launch(Path("a"), Path("b"), None))
-heavy = ("numpy", "numba", "plotext", "markdown_it", "tomlkit")
-ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare")
+heavy = ("numpy", "plotext", "markdown_it", "tomlkit")
+ours = ("tensordiff.session.session", "tensordiff.dump", "tensordiff.align", "tensordiff.compare.comparer")
 print(*(name for name in sys.modules if name.partition(".")[0] in heavy or name in ours))
 """
 

@@ -209,7 +209,7 @@ async def test_a_search_goes_on_by_the_tolerance_that_is_given() -> None:
 
 @pytest.mark.parametrize("is_aligned", [True, False], ids=["aligned", "being aligned"])
 async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, is_aligned: bool) -> None:
-    async with running(samples()) as run:
+    async with running(replace(samples(), learn=False)) as run:
         before = len(run.table.listing)
         panel = await edited(run)
         if is_aligned:
@@ -227,7 +227,7 @@ async def test_rules_that_were_written_are_those_of_the_screen(tmp_path: Path, i
 
 
 async def test_rules_written_at_once_after_an_edit_are_aligned_by(tmp_path: Path) -> None:
-    request = replace(samples(), rules=tmp_path / "rules.toml")
+    request = replace(samples(), rules=tmp_path / "rules.toml", learn=False)
     (tmp_path / "rules.toml").touch()
     async with running(request) as run:
         before = len(run.table.listing)

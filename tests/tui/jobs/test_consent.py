@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from tensordiff.capture.child import Child
@@ -149,3 +150,23 @@ async def test_what_a_stranger_wrote_is_no_escape_sequence_and_no_markup(strange
         assert "\x1b" not in said and "\x07" not in said
         assert r"hf:m\x1b[31m[b]" in said and r"/x\x1b]0;y\x07[/] (prompt_file)" in said
         await run.press("escape")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_all_of_it_can_be_read_however_much_a_manifest_names(stranger: Stranger, size: tuple[int, int]) -> None:
+    long = "a very long prompt that goes on, " * 200 + "END"
+    async with running(request(stranger, Settings(prompt=long)), size) as run:
+        await run.press("i", "enter")
+        assert is_asking(run)
+        screen = run.app.screen
+        title = screen.query_one(".title", Static)
+        assert title.size.width * title.size.height >= len(str(title.render()))  # wrapped, not cut
+        facts = list(screen.query(".fact"))
+        box = screen.query_one(VerticalScroll)
+        await run.press(*["pagedown"] * 80)
+        assert box.scroll_offset.y == box.max_scroll_y
+        assert facts[-1].region.bottom <= box.region.bottom and box.region.bottom < screen.size.height
+        field = screen.query_one(Input)
+        assert field.has_focus and field.region.bottom <= screen.size.height
+        buttons = screen.query_one("#cancel")
+        assert buttons.region.bottom <= screen.size.height and buttons.region.height

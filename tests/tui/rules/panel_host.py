@@ -88,7 +88,7 @@ def renamed(source: Path, folder: Path, rename: Callable[[str], str]) -> Path:
 
 def opened(folder: Path, rename: Callable[[str], str], rules: Path | None = None) -> Session:
     """The samples of Hugging Face and MAX, some of MAX's layers called otherwise."""
-    return Session.open(Request(REFERENCE, renamed(CANDIDATE, folder / "renamed", rename), rules=rules))
+    return Session.open(Request(REFERENCE, renamed(CANDIDATE, folder / "renamed", rename), rules=rules, learn=False))
 
 
 def with_other_mlp(name: str) -> str:

@@ -82,7 +82,7 @@ async def test_several_of_one_side_are_joined_and_a_pick_can_be_put_back(tmp_pat
     parts = {f"layers.{k}.{n}": numbers(9, 24, seed=3 * k + j) for k in range(2) for j, n in enumerate("abc")}
     whole = {f"layers.{k}.abc": parts[f"layers.{k}.a"] for k in range(2)}
     both = save(tmp_path / "r.safetensors", parts), save(tmp_path / "c.safetensors", whole)
-    app = Host(Session.open(Request(*both)))
+    app = Host(Session.open(Request(*both, learn=False)))
     async with app.run_test(size=SIZE) as pilot:
         app.panel.orphans.focus()
         for part in ("0.a", "0.b", "0.c", "0.b"):
@@ -100,7 +100,7 @@ async def test_several_of_one_side_are_joined_and_a_pick_can_be_put_back(tmp_pat
 
 
 async def test_an_expression_is_completed_and_its_mistakes_are_pointed_at() -> None:
-    session = Session.open(Request(REFERENCE, CANDIDATE))
+    session = Session.open(Request(REFERENCE, CANDIDATE, learn=False))
     app = Host(session)
     async with app.run_test(size=SIZE) as pilot:
         app.push_screen(MapScreen(session, "", "layers.0.self_attn.qkv_proj"))
@@ -224,7 +224,7 @@ async def test_no_name_crashes_or_vanishes(tmp_path: Path) -> None:
         write(tmp_path / "r", made),
         write(tmp_path / "c", {f"other.{name}": array for name, array in made.items()}),
     )
-    app = Host(Session.open(Request(*both)))
+    app = Host(Session.open(Request(*both, learn=False)))
     async with app.run_test(size=(80, 90)) as pilot:
         app.panel.orphans.focus()
         await settled(app, pilot)

@@ -13,6 +13,7 @@ from tensordiff.align.rules.rule_book import Edit, describe
 from tensordiff.errors import AlignError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.tui.rules.panel import RulesPanel
 from tests.tui.app_host import CASES
 from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, with_other_mlp
 from tests.tui.waiting import settled, until
@@ -21,11 +22,22 @@ SIZE = (120, 40)
 
 
 def plain() -> Session:
-    return Session.open(Request(REFERENCE, CANDIDATE))
+    return Session.open(Request(REFERENCE, CANDIDATE, learn=False))
 
 
 def changes(app: Host) -> tuple[Edit, ...]:
     return app.panel.book.past
+
+
+async def test_a_session_that_comes_before_the_panel_is_composed_is_shown_then() -> None:
+    app = Host(plain())
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(app, pilot)
+        panel = RulesPanel(plain(), app.panel.book)
+        panel.show(app.session, app.panel.book)
+        await app.mount(panel)
+        await settled(app, pilot)
+        assert panel.session is app.session and len(panel.rules.items) == len(app.panel.rules.items)
 
 
 async def test_shows_rules_in_order_with_what_they_do_and_whose_they_are() -> None:
@@ -86,7 +98,7 @@ async def test_add_with_a_preview_then_undo_and_redo(tmp_path: Path) -> None:
 async def test_edit_delete_and_move_ones_own(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("# mine\n[[rule]]\nmatch = 'aa'\nreplace = 'a'\n\n[[rule]]\nmatch = 'bb'\nreplace = 'b'\n")
-    app = Host(Session.open(Request(REFERENCE, CANDIDATE, rules=rules)))
+    app = Host(Session.open(Request(REFERENCE, CANDIDATE, rules=rules, learn=False)))
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
         app.panel.rules.focus()
@@ -223,7 +235,7 @@ async def test_a_view_is_added_and_checked() -> None:
 @pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")
 @pytest.mark.parametrize("case", ["llama", "bert"])
 async def test_real_dumps_at_eighty_columns(case: str) -> None:
-    app = Host(Session.open(Request(CASES / case / "torch", CASES / case / "max")))
+    app = Host(Session.open(Request(CASES / case / "torch", CASES / case / "max", learn=False)))
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(app, pilot)
         assert f"{len(app.session.alignment.pairs)} paired" in said(app, "#counts")

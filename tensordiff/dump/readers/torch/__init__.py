@@ -4,6 +4,22 @@
 its pickle, ``globals`` lists the names that a pickle may use, and ``tensors`` describes what they build.
 """
 
+from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.reader import try_open
 
-__all__ = ["try_open"]
+FORMATS = (
+    Format(
+        "torch-hook",
+        "a folder that a torch print hook left",
+        "`tensor_names.txt` beside `.pt` files",
+        "that list",
+    ),
+    Format(
+        "torch",
+        "a `.pt`, `.pth`, `.bin` or `.ckpt` of `torch.save`, or a folder of them",
+        "suffix and first bytes",
+        "in one file, the order it was saved in; of a folder, none",
+    ),
+)
+
+__all__ = ["FORMATS", "try_open"]

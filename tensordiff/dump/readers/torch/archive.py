@@ -15,6 +15,7 @@ import numpy as np
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import Buffer, map_file, refuse_beyond_memory, view_buffer
+from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, PickleContents, unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, shorten
 from tensordiff.dump.zip_files import MEMBER_MAGIC, Span, ZipMap, map_zip
@@ -48,8 +49,10 @@ class Archive(NamedTuple):
     value: object
     storages: Storages
 
-    def read(self, tensor: Tensor) -> Array:
+    def read(self, tensor: Tensor | PickledArray) -> Array:
         """A tensor's values, read-only, mapped where no bytes need to change."""
+        if isinstance(tensor, PickledArray):
+            return tensor.read(self.buffer, self.path)
         if tensor.strides is not None or tensor.conjugate or tensor.negative:
             self._refuse_beyond_memory(tensor)
         buffer, offset = self._bytes_of(tensor)
@@ -98,7 +101,11 @@ def _swap(data: bytes, tensor: Tensor) -> bytes:
 
 def open_archive(path: FilePath) -> Archive:
     """Open a torch file: read its pickle, map the rest."""
-    buffer = map_file(path)
+    return open_archive_bytes(path, map_file(path))
+
+
+def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
+    """A torch file that lies in memory, or within another file."""
     try:
         if buffer[:4] == MEMBER_MAGIC:
             return _open_zip(path, buffer)
@@ -123,9 +130,9 @@ def _open_zip(path: FilePath, buffer: Buffer) -> Archive:
     if folder + b"/constants.pkl" in zipped.rows:
         raise BadFile(path, "is a TorchScript program, not a dump; run it and torch.save what it gives")
     start, size = zipped.span(folder + b"/data.pkl")
-    if size > MAX_PICKLE_BYTES:
-        raise BadFile(path, f"its pickle takes {size} bytes, too many to be true; save fewer tensors in one file")
-    return Archive(path, buffer, _unpickle(buffer[start : start + size]), _ZipStorages(zipped, folder))
+    is_long = size > MAX_PICKLE_BYTES  # numpy arrays lie within it
+    value = unpickle(buffer, start).value if is_long else _unpickle(buffer[start : start + size], start)
+    return Archive(path, buffer, value, _ZipStorages(zipped, folder))
 
 
 class _ZipStorages(NamedTuple):
@@ -148,8 +155,8 @@ class _ZipStorages(NamedTuple):
         return self.zipped.span(self.folder + b"/data/" + key.encode("utf-8", "surrogatepass"))
 
 
-def _unpickle(data: bytes) -> object:
-    return _unpickle_cached(data) if len(data) < _CACHE_BELOW else unpickle(data).value
+def _unpickle(data: bytes, at: int) -> object:
+    return _unpickle_cached(data) if len(data) < _CACHE_BELOW else unpickle(data, base=at).value
 
 
 @lru_cache(maxsize=256)

@@ -1,7 +1,7 @@
 """The functions and classes that a torch file's pickle may name.
 
-None of them is called. For each name in ``GLOBALS`` a function from here builds a record of what torch
-would have built; every other name is refused.
+None of them is called. For each name in ``GLOBALS`` a function from here builds a record of what torch or
+numpy would have built; every other name stands for itself and makes inert records (``records``).
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensordiff.dump.dtypes import DTYPES
+from tensordiff.dump.readers.torch.numpy_values import NUMPY, NUMPY_TYPES
+from tensordiff.dump.readers.torch.records import Blob, LongText, Record, UnknownGlobal
 from tensordiff.dump.readers.torch.tensors import (
     BadPickle,
     StorageType,
     Tensor,
     TorchDType,
     UnreadableTensor,
-    shorten,
     view_storage,
 )
-
-_CONVERT = "where it was made, use torch.save({k: v.detach().cpu() for k, v in tensors.items()}, path)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,7 @@ class AllowedGlobal:
 def find_global(module: str, name: str) -> object:
     """What a global that a pickle names stands for."""
     value = GLOBALS.get((module, name))
-    if value is None:
-        needed = shorten(f"{module}.{name}")
-        raise BadPickle(f"needs {needed} to be loaded, which tensordiff will not run; {_CONVERT}")
-    return value
+    return UnknownGlobal.of(module, name) if value is None else value
 
 
 def _tensor_v2(
@@ -60,20 +56,35 @@ def _parameter(data: object, *_rest: object) -> Tensor | UnreadableTensor:
     return data
 
 
-def _from_type(rebuild: object, kind: object, args: object, _state: object) -> object:
-    """A tensor with attributes of its own; refused for a subclass, whose values may lie elsewhere."""
+def _from_type(rebuild: object, kind: object, args: object, state: object) -> object:
+    """A tensor with attributes of its own, or of a class of its own, whose values may lie in its state."""
     if type(rebuild) is not AllowedGlobal or rebuild.name not in _REBUILDS or type(args) is not tuple:
         raise BadPickle("rebuilds a tensor in a way we do not know")
-    if kind not in _PLAIN_TENSORS:
-        raise BadPickle(f"holds a subclass of torch.Tensor; {_CONVERT}")
+    if rebuild.name == "_rebuild_wrapper_subclass":
+        record = Record(kind if type(kind) is UnknownGlobal else UnknownGlobal("torch", "Tensor"), args)
+        record.state = state
+        return record
+    if kind not in _PLAIN_TENSORS and type(kind) is not UnknownGlobal:
+        raise BadPickle("rebuilds a tensor as something that is no class")
     return _REBUILDS[rebuild.name](*args)
 
 
-def _encode(text: object, encoding: object) -> str:
-    """Bytes, as Python writes them in an old pickle. They hold no tensor, so their text will do."""
-    if type(text) is not str or encoding != "latin1":
+def _encode(text: object, encoding: object) -> bytes | Blob:
+    """Bytes, as Python writes them in an old pickle."""
+    if encoding != "latin1":
         raise BadPickle("writes bytes in a way we do not know")
-    return text
+    if type(text) is LongText:
+        return Blob(text.at, text.size, is_text=True)
+    if type(text) is not str:
+        raise BadPickle("writes bytes in a way we do not know")
+    return text.encode("latin1")
+
+
+def _plain_object(kind: object, *_rest: object) -> object:
+    """What ``copyreg`` makes of a class before its state is set."""
+    if type(kind) is not UnknownGlobal:
+        raise BadPickle("makes an object of something that is no class we know")
+    return Record(kind)
 
 
 def _mapping(*args: object) -> dict[object, object]:
@@ -85,6 +96,10 @@ def _mapping(*args: object) -> dict[object, object]:
 
 def _same(values: object = ()) -> object:
     return values
+
+
+def _bytes(data: object = b"", *_encoding: object) -> bytes | Blob:
+    return data if isinstance(data, bytes | Blob) else b""
 
 
 def _no_value(*_args: object) -> None:
@@ -129,7 +144,7 @@ _SCHEMES = (
 )  # fmt: skip
 _PLAIN_TENSORS = (AllowedGlobal("torch.Tensor"), AllowedGlobal("torch.nn.parameter.Parameter"))
 _BUILTINS: dict[str, Callable[..., object] | None] = {
-    "set": _same, "frozenset": _same, "complex": _no_value, "bytearray": _no_value,
+    "set": _same, "frozenset": _same, "complex": _no_value, "bytearray": _bytes, "bytes": _bytes,
     "list": None, "dict": None, "tuple": None, "int": None, "float": None, "str": None, "bool": None,
 }  # fmt: skip
 
@@ -142,6 +157,11 @@ GLOBALS: dict[tuple[str, str], object] = {
     ("torch", "device"): AllowedGlobal("torch.device", _no_value),
     ("torch", "Tensor"): _PLAIN_TENSORS[0],
     ("torch.nn.parameter", "Parameter"): _PLAIN_TENSORS[1],
+    **{
+        (module, "_reconstructor"): AllowedGlobal("_reconstructor", _plain_object) for module in ("copyreg", "copy_reg")
+    },
+    **{place: AllowedGlobal(place[1], build) for place, build in NUMPY.items()},
+    **NUMPY_TYPES,
     ("torch.serialization", "_get_layout"): AllowedGlobal("_get_layout", _no_value),
     ("torch._tensor", "_rebuild_from_type_v2"): AllowedGlobal("_rebuild_from_type_v2", _from_type),
     **{("torch._utils", name): AllowedGlobal(name, build) for name, build in _REBUILDS.items()},

@@ -2,9 +2,10 @@
 
 Python's own unpickler calls what a pickle names, sets attributes it asks for and grows its memo to
 whatever index it claims; a subclass cannot prevent all three. This unpickler knows only the opcodes that
-``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``globals`` for everything
-else, and stops at the first thing it does not know. What was read once can be referred to a million
-times, so no opcode may cost more than the bytes it takes. Nothing here opens a file.
+``torch.save`` writes. It builds numbers, text, lists, tuples and dicts, asks ``globals`` for what torch and
+numpy make, and keeps everything else as inert records. What was read once can be referred to a million
+times, so no opcode may cost more than the bytes it takes; long text and bytes stay where they lie. Nothing
+here opens a file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import NamedTuple
 from tensordiff.dump.files import Buffer
 from tensordiff.dump.names import LONGEST_NAME
 from tensordiff.dump.readers.torch.globals import AllowedGlobal, find_global
-from tensordiff.dump.readers.torch.tensors import BadPickle, LongKey, Storage, find_storage
+from tensordiff.dump.readers.torch.numpy_values import PickledArray, PickledDType
+from tensordiff.dump.readers.torch.records import Blob, LongText, Record, UnknownGlobal, is_program, refusal
+from tensordiff.dump.readers.torch.tensors import (
+    BadPickle,
+    LongKey,
+    Storage,
+    TorchDType,
+    UnreadableTensor,
+    find_storage,
+)
 
 MAX_PICKLE_BYTES = 1 << 26
 _MAX_OPCODES = 5_000_000  # some 200,000 tensors; a list costs a pickle one byte and us seventy
@@ -24,6 +34,7 @@ _STOP = ord(".")
 _NEWEST_PROTOCOL = 5
 _ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _MOST_PARTS = 16  # of a key, or of a call's arguments
+_LEFT_FROM = 1 << 16  # bytes of text or bytes from which they are left where they lie
 _INT_BITS = 60  # under these, no two integers hash alike
 
 
@@ -35,9 +46,9 @@ class PickleContents(NamedTuple):
     storages: dict[str, Storage]
 
 
-def unpickle(data: Buffer, start: int = 0) -> PickleContents:
-    """Read the pickle that starts at a byte of some data."""
-    machine = _Unpickler(data, start)
+def unpickle(data: Buffer, start: int = 0, base: int = 0) -> PickleContents:
+    """Read the pickle that starts at a byte of some data; ``base`` is where in the file the data begin."""
+    machine = _Unpickler(data, start, base)
     try:
         value = machine.run()
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -48,9 +59,10 @@ def unpickle(data: Buffer, start: int = 0) -> PickleContents:
 class _Unpickler:
     """The pickle machine: a stack, the stacks below it since the last marks, and a memo."""
 
-    __slots__ = ("at", "below", "data", "limit", "memo", "stack", "storages")
+    __slots__ = ("at", "base", "below", "data", "limit", "memo", "stack", "storages")
 
-    def __init__(self, data: Buffer, start: int) -> None:
+    def __init__(self, data: Buffer, start: int, base: int) -> None:
+        self.base = base
         self.data, self.at, self.limit = data, start, min(len(data), start + MAX_PICKLE_BYTES)
         self.stack: list[object] = []
         self.below: list[list[object]] = []
@@ -74,6 +86,24 @@ class _Unpickler:
         if self.at > self.limit:
             raise BadPickle("its pickle is truncated, or larger than any we read; dump it again")
         return self.data[start : self.at]
+
+    def skip(self, count: int) -> int:
+        """Pass over bytes that stay where they lie; returns where in the file that is."""
+        start, self.at = self.at, self.at + count
+        if self.at > len(self.data):
+            raise BadPickle("its pickle is truncated; dump it again")
+        self.limit = min(len(self.data), self.limit + count)
+        return self.base + start
+
+    def take_text(self, width: int) -> str | LongText:
+        size = self.take_count(width)
+        if size > _LEFT_FROM:
+            return LongText(self.skip(size), size)
+        return self.take(size).decode("utf-8", "surrogatepass")
+
+    def take_bytes(self, width: int) -> bytes | Blob:
+        size = self.take_count(width)
+        return Blob(self.skip(size), size, is_text=False) if size > _LEFT_FROM else self.take(size)
 
     def take_count(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")
@@ -118,15 +148,15 @@ _push(b"M", lambda m: m.take_count(2))
 _push(b"J", lambda m: int.from_bytes(m.take(4), "little", signed=True))
 _push(b"\x8a", lambda m: int.from_bytes(m.take(m.take_count(1)), "little", signed=True))
 _push(b"G", lambda m: struct.unpack(">d", m.take(8))[0])
-_push(b"X", lambda m: m.take(m.take_count(4)).decode("utf-8", "surrogatepass"))
-_push(b"\x8c", lambda m: m.take(m.take_count(1)).decode("utf-8", "surrogatepass"))
-_push(b"\x8d", lambda m: m.take(m.take_count(8)).decode("utf-8", "surrogatepass"))
+_push(b"X", lambda m: m.take_text(4))
+_push(b"\x8c", lambda m: m.take_text(1))
+_push(b"\x8d", lambda m: m.take_text(8))
 _push(b"U", lambda m: m.take(m.take_count(1)).decode())  # str of Python 2
 _push(b"T", lambda m: m.take(m.take_count(4)).decode())
-_push(b"C", lambda m: m.take(m.take_count(1)))
-_push(b"B", lambda m: m.take(m.take_count(4)))
-_push(b"\x8e", lambda m: m.take(m.take_count(8)))
-_push(b"\x96", lambda m: m.take(m.take_count(8)))
+_push(b"C", lambda m: m.take_bytes(1))
+_push(b"B", lambda m: m.take_bytes(4))
+_push(b"\x8e", lambda m: m.take_bytes(8))
+_push(b"\x96", lambda m: m.take_bytes(8))
 _push(b")", lambda _: ())
 _push(b"]", lambda _: [])
 _push(b"}", lambda _: {})
@@ -209,9 +239,16 @@ def _set_items(machine: _Unpickler) -> None:
 
 @_opcode(b"b")
 def _set_state(machine: _Unpickler) -> None:
-    """Attributes, such as ``_metadata`` of a state dict, are dropped; only a mapping may be given any."""
-    machine.stack.pop()
-    _dict(machine)
+    """The state of a record is kept. Attributes of a mapping, such as ``_metadata`` of a state dict, are dropped."""
+    state, top = machine.stack.pop(), machine.stack[-1]
+    if type(top) is Record:
+        if top.state is not None:
+            raise BadPickle("its pickle gives one object two states")
+        top.state = state
+    elif type(top) is PickledArray or type(top) is PickledDType:
+        top.set_state(state)
+    elif type(top) is not UnreadableTensor:
+        _dict(machine)
 
 
 @_opcode(b"\x93")
@@ -222,9 +259,29 @@ def _named_by_stack(machine: _Unpickler) -> None:
     machine.stack.append(find_global(module, name))
 
 
-@_opcode(b"R")
+@_opcode(b"R", b"\x81")
 def _call(machine: _Unpickler) -> None:
+    """What a function would return, or a class make of its arguments. Neither is called."""
     args, function = machine.stack.pop(), machine.stack.pop()
+    machine.stack.append(_result(function, args))
+
+
+@_opcode(b"\x92")
+def _make_with_keywords(machine: _Unpickler) -> None:
+    keywords, args, function = machine.stack.pop(), machine.stack.pop(), machine.stack.pop()
+    if type(function) is not UnknownGlobal or type(keywords) is not dict:
+        raise BadPickle("its pickle calls something that is not to be called")
+    record = _result(function, args)
+    if type(record) is Record:
+        record.pairs = dict(keywords)
+    machine.stack.append(record)
+
+
+def _result(function: object, args: object) -> object:
+    if type(args) is tuple and type(function) is UnknownGlobal:
+        return refusal(function) if is_program(function) else Record(function, args)
+    if type(args) is tuple and (type(function) is Record or type(function) is UnreadableTensor):
+        return function if type(function) is UnreadableTensor else Record(_MADE, (function, *args[:_MOST_PARTS]))
     if (
         type(function) is not AllowedGlobal
         or function.build is None
@@ -232,7 +289,10 @@ def _call(machine: _Unpickler) -> None:
         or len(args) > _MOST_PARTS
     ):
         raise BadPickle("its pickle calls something that is not to be called")
-    machine.stack.append(function.build(*args))
+    return function.build(*args)
+
+
+_MADE = UnknownGlobal("", "a function made by another")
 
 
 @_opcode(b"Q")
@@ -245,6 +305,9 @@ def _point(machine: _Unpickler) -> None:
 
 def _list(machine: _Unpickler) -> list[object]:
     top = machine.stack[-1]
+    if type(top) is Record:
+        top.items = [] if top.items is None else top.items
+        return top.items
     if type(top) is not list:
         raise BadPickle("its pickle appends to something other than a list")
     return top
@@ -252,15 +315,22 @@ def _list(machine: _Unpickler) -> list[object]:
 
 def _dict(machine: _Unpickler) -> dict[object, object]:
     top = machine.stack[-1]
+    if type(top) is Record:
+        top.pairs = {} if top.pairs is None else top.pairs
+        return top.pairs
     if type(top) is not dict:
         raise BadPickle("its pickle fills something other than a dict")
     return top
 
 
 def _key(key: object) -> object:
-    """A dict's key: flat, because hashing a deeply nested one would overflow the stack."""
+    """A dict's key: flat, because hashing a deeply nested one would overflow the stack. A record is itself."""
     if type(key) is str and len(key) > LONGEST_NAME:
         return LongKey.of(key)
+    if type(key) is LongText:
+        return LongKey(f"text at byte {key.at}", key.size)
+    if type(key) is Record or type(key) is TorchDType or type(key) is UnknownGlobal:
+        return key
     parts = key if type(key) is tuple else (key,)
     if len(parts) > _MOST_PARTS or not all(type(part) in _ATOMS and _is_small(part) for part in parts):
         raise BadPickle("its pickle has a dict whose keys are neither short text nor numbers")

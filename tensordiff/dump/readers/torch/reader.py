@@ -3,11 +3,7 @@
 A folder may hold a hundred thousand files, so opening it only lists names; each file is opened when its
 entry is asked and released with the array that was read from it. Where a print hook left
 ``tensor_names.txt``, that is the order of execution. ``.bin`` files of a folder may be anything and count
-only if the first of them is torch's.
-
-A tensor is called by the keys that lead to it: ``{"a": {"b": tensor}}`` holds ``a.b``, ``{"a": [tensor,
-tensor]}`` holds ``a_0`` and ``a_1``. A pickle may refer to one value many times, so a few bytes can claim
-more tensors than a disk could hold: how often values may be shared is bounded here, not how many there are.
+only if the first of them is torch's. How tensors within a file are named is decided in ``walk``.
 """
 
 from __future__ import annotations
@@ -23,94 +19,15 @@ from typing import NamedTuple
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import map_file
-from tensordiff.dump.folders import DumpPath, name_files
+from tensordiff.dump.folders import DumpPath, FilePart, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
-from tensordiff.dump.names import LONGEST_NAME
+from tensordiff.dump.names import shared_wrapper
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
-from tensordiff.dump.readers.torch.tensors import BadPickle, LongKey, Storage, Tensor, UnreadableTensor, shorten
+from tensordiff.dump.readers.torch.numpy_values import PickledArray
+from tensordiff.dump.readers.torch.tensors import BadPickle, Tensor, UnreadableTensor, shorten
+from tensordiff.dump.readers.torch.walk import Found, RefusedName, find_tensors
 from tensordiff.dump.zip_files import MEMBER_MAGIC
 from tensordiff.errors import BadFile
-
-
-@dataclass(frozen=True)
-class RefusedName(UnreadableTensor):
-    """A tensor under a name that no model has."""
-
-
-Leaf = Tensor | UnreadableTensor
-NamedLeaf = tuple[str, Leaf]
-_Container = dict[object, object] | list[object] | tuple[object, ...]
-
-_MAX_DEPTH = 64
-_MAX_TEXT = 1 << 25
-_MAX_SHARING = 16
-_ALWAYS_ALLOWED = 1 << 14
-_BARE_STORAGE = UnreadableTensor("is a bare storage; save the tensor itself")
-_WALKED = (Tensor, UnreadableTensor, Storage, dict, list, tuple)
-
-
-def name_tensors(content: object, stem: str) -> list[NamedLeaf]:
-    """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem."""
-    return list(_Walk(stem).leaves("", _unwrap(content), 0))
-
-
-def _unwrap(content: object) -> object:
-    """SGLang's dumper writes each tensor as a value with notes about it."""
-    if not isinstance(content, dict) or content.keys() != {"value", "meta"}:
-        return content
-    return content["value"]
-
-
-class _Walk:
-    """A bounded walk through the containers of a file."""
-
-    def __init__(self, stem: str) -> None:
-        self._stem, self._allowance, self._text = stem, _ALWAYS_ALLOWED, _MAX_TEXT
-        self._seen: set[int] = set()
-
-    def leaves(self, name: str, value: object, depth: int) -> Iterator[NamedLeaf]:
-        if isinstance(value, Leaf):
-            yield name or self._stem, value
-        elif isinstance(value, Storage):
-            yield name or self._stem, _BARE_STORAGE
-        elif isinstance(value, dict | list | tuple):
-            self._enter(value, depth)
-            for child, below in self._children(name, value):
-                if isinstance(child, LongKey):
-                    yield f"{child.start}…", RefusedName(f"has a name of {child.length:,} characters")
-                    continue
-                self._check_length()
-                self._text -= len(child)
-                yield from self.leaves(child, below, depth + 1)
-
-    def _children(self, name: str, value: _Container) -> Iterator[tuple[str | LongKey, object]]:
-        if isinstance(value, dict):
-            before = f"{name}." if name else ""
-            return ((_joined(before, key), below) for key, below in value.items() if isinstance(below, _WALKED))
-        before = f"{name or self._stem}_"
-        return ((f"{before}{i}", below) for i, below in enumerate(value) if isinstance(below, _WALKED))
-
-    def _enter(self, value: _Container, depth: int) -> None:
-        """Count a container's values against the allowance, which grows with each new container."""
-        if id(value) not in self._seen:
-            self._seen.add(id(value))
-            self._allowance += len(value) * _MAX_SHARING
-        self._allowance -= len(value)
-        if self._allowance < 0 or depth >= _MAX_DEPTH:
-            raise BadPickle("holds values shared too often or nested too deep; save a flat dict of tensors")
-
-    def _check_length(self) -> None:
-        if self._text < 0:
-            raise BadPickle(f"names its tensors with more than {_MAX_TEXT:,} characters; save under shorter keys")
-
-
-def _joined(before: str, key: object) -> str | LongKey:
-    """A name within containers; one that no model has is not spelled out."""
-    if isinstance(key, LongKey):
-        return LongKey(f"{before}{key.start}"[:60], len(before) + key.length)
-    name = f"{before}{key}"
-    return name if len(name) <= LONGEST_NAME else LongKey.of(name)
-
 
 _TORCH_SUFFIXES = (".pt", ".pth")
 _SHARED_SUFFIXES = (".bin", ".ckpt")
@@ -127,7 +44,7 @@ def try_open(at: DumpPath) -> Dump | None:
 
 def _open_lone_file(at: DumpPath) -> Dump | None:
     is_torch = at.path.name.lower().endswith(_TORCH_SUFFIXES) or _is_torch(at.path)
-    return _open_file(at.path) if is_torch else None
+    return _open_lone(at.path) if is_torch else None
 
 
 def _open_folder(at: DumpPath) -> Dump | None:
@@ -136,7 +53,34 @@ def _open_folder(at: DumpPath) -> Dump | None:
         return None
     if _NAMES in at.files:
         return _open_hooked(at, files)
-    return (len(files) == 1 and _open_only_file(at, files[0])) or _open_flat(at, files)
+    return _open_many(at, files) if _hold_several(at, files) else _open_flat(at, files)
+
+
+def _hold_several(at: DumpPath, files: list[str]) -> bool:
+    """Whether files hold several tensors each. A few are looked at: a folder may hold a hundred thousand."""
+    for file in dict.fromkeys((files[0], files[len(files) // 2], files[-1])):
+        try:
+            if len(found_in(open_archive(at.path / file), _stem(file))) > 1:
+                return True
+        except BadFile:  # reported when the entry is asked
+            continue
+    return False
+
+
+def _open_many(at: DumpPath, files: list[str]) -> Dump:
+    """A folder of files with several tensors each. Where two files share names, a name begins with the file's."""
+    dump = open_parts(at, "torch", files, open_file)
+    if not any("only the first is read" in p.sentence for p in dump.problems):
+        return replace(dump, ordered=dump.ordered and len(files) == 1)
+    return open_parts(at, "torch", files, lambda path: _under_file(open_file(path), _stem(path.name)))
+
+
+def _under_file(part: FilePart, stem: str) -> FilePart:
+    """The same with names and layers under the file's."""
+    return part._replace(
+        entries=[e._replace(name=f"{stem}.{e.name}", layer=f"{stem}.{e.layer}") for e in part.entries],
+        ordered=False,
+    )
 
 
 def _torch_files(at: DumpPath) -> list[str]:
@@ -227,73 +171,93 @@ class TorchFile:
         archive, tensor = self._open()
         return archive.read(tensor)
 
-    def _open(self) -> tuple[Archive, Tensor]:
+    def _open(self) -> tuple[Archive, Tensor | PickledArray]:
         archive = open_archive(f"{self.folder}{os.sep}{self.file}")
         if isinstance(archive.value, Tensor):
             return archive, archive.value
-        tensors = _name_tensors(archive, _stem(self.file))
-        if len(tensors) > 1:
-            some = ", ".join(shorten(name) for name, _ in tensors[:3])
-            raise BadFile(archive.path, f"holds {len(tensors)} tensors ({some}, …); open that file on its own")
-        return archive, _readable(archive, *tensors[0])
+        found = found_in(archive, _stem(self.file))
+        if len(found) > 1:
+            some = ", ".join(shorten(item.name) for item in found[:3])
+            raise BadFile(archive.path, f"holds {len(found)} tensors ({some}, …); open that file on its own")
+        return archive, _readable(archive, found[0])
 
 
-def _open_file(path: Path) -> Dump:
+def open_file(path: Path) -> FilePart:
     """One file, its tensors in the order they were put in."""
     archive = open_archive(path)
-    kept: dict[str, Entry] = {}
+    kept: dict[tuple[str, int], Entry] = {}
     problems: list[Problem] = []
-    for name, leaf in _name_tensors(archive, _stem(path.name)):
-        if isinstance(leaf, RefusedName):
-            why = f"its tensor {shorten(name)!r} {leaf.sentence}; it is left out"
+    for item in found_in(archive, _stem(path.name)):
+        if isinstance(item.leaf, RefusedName):
+            why = f"its tensor {shorten(item.name)!r} {item.leaf.sentence}; it is left out"
             problems.append(Problem(path.name, why, is_unread=True))
-        elif name in kept:
-            why = f"has two tensors named {shorten(name)!r}; the first is kept"
+        elif (item.name, item.step) in kept:
+            why = f"has two tensors named {shorten(item.name)!r}; the first is kept"
             problems.append(Problem(path.name, why, is_unread=True))
         else:
-            kept[name] = entry(name, _InArchive(archive, name, leaf))
-    return Dump(path, "torch", tuple(kept.values()), ordered=True, problems=tuple(problems))
+            kept[item.name, item.step] = _found_entry(archive, item)
+    wrapper = shared_wrapper(item.layer for item in kept.values())
+    entries = [item._replace(layer=item.layer.removeprefix(wrapper)) for item in kept.values()]
+    return FilePart(path.name, entries, True, problems, {})
 
 
-def _open_only_file(at: DumpPath, file: str) -> Dump | None:
-    """A folder's only file, if it holds several tensors."""
-    try:
-        dump = _open_file(at.path / file)
-    except BadFile:
-        return None  # reported when the entry is asked
-    if len(dump) == 1:
-        return None
-    return replace(dump, path=at.path, problems=at.problems + dump.problems, files=frozenset((file,)))
+def _found_entry(archive: Archive, item: Found) -> Entry:
+    stored = InArchive(archive, item)
+    if item.layer is None:
+        return entry(item.name, stored, item.step)
+    return Entry(item.name, item.layer, item.port, 1, item.step, stored)
 
 
-class _InArchive(NamedTuple):
+def _open_lone(path: Path) -> Dump:
+    part = open_file(path)
+    return Dump(path, "torch", tuple(part.entries), ordered=True, problems=tuple(part.problems))
+
+
+class InArchive(NamedTuple):
     """One tensor of a file that stays mapped."""
 
     archive: Archive
-    name: str
-    leaf: Leaf
+    found: Found
 
     @property
     def spec(self) -> Spec:
         """Shape and dtype."""
-        return _readable(*self).spec
+        return _readable(self.archive, self.found).spec
 
     def read(self) -> Array:
         """The values, mapped."""
-        return self.archive.read(_readable(*self))
+        return self.archive.read(_readable(self.archive, self.found))
 
 
-def _name_tensors(archive: Archive, stem: str) -> list[NamedLeaf]:
+def tensor_of(archive: Archive, stem: str) -> Array:
+    """The values of an archive that holds one tensor."""
+    found = found_in(archive, stem)
+    if len(found) != 1:
+        raise BadFile(archive.path, f"holds {len(found)} tensors where one is expected; save it again")
+    return archive.read(_readable(archive, found[0]))
+
+
+def found_in(archive: Archive, stem: str) -> list[Found]:
+    """The tensors of an archive; there is at least one."""
     try:
-        tensors = name_tensors(archive.value, stem)
+        found = find_tensors(_unwrap(archive.value), stem)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
-    if not tensors:
+    if not found:
         raise BadFile(archive.path, "holds no tensor; was something else saved under this name?")
-    return tensors
+    return found
 
 
-def _readable(archive: Archive, name: str, leaf: Leaf) -> Tensor:
-    if isinstance(leaf, UnreadableTensor):
-        raise BadFile(archive.path, f"its tensor {shorten(name)!r} {leaf.sentence}")
+def _unwrap(content: object) -> object:
+    """SGLang's dumper writes each tensor as a value with notes about it."""
+    if not isinstance(content, dict) or content.keys() != {"value", "meta"}:
+        return content
+    return content["value"]
+
+
+def _readable(archive: Archive, item: Found) -> Tensor | PickledArray:
+    leaf = item.leaf
+    sentence = leaf.sentence if isinstance(leaf, UnreadableTensor | PickledArray) else ""
+    if isinstance(leaf, UnreadableTensor) or sentence:
+        raise BadFile(archive.path, f"its tensor {shorten(item.name)!r} {sentence}")
     return leaf

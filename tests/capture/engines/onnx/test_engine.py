@@ -68,7 +68,7 @@ def rows_of(reference: Path, candidate: Path, **more: Any) -> dict[str, Any]:
     rows = list(session.rows())
     culprit = session.outcome(rows).culprit
     return {
-        "coverage": session.alignment.coverage.share, "order": session.alignment.order,
+        "coverage": session.alignment.coverage.candidate.share, "order": session.alignment.order,
         "verdicts": {row.verdict.name for row in rows}, "by": {row.pair.by for row in rows},
         "culprit": None if culprit is None else (culprit.pair.candidate.layer, culprit.pair.candidate.port),
     }  # fmt: skip
@@ -88,7 +88,7 @@ def test_a_net_s_graph_has_the_net_s_names_and_order(small: str, tmp_path: Path,
         e.name for e in ours.entries if e.layer != "model" and not e.is_input
     ]
     said = rows_of(tmp_path / "torch", found)
-    assert said["coverage"] > 0.9
+    assert said["coverage"] > 0.8  # the graph's own outputs are a list, without names
     assert (said["order"], said["verdicts"], said["culprit"]) == ("same", {"agrees"}, None)
 
 

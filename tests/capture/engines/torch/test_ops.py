@@ -143,7 +143,7 @@ def test_eager_and_sdpa_meet_again_after_attention(tiny: Make, tmp_path: Path) -
     session = compared(tmp_path / "eager", tmp_path / "sdpa")
     rows = list(session.rows())
     assert {row.verdict.name for row in rows} == {"agrees"}
-    assert session.alignment.coverage.share > 0.9
+    assert session.alignment.coverage.candidate.share > 0.9  # one operation in the place of many
     last = rows[-1].pair
     assert (last.reference.layer, last.candidate.layer) != ("", "")
     assert last.reference.layer.rpartition("_")[2] == last.candidate.layer.rpartition("_")[2] == "view"

@@ -90,16 +90,20 @@ def test_bin_files_count_if_the_first_is_torchs(tmp_path: Path) -> None:
     check(open_dump(tmp_path / "no"), {"x": BASE})
 
 
-def test_a_file_of_a_folder_with_several_tensors_is_to_be_opened_itself(tmp_path: Path) -> None:
-    save({"a": BASE, "b": BASE}, tmp_path / "many.pt")
+def test_files_of_several_tensors_are_one_dump(tmp_path: Path) -> None:
+    save({"a": BASE, "b": BASE[0]}, tmp_path / "many.pt")
     save({"only": BASE}, tmp_path / "one.pt")
+    dump = open_dump(tmp_path)
+    check(dump, {"a": BASE, "b": BASE[0], "only": BASE})
+    assert not dump.ordered and not dump.problems
     save({"nothing": 1}, tmp_path / "none.pt")
-    many, none, one = open_dump(tmp_path).entries
-    with pytest.raises(BadFile, match=r"many\.pt: holds 2 tensors \(a, b.*on its own"):
-        _ = many.spec
-    with pytest.raises(BadFile, match=r"none\.pt: holds no tensor"):
-        none.read()
-    assert (one.name, one.read().tobytes()) == ("one", bits(BASE))
+    assert [problem.file for problem in open_dump(tmp_path).problems if problem.is_unread] == ["none.pt"]
+
+
+def test_files_with_the_same_names_in_them_are_told_apart(tmp_path: Path) -> None:
+    save({"a": BASE, "b": BASE[0]}, tmp_path / "x.pt")
+    save({"a": BASE[0], "b": BASE}, tmp_path / "y.pt")
+    check(open_dump(tmp_path), {"x.a": BASE, "x.b": BASE[0], "y.a": BASE[0], "y.b": BASE})
 
 
 def test_a_folder_with_one_file_of_several_tensors_is_that_file(tmp_path: Path) -> None:
@@ -114,7 +118,7 @@ def test_sglang_files_are_one_tensor_each(tmp_path: Path) -> None:
     for i in (2, 10):
         meta = {"step": 0, "name": "layers.0", "world": {"tp_rank": 0}, "extra": torch.ones(1)}
         save({"value": BASE[i % 4], "meta": meta}, tmp_path / f"{stem.format(i)}.pt")
-    check(open_dump(tmp_path), {stem.format(2): BASE[2], stem.format(10): BASE[2]})
+    check(open_dump(tmp_path), {"layers.0-output": BASE[2], "layers.0(2)-output": BASE[2]})
     check(open_dump(tmp_path / f"{stem.format(2)}.pt"), {stem.format(2): BASE[2]})
 
 
@@ -131,13 +135,13 @@ def test_a_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
         check(open_dump(path), {name: BASE})
 
 
-def test_opening_a_folder_opens_no_file(tmp_path: Path, opens: list[str]) -> None:
+def test_opening_a_folder_opens_few_files(tmp_path: Path, opens: list[str]) -> None:
     for i in range(20_000):
         os.close(os.open(tmp_path / f"layers.{i}.mlp-output.pt", os.O_CREAT))
     opens.clear()
     dump = open_dump(tmp_path)
     assert len(dump) == 20_000
-    assert opens == []
+    assert len(opens) <= 3
     with pytest.raises(BadFile, match=r"layers\.19999\.mlp-output\.pt: is empty"):
         _ = dump.entries[-1].spec
 

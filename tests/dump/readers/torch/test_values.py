@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -196,20 +197,67 @@ class Kept(torch.Tensor):  # type: ignore[misc]
     pass
 
 
-@pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        (np.ones(2), "numpy"),
-        (Path("x"), "pathlib"),
-        (torch.nn.Linear(1, 1), "torch.nn.modules.linear.Linear"),
-        (torch.ones(2).as_subclass(Kept), "tests.dump.readers.torch.test_values.Kept"),
-    ],
-    ids=["array", "path", "module", "subclass"],
-)
-def test_what_only_python_could_load_is_named(tmp_path: Path, value: object, named: str) -> None:
-    path = save({"t": BASE, "x": value}, tmp_path / "x.pt")
-    with pytest.raises(BadFile, match=rf"x\.pt: needs {named}.*will not run.*torch\.save\("):
-        open_dump(path)
+class Odd:
+    def __init__(self, **state: object) -> None:
+        self.__dict__.update(state)
+
+
+class OddArray(Odd):
+    pass
+
+
+def test_objects_of_other_classes_are_data(tmp_path: Path) -> None:
+    circle = Odd(inner=Odd(t=BASE), path=Path("x"))
+    circle.__dict__["inner"].outer = circle
+    value = {"t": BASE, "o": circle, "linear": torch.nn.Linear(1, 1, bias=False), "s": torch.ones(2).as_subclass(Kept)}
+    dump = open_dump(save(value, tmp_path / "x.pt"))
+    weight = value["linear"].weight
+    check(dump, {"t": BASE, "o.inner.t": BASE, "linear.weight": weight, "s": torch.ones(2)})
+
+
+def test_what_looks_like_values_and_cannot_be_read_is_named(tmp_path: Path) -> None:
+    dump = open_dump(save({"t": BASE, "x": OddArray(a=1), "y": Odd(raw=b"x" * 100)}, tmp_path / "x.pt"))
+    fine, *refused = dump.entries
+    assert fine.read().tobytes() == bits(BASE)
+    for entry in refused:
+        with pytest.raises(BadFile, match=r"is an object of .*Odd.*plain tensor"):
+            entry.read()
+    assert [entry.name for entry in refused] == ["x", "y"]
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "i8", "b1", "c8"])
+def test_numpy_values(tmp_path: Path, protocol: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "a": rng.normal(size=(3, 4)).astype(dtype),
+        "f": np.asfortranarray(rng.normal(size=(3, 4)).astype(dtype)),
+        "zero": np.zeros((0, 3), dtype),
+        "large": rng.integers(0, 255, (300, 300)).astype(dtype),
+        "scalar": np.dtype(dtype).type(3),
+    }
+    path = save({**arrays, "t": BASE}, tmp_path / "x.pt", pickle_protocol=protocol)
+    entries = {entry.name: entry for entry in open_dump(path).entries}
+    assert entries.pop("t").read().tobytes() == bits(BASE)
+    for name, array in arrays.items():
+        values = entries.pop(name).read()
+        assert values.dtype == array.dtype.newbyteorder("=") and not values.flags.writeable
+        np.testing.assert_array_equal(values, array)
+    assert not entries
+
+
+def test_numpy_bfloat16(tmp_path: Path) -> None:
+    array = np.arange(4).astype(ml_dtypes.bfloat16)
+    (found,) = open_dump(save({"a": array}, tmp_path / "x.pt")).entries
+    assert found.read().dtype == array.dtype and found.read().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("array", [np.array([{}]), np.array(["text"]), np.zeros(2, [("x", "f4")])], ids=str)
+def test_numpy_values_that_are_no_numbers_refuse_themselves(tmp_path: Path, array: object) -> None:
+    odd, fine = open_dump(save({"odd": array, "fine": BASE}, tmp_path / "x.pt")).entries
+    with pytest.raises(BadFile, match="'odd'"):
+        odd.read()
+    assert fine.read().tobytes() == bits(BASE)
 
 
 def other_way_round(path: Path, order: bytes | None) -> None:

@@ -33,7 +33,7 @@ class Global(NamedTuple):
 class Call(NamedTuple):
     """A name to look up and call."""
 
-    function: Global
+    function: Global | Raw
     args: tuple[object, ...]
 
 

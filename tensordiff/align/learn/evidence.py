@@ -1,0 +1,330 @@
+"""Evidence: which tensors of two runs are the same by their values.
+
+Only some tensors are read: of every place that is repeated, the first few instances, and not more bytes than a
+person would wait for. Tensors that are equal, in whatever layout, are of one class. A class that has entries of
+both sides is proof that they are the same tensor; which entry answers which is for ``nodes`` to say, since a norm's
+output is also the input of three projections. What is equal by chance is no proof: tensors of few distinct values,
+integers.
+
+Beyond the first error nothing is equal any more. There two tensors are ``alike`` where each resembles the other far
+more than anything else.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint, rel_l2
+from tensordiff.align.expression import evaluate, parse_view
+from tensordiff.align.index import Index, port_of
+from tensordiff.align.learn.outline import Outline, outlines
+from tensordiff.align.learn.readings import readings
+from tensordiff.align.operations import is_operation
+from tensordiff.align.views import reconcile
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+INSTANCES = 4
+"""How many instances of a repeated place are read."""
+MAX_BYTES = 192 << 20
+"""How much is read of each side."""
+_SAMPLE = 2048
+_FEW_VALUES = 6
+
+
+class Place(NamedTuple):
+    """Where an entry stands: the outline of its layer and its port; calls count like numbers."""
+
+    pieces: tuple[str, ...]
+    port: str
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One dump, in one step, under the names it has itself."""
+
+    index: Index
+    step: int
+    least: int = 0
+    """How many entries are looked at, if there are as many."""
+
+    @cached_property
+    def all_entries(self) -> list[Entry]:
+        """The entries of the step that a rule can name, without operations, which are paired by their sequence."""
+        named = (entry for entry in self.index.dump.entries if entry.layer)
+        return [e for e in named if e.step == self.step and not ("/" in e.layer and is_operation(e.layer))]
+
+    @cached_property
+    def outlines(self) -> dict[str, Outline]:
+        """The outline of each layer."""
+        ports: dict[str, set[str]] = defaultdict(set)
+        for entry in self.all_entries:
+            ports[entry.layer].add(port_of(entry.port))
+        return outlines(ports)
+
+    def outline(self, entry: Entry) -> Outline:
+        """The outline of an entry's layer."""
+        return self.outlines[entry.layer]
+
+    @cached_property
+    def _instances(self) -> list[tuple[int, int, Entry]]:
+        """All entries, with which instance of its place each is, and its position."""
+        places: dict[Place, list[tuple[int, Entry]]] = defaultdict(list)
+        for k, entry in enumerate(self.all_entries):
+            places[Place(self.outline(entry).pieces, port_of(entry.port))].append((k, entry))
+        instances: list[tuple[int, int, Entry]] = []
+        for entries in places.values():
+            entries.sort(key=lambda item: (self.outline(item[1]).numbers, item[1].call))
+            instances += [(rank, k, entry) for rank, (k, entry) in enumerate(entries)]
+        return sorted(instances, key=lambda item: item[:2])
+
+    @property
+    def count(self) -> int:
+        """How many entries are first instances."""
+        return sum(rank < INSTANCES for rank, _, _ in self._instances)
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """The entries that are looked at, in order: the first instances of every place."""
+        limit = max((rank for rank, _, _ in self._instances[: self.least]), default=0)
+        chosen = [(k, entry) for rank, k, entry in self._instances if rank < max(INSTANCES, limit)]
+        return [entry for _, entry in sorted(chosen, key=lambda item: item[0])]
+
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Where each entry stands in the dump, by its id."""
+        return {id(entry): k for k, entry in enumerate(self.all_entries)}
+
+    @cached_property
+    def sample(self) -> list[Entry]:
+        """The entries whose values are read: first instances first, as far as the bytes allow."""
+        chosen = {id(entry) for entry in self.entries}
+        return list(_within_budget(entry for _, _, entry in self._instances if id(entry) in chosen))
+
+
+def _within_budget(entries: Iterable[Entry]) -> Iterable[Entry]:
+    left = MAX_BYTES
+    for entry in entries:
+        try:
+            left -= entry.spec.nbytes
+        except (DumpError, AlignError):
+            continue  # measuring reports it
+        if left < 0:
+            return
+        yield entry
+
+
+@dataclass(eq=False)
+class ValueClass:
+    """Tensors that are equal; ``members`` are of the reference, then of the candidate."""
+
+    head: Fingerprint
+    is_weak: bool
+    members: tuple[list[Fingerprint], list[Fingerprint]]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both sides have it."""
+        return bool(self.members[0] and self.members[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The classes of two sides."""
+
+    reference: Side
+    candidate: Side
+
+    @cached_property
+    def prints(self) -> tuple[list[Fingerprint], list[Fingerprint]]:
+        """The fingerprints of both sides."""
+        ours, theirs = (
+            [item for entry in side.sample if (item := fingerprint(entry)) is not None]
+            for side in (self.reference, self.candidate)
+        )
+        return ours, theirs
+
+    @cached_property
+    def classes(self) -> list[ValueClass]:
+        """All classes."""
+        made: list[ValueClass] = []
+        by_size: dict[tuple[int, bool], _SortedClasses] = defaultdict(_SortedClasses)
+        for side, prints in enumerate(self.prints):
+            for item in prints:
+                group = by_size[item.size, item.tolerance == 0.0]
+                found = group.nearest(item)
+                if found is None:
+                    found = ValueClass(item, _is_weak(item), ([], []))
+                    group.add(found)
+                    made.append(found)
+                found.members[side].append(item)
+        return made
+
+    @cached_property
+    def of_entry(self) -> dict[int, ValueClass]:
+        """The class of each entry that was read, by its id."""
+        return {id(item.entry): one for one in self.classes for some in one.members for item in some}
+
+    def is_same(self, reference: Entry, candidate: Entry) -> bool:
+        """Whether two entries are proven to be the same tensor."""
+        one = self.of_entry.get(id(reference))
+        return one is not None and not one.is_weak and one is self.of_entry.get(id(candidate))
+
+    def are_others(self, reference: Entry, candidate: Entry) -> bool:
+        """Whether two entries are proven to be different tensors: each was found elsewhere on the other side."""
+        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
+        if ours is None or theirs is None or ours is theirs:
+            return False
+        return (ours.is_shared and not ours.is_weak) or (theirs.is_shared and not theirs.is_weak)
+
+    def view(self, reference: Entry, candidate: Entry) -> str | None:
+        """The view of the reference under which two entries of one class are equal; empty where none is needed."""
+        ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
+        if ours is None or theirs is None:
+            return None
+        return view_between(ours, theirs)
+
+    @cached_property
+    def _print_of(self) -> dict[int, Fingerprint]:
+        return {id(item.entry): item for some in self.prints for item in some}
+
+    @cached_property
+    def alike(self) -> dict[int, tuple[int, float]]:
+        """For entries of the reference that nothing equals, the class of the candidate that they resemble, by ids."""
+        ours = [one for one in self.classes if not one.is_weak and one.members[0] and not one.members[1]]
+        theirs = [one for one in self.classes if not one.is_weak and one.members[1] and not one.members[0]]
+        found: dict[int, tuple[int, float]] = {}
+        for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
+            mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
+            found.update(_mutually_alike(mine, others))
+        return found
+
+    def resembles(self, reference: Entry, candidate: Entry) -> float:
+        """How much two entries resemble each other beyond all others, from 0 to 1."""
+        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
+        if ours is None or theirs is None:
+            return 0.0
+        best = self.alike.get(id(ours))
+        return best[1] if best is not None and best[0] == id(theirs) else 0.0
+
+
+def _is_weak(item: Fingerprint) -> bool:
+    """Whether a tensor could be equal to another by chance."""
+    return item.tolerance == 0.0 or len(np.unique(item.sample)) < _FEW_VALUES
+
+
+class _SortedClasses:
+    """Classes of one size, in the order of their RMS."""
+
+    def __init__(self) -> None:
+        self.rms: list[float] = []
+        self.classes: list[ValueClass] = []
+        self.tolerance = 0.0
+
+    def add(self, one: ValueClass) -> None:
+        self.tolerance = max(self.tolerance, one.head.tolerance)
+        at = bisect_left(self.rms, one.head.rms)
+        self.rms.insert(at, one.head.rms)
+        self.classes.insert(at, one)
+
+    def nearest(self, item: Fingerprint) -> ValueClass | None:
+        """The class that a tensor belongs to."""
+        slack = (4 * max(self.tolerance, item.tolerance) + 1e-9) * item.rms
+        best: tuple[float, ValueClass] | None = None
+        for one in self.classes[bisect_left(self.rms, item.rms - slack) : bisect_right(self.rms, item.rms + slack)]:
+            head = one.head
+            near = max(3 * common_tolerance(head, item), 1e-9) * head.rms
+            if abs(head.rms - item.rms) > near or abs(head.mean - item.mean) > near:
+                continue
+            distance = _distance(head, item)
+            if distance <= common_tolerance(head, item) and (best is None or distance < best[0]):
+                best = distance, one
+            if best is not None and best[0] == 0.0:
+                break
+        return None if best is None else best[1]
+
+
+def _distance(a: Fingerprint, b: Fingerprint) -> float:
+    """The distance of two tensors in the layout that suits them best."""
+    if reconcile(a.entry.spec.shape, b.entry.spec.shape) is not None:
+        direct = rel_l2(a.entry.read(), b.entry.read())
+        if direct <= common_tolerance(a, b):
+            return direct
+    if abs(a.largest - b.largest) > 0.05 * b.largest:
+        return math.inf
+    found = _reading(a, b)
+    return math.inf if found is None else found[1]
+
+
+def _reading(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
+    array, wanted = a.entry.read(), b.entry.read()
+    for view in readings(array.shape, wanted.shape):
+        seen: Array = evaluate(parse_view(view), lambda _: array) if view else array
+        if reconcile(seen.shape, wanted.shape) is None:
+            continue
+        distance = rel_l2(seen, wanted)
+        if distance <= common_tolerance(a, b):
+            return view, distance
+    return None
+
+
+def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
+    """The view under which one tensor is another; None where there is none."""
+    found = _reading(a, b)
+    return None if found is None else found[0]
+
+
+_CLOSE, _CLEAR = 0.75, 0.6
+
+
+def _mutually_alike(
+    ours: Sequence[ValueClass], theirs: Sequence[ValueClass]
+) -> Iterable[tuple[int, tuple[int, float]]]:
+    """Classes of which each is the other's nearest by far: by cosine, and the distance to the second."""
+    a, b = _directions(ours), _directions(theirs)
+    with np.errstate(all="ignore"):
+        distance = np.nan_to_num(1.0 - a @ b.T, nan=2.0)
+    for k, row in enumerate(distance):
+        best = int(row.argmin())
+        column = distance[:, best]
+        if row[best] > _CLOSE or int(column.argmin()) != k:
+            continue
+        others = np.concatenate([np.delete(row, best), np.delete(column, k), [1.0]])
+        if row[best] <= _CLEAR * float(others.min()):
+            yield id(ours[k]), (id(theirs[best]), 1.0 - float(row[best]))
+
+
+def _directions(classes: Sequence[ValueClass]) -> NDArray[np.float64]:
+    rows = [_direction(one.head) for one in classes]
+    return np.stack(rows)
+
+
+def _direction(item: Fingerprint) -> NDArray[np.float64]:
+    flat = item.entry.read().reshape(-1)
+    some = flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE].astype(np.float64)
+    some = some - some.mean()
+    size = float(np.linalg.norm(some))
+    return np.asarray(some / size if size else some, np.float64)
+
+
+def shared_steps(reference: Index, candidate: Index) -> list[int]:
+    """The steps that both runs have."""
+    theirs = set(candidate.steps)
+    return [step for step in reference.steps if step in theirs]
+
+
+def evidence_of(reference: Index, candidate: Index, step: int) -> Evidence:
+    """What the values of one step prove."""
+    ours, theirs = Side(reference, step), Side(candidate, step)
+    # Where one side does not repeat its names, all of the other is looked at as well.
+    return Evidence(Side(reference, step, theirs.count), Side(candidate, step, ours.count))

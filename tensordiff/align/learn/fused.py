@@ -1,0 +1,332 @@
+"""Fused tensors: what one side computes together and the other apart, found by value among neighbours.
+
+``cat(q, k, v)``, a slice of a wider tensor, the sum with a residual that travels apart, an activation times its gate,
+one token of all. A first row or the first values rule out nearly everything; what is left is computed whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance, rel_l2
+from tensordiff.align.expression import evaluate, parse
+from tensordiff.align.learn.evidence import Evidence, ValueClass
+from tensordiff.align.learn.nodes import NodeMatches
+from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.views import reconcile
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+_SLACK = 20.0  # the error of a few values may be this much larger than the tensor's
+_MOST_PARTS = 4
+_CROWD = 8
+_MOST_TARGETS = 200
+_NEAR_PRODUCT, _FEW = 16, 8
+_NEAR = 40
+"""How many tensors before and after one are tried as its parts."""
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A tensor that others may be made of."""
+
+    item: Fingerprint
+    position: int
+
+    @cached_property
+    def row(self) -> Values:
+        """Its first row."""
+        return np.asarray(self.item.entry.read().reshape(-1, self.item.width)[0], np.float64)
+
+    @cached_property
+    def last(self) -> Values:
+        """Its last row."""
+        return np.asarray(self.item.entry.read().reshape(-1, self.item.width)[-1], np.float64)
+
+
+@dataclass(eq=False)
+class FusedPairs:
+    """Finds formulas for what has no partner by itself."""
+
+    matches: NodeMatches
+    used: set[int]
+    """Entries that have a pair, by their ids."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the values prove."""
+        return self.matches.evidence
+
+    def pairs(self) -> Iterator[LearnedPair]:
+        """The pairs of tensors that the other side does not have whole, the candidate's first."""
+        explained: set[int] = set()
+        for side in (1, 0):
+            for pair in self._found(side, only_free=False, explained=explained):
+                explained |= {id(part) for part in (*pair.reference.parts, *pair.candidate.parts)}
+                yield pair
+
+    def pairs_of_rest(self) -> Iterator[LearnedPair]:
+        """The pairs of tensors that the other side has whole, though not for this layer."""
+        for side in (1, 0):
+            yield from self._found(side, only_free=True)
+
+    def _found(self, side: int, *, only_free: bool, explained: Collection[int] = frozenset()) -> Iterator[LearnedPair]:
+        parts = self._parts(1 - side, only_free=only_free)
+        for target in islice(self._targets(side, is_shared=only_free), _MOST_TARGETS):
+            if id(target.entry) in explained:
+                continue  # it is a part of a tensor that the other side fuses
+            near = _near(parts, self._position(target.entry, side))
+            formula = next(self._formulas(target, near), None)
+            if formula is not None and id(target.entry) not in self.used:
+                yield self._taken(target.entry, formula, side, uses_parts=only_free)
+
+    def pairs_alike(self) -> Iterator[LearnedPair]:
+        """What looks fused beyond the first error, where nothing is equal: parts that the target resembles."""
+        parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
+        for target in islice(self._targets(1, is_shared=False), _MOST_TARGETS):
+            if target.entry.is_input or id(target.entry) in self.used:
+                continue
+            formulas = list(alike_formulas(target, _near(parts, self._position(target.entry, 1))))
+            if len(formulas) == 1 and not any(id(part) in self.used for part in formulas[0].parts[1:]):
+                pair = self._taken(target.entry, formulas[0], 1, uses_parts=False)
+                yield pair._replace(is_proven=False)
+
+    def _taken(self, entry: Entry, formula: Formula, side: int, *, uses_parts: bool) -> LearnedPair:
+        self.used.add(id(entry))
+        if uses_parts:
+            self.used |= {id(part) for part in formula.parts}
+        own = Formula((entry,))
+        return LearnedPair(formula, own, True) if side == 1 else LearnedPair(own, formula, True)
+
+    def _targets(self, side: int, *, is_shared: bool) -> Iterator[Fingerprint]:
+        """Tensors that the other side does not have, outputs before inputs; or that it has, without a partner left."""
+        for one in self.evidence.classes:
+            if one.is_weak or one.is_shared != is_shared or not one.members[side]:
+                continue
+            left = [item for item in one.members[side] if id(item.entry) not in self.used]
+            left.sort(key=lambda item: item.entry.is_input)
+            if is_shared and len(left) <= _CROWD:
+                yield from left
+            elif not is_shared and left and len(left) == len(one.members[side]):
+                yield left[0]
+
+    def _parts(self, side: int, *, only_free: bool) -> list[Part]:
+        """One entry of each class, in order: an output where there is one; or all entries without a partner."""
+        dump = self.evidence.reference if side == 0 else self.evidence.candidate
+        classes = [one for one in self.evidence.classes if one.members[side] and not one.is_weak]
+        chosen = [_member(one, side, dump.position) for one in classes]
+        if only_free:
+            chosen = [item for one in classes for item in one.members[side] if id(item.entry) not in self.used]
+        return sorted((Part(item, dump.position[id(item.entry)]) for item in chosen), key=lambda part: part.position)
+
+    def _position(self, entry: Entry, side: int) -> int:
+        """About where on the other side a tensor would stand: where the last matched node before it stands."""
+        positions, partners = self._matched[side]
+        own = (self.evidence.candidate if side == 1 else self.evidence.reference).position[id(entry)]
+        at = bisect_right(positions, own)
+        return partners[at - 1] if at else 0
+
+    @cached_property
+    def _matched(self) -> tuple[tuple[list[int], list[int]], tuple[list[int], list[int]]]:
+        """Where matched nodes end on each side, in order, and where their partners do."""
+        both = [
+            (n, self.matches.of_reference[id(n)]) for n in self.matches.reference if id(n) in self.matches.of_reference
+        ]
+        ours = sorted((a.position, b.position) for a, b in both)
+        theirs = sorted((b.position, a.position) for a, b in both)
+        return ([a for a, _ in ours], [b for _, b in ours]), ([b for b, _ in theirs], [a for _, a in theirs])
+
+    def _formulas(self, target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+        for formula in _formulas(target, parts):
+            if _gives(formula, target):
+                yield formula
+
+
+def _member(one: ValueClass, side: int, position: Mapping[int, int]) -> Fingerprint:
+    """The entry that stands for a class: its first output."""
+    return min(one.members[side], key=lambda item: (item.entry.is_input, position[id(item.entry)]))
+
+
+def _near(parts: Sequence[Part], position: int) -> Sequence[Part]:
+    at = bisect_right(parts, position, key=lambda part: part.position)
+    return parts[max(0, at - _NEAR) : at + _NEAR]
+
+
+def _gives(formula: Formula, target: Fingerprint) -> bool:
+    """Whether a formula gives the target, computed whole."""
+    names = [f'"{k}"' for k in range(len(formula.parts))]
+    try:
+        made = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
+        wanted = target.entry.read()
+    except (AlignError, DumpError):
+        return False
+    if made.size != wanted.size or reconcile(made.shape, wanted.shape) is None:
+        return False
+    return rel_l2(made, wanted) <= max(target.tolerance, 1e-6)
+
+
+def _formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+    own = Part(target, 0)
+    yield from _cats(own, parts)
+    yield from _slices(own, parts)
+    yield from _tokens(own, parts)
+    yield from _sums(own, parts)
+    yield from _products(own, parts)
+
+
+def _rows(item: Fingerprint) -> int:
+    return item.size // item.width
+
+
+def _is_near(a: Values, b: Values, tolerance: float) -> bool:
+    return bool(np.linalg.norm(a - b) <= max(_SLACK * tolerance, 1e-6) * np.linalg.norm(b))
+
+
+def _cats(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
+    """Parts that side by side are the target, in whatever order."""
+    item = target.item
+    fitting = [p for p in parts if p.item.width < item.width and _rows(p.item) == _rows(item)]
+
+    def continued(offset: int, chosen: tuple[Part, ...]) -> Iterator[tuple[Part, ...]]:
+        if offset == item.width:
+            yield chosen
+            return
+        for part in fitting if len(chosen) < _MOST_PARTS else ():
+            end = offset + part.item.width
+            near = common_tolerance(part.item, item)
+            if end <= item.width and part not in chosen and _is_near(part.row, target.row[offset:end], near):
+                yield from continued(end, (*chosen, part))
+
+    for chosen in continued(0, ()):
+        names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
+        yield Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
+
+
+def _slices(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
+    """A wider tensor of which the target is a part."""
+    item, width = target.item, target.item.width
+    for part in parts:
+        if part.item.width <= width or _rows(part.item) != _rows(item):
+            continue
+        step = int(np.gcd(part.item.width, width))
+        for start in range(0, part.item.width - width + 1, step):
+            if _is_near(part.row[start : start + width], target.row, common_tolerance(part.item, item)):
+                if part.item.width % width == 0 and start % width == 0:
+                    template = f"split({{0}}, {start // width}, {part.item.width // width})"
+                else:
+                    template = f"slice({{0}}, -1, {start}, {start + width})"
+                yield Formula((part.item.entry,), template)
+
+
+def _tokens(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
+    """One token of all."""
+    if target.item.size != target.item.width:
+        return
+    for part in parts:
+        if part.item.width == target.item.width and part.item.size > target.item.size:
+            near = common_tolerance(part.item, target.item)
+            if _is_near(part.last, target.row, near):
+                yield Formula((part.item.entry,), "last_token({0})")
+            elif _is_near(part.row, target.row, near):
+                yield Formula((part.item.entry,), "token({0}, 0)")
+
+
+def _samples(target: Part, parts: Sequence[Part]) -> tuple[list[Part], Values]:
+    item = target.item
+    fitting = [p for p in parts if p.item.core == item.core and len(p.item.sample) == len(item.sample)]
+    return fitting, np.array([p.item.sample for p in fitting]).reshape(len(fitting), len(item.sample))
+
+
+def _sums(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
+    """Two that add up to the target, of which neither alone is nearly all of it."""
+    fitting, samples = _samples(target, parts)
+    wanted = target.item.sample
+    size = float(np.linalg.norm(wanted))
+    for k, first in enumerate(fitting):
+        missing = wanted - samples[k]
+        errors = np.linalg.norm(samples[k + 1 :] - missing, axis=1)
+        for n in np.flatnonzero(errors <= max(_SLACK * target.item.tolerance, 1e-6) * size):
+            second = fitting[k + 1 + int(n)]
+            alone = min(float(np.linalg.norm(missing)), float(np.linalg.norm(wanted - second.item.sample)))
+            if errors[n] <= 0.1 * alone:
+                yield Formula((first.item.entry, second.item.entry), "sum({0}, {1})")
+
+
+def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
+    """A gate, activated or not, times another."""
+    middle = len(parts) // 2
+    fitting, samples = _samples(target, parts[max(0, middle - _NEAR_PRODUCT) : middle + _NEAR_PRODUCT])
+    wanted = target.item.sample
+    near = max(_SLACK * target.item.tolerance, 1e-6)
+    with np.errstate(all="ignore"):
+        for name, activated in _activated(samples):
+            few = activated[:, None, :_FEW] * samples[None, :, :_FEW] - wanted[:_FEW]
+            errors = np.linalg.norm(few, axis=2)
+            for k, n in np.argwhere(errors <= 4 * near * np.linalg.norm(wanted)):
+                error = np.linalg.norm(activated[k] * samples[n] - wanted)
+                if n != k and (name or k < n) and error <= near * np.linalg.norm(wanted):
+                    template = f"mul({name}({{0}}), {{1}})" if name else "mul({0}, {1})"
+                    yield Formula((fitting[k].item.entry, fitting[n].item.entry), template)
+
+
+def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
+    yield "", samples
+    for name, activation in ACTIVATIONS.items():
+        yield name, np.asarray(activation(samples), np.float64)
+
+
+# --- beyond the first error ------------------------------------------------------------------------------
+
+_ALIKE = 0.6
+_ROWS = 64
+
+
+def alike_formulas(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+    """Parts that side by side resemble the target, or one of whose tokens does, and nothing else nearly as much."""
+    wide = _matrix(target)
+    fitting = [(p, _matrix(p.item)) for p in parts if p.item.width < target.width and _rows(p.item) == _rows(target)]
+    chosen: list[Part] = []
+    offset = 0
+    while fitting and offset < target.width and len(chosen) < _MOST_PARTS:
+        scored = sorted(
+            ((_cosine(m, wide[:, offset : offset + p.item.width]), p) for p, m in fitting
+             if offset + p.item.width <= target.width and p not in chosen),
+            key=lambda item: -item[0],
+        )  # fmt: skip
+        if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - 0.3):
+            break
+        chosen.append(scored[0][1])
+        offset += scored[0][1].item.width
+    if offset == target.width and len(chosen) > 1:
+        names = ", ".join(f"{{{k}}}" for k in range(len(chosen)))
+        yield Formula(tuple(part.item.entry for part in chosen), f"cat({names})")
+    if target.size == target.width:
+        yield from _alike_tokens(target, parts)
+
+
+def _alike_tokens(target: Fingerprint, parts: Sequence[Part]) -> Iterator[Formula]:
+    row = _matrix(target)
+    longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
+    scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
+    if scored and scored[0][0] >= _ALIKE and (len(scored) == 1 or scored[1][0] <= scored[0][0] - 0.3):
+        yield Formula((scored[0][1].item.entry,), "last_token({0})")
+
+
+def _matrix(item: Fingerprint) -> Values:
+    return np.asarray(item.entry.read().reshape(-1, item.width)[:_ROWS], np.float64)
+
+
+def _cosine(a: Values, b: Values) -> float:
+    if a.shape != b.shape:
+        return -1.0
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float((a * b).sum()) / size if size else 0.0
+    return cosine if np.isfinite(cosine) else -1.0

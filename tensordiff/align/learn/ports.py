@@ -1,0 +1,226 @@
+"""Entries of matched nodes: which port is which, first by value, then by name, then where shapes leave one choice.
+
+Two ports that both have a name of their own, and not the same, are never paired unless values prove it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from tensordiff.align.by_value import MIN_ELEMENTS, TOLERANCE, rel_l2
+from tensordiff.align.index import port_of
+from tensordiff.align.learn.evidence import Evidence, ValueClass
+from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
+from tensordiff.align.match import are_named_apart, could_be_same
+from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+
+def _is_one_token(part: Entry, whole: Entry) -> bool:
+    """Whether one tensor has the shape of one token of another."""
+    try:
+        a, b = part.spec, whole.spec
+    except (DumpError, AlignError):
+        return False
+    is_float = a.dtype.kind not in "iub" and b.dtype.kind not in "iub"
+    return is_float and len(b.shape) > 1 and a.shape[-1:] == b.shape[-1:] and a.size == b.shape[-1] < b.size
+
+
+def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
+    """Whether two tensors add up to a third, and neither is all of it."""
+    try:
+        if not (could_be_same(entry, a) and could_be_same(entry, b)) or entry.spec.dtype.kind in "iub":
+            return False
+        wanted, first, second = (one.read().astype(np.float64) for one in (entry, a, b))
+    except (DumpError, AlignError):
+        return False
+    if not wanted.size == first.size == second.size >= MIN_ELEMENTS:
+        return False
+    limit = max(TOLERANCE.get(name_of(one.spec.dtype), 0.0) for one in (entry, a, b))
+    alone = min(rel_l2(wanted, first), rel_l2(wanted, second))
+    return rel_l2(wanted, first.reshape(second.shape) + second) <= min(limit, 0.1 * alone)
+
+
+class Formula(NamedTuple):
+    """An entry, or what is computed from several."""
+
+    parts: tuple[Entry, ...]
+    template: str = "{0}"
+    view: str = ""
+
+
+class LearnedPair(NamedTuple):
+    """Two formulas that give the same tensor."""
+
+    reference: Formula
+    candidate: Formula
+    is_proven: bool
+
+
+@dataclass(eq=False)
+class PortPairs:
+    """The pairs of entries that follow from matched nodes."""
+
+    matches: NodeMatches
+    pairs: list[LearnedPair] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    """Entries that have a pair, by their ids."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the values prove."""
+        return self.matches.evidence
+
+    def pair_all(self) -> list[LearnedPair]:
+        """The pairs of all matched nodes, and of what is proven beside them."""
+        both = [(node, self.matches.of_reference.get(id(node))) for node in self.matches.reference]
+        matched = [(ours, theirs) for ours, theirs in both if theirs is not None]
+        ports = [(getattr(a, way), getattr(b, way)) for a, b in matched for way in ("outputs", "inputs")]
+        for ours, theirs in ports:
+            for a, b in self._proven(ours, theirs):
+                self._take(a, b, is_proven=True)
+        for one, other in matched:  # a norm that adds the residual gives its sum, too
+            for a, b in self._proven(self._free(one.inputs), self._free(other.outputs)):
+                self._take(a, b, is_proven=True)
+        for ours, theirs in ports:
+            self._pair_sums(self._free(ours), self._free(theirs))
+        for ours, theirs in ports:
+            for by_name in (True, False):
+                self._pair_unproven(self._free(ours), self._free(theirs), by_name=by_name)
+        self._pair_last_tokens()
+        return self.pairs
+
+    def _pair_last_tokens(self) -> None:
+        """Calls of one layer, of which one is matched and another is given the last token alone."""
+        for node in self.matches.candidate:
+            ours = self._partner_of_other_call.get(node.layer)
+            if ours is None or id(node) in self.matches.of_candidate:
+                continue
+            for way in ("outputs", "inputs"):
+                for theirs in self._free(getattr(node, way)):
+                    same = [r for r in getattr(ours, way) if _is_one_token(theirs, r)]
+                    if len(same) == 1:
+                        formula = Formula((same[0],), "last_token({0})")
+                        self.pairs.append(LearnedPair(formula, Formula((theirs,)), is_proven=False))
+                        self.used.add(id(theirs))
+
+    @cached_property
+    def _partner_of_other_call(self) -> dict[str, Node]:
+        """The partner of a layer that is called several times, by its name; of its last call that has one."""
+        matched = (node for node in self.matches.candidate if node.is_shared and id(node) in self.matches.of_candidate)
+        return {node.layer: self.matches.of_candidate[id(node)] for node in matched}
+
+    def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
+        view = self.evidence.view(reference, candidate) if is_proven else ""
+        if view is None:
+            return False
+        self.pairs.append(LearnedPair(Formula((reference,), view=view), Formula((candidate,)), is_proven))
+        self.used |= {id(reference), id(candidate)}
+        return True
+
+    def _free(self, entries: Iterable[Entry]) -> list[Entry]:
+        return [entry for entry in entries if id(entry) not in self.used]
+
+    def _proven(self, ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry, Entry]]:
+        same = [(a, b) for a in ours for b in theirs if self._is_same(a, b)]
+        same.sort(key=lambda pair: (port_of(pair[0].port) != port_of(pair[1].port), are_named_apart(*pair)))
+        for a, b in same:
+            if id(a) not in self.used and id(b) not in self.used:
+                yield a, b
+
+    def _is_same(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether two ports of matched nodes are the same; here values that are equal by chance elsewhere count too."""
+        one = self.evidence.of_entry.get(id(ours))
+        return one is not None and one is self.evidence.of_entry.get(id(theirs))
+
+    def _pair_sums(self, ours: list[Entry], theirs: list[Entry]) -> None:
+        """What one side carries apart, a result and its residual, and the other adds."""
+        for side, whole, apart in ((0, ours, theirs), (1, theirs, ours)):
+            for entry in self._free(whole):
+                for a, b in combinations(self._free(apart), 2):
+                    if _is_sum_of(entry, a, b):
+                        own, total = Formula((entry,)), Formula((a, b), "sum({0}, {1})")
+                        both = (own, total) if side == 0 else (total, own)
+                        self.pairs.append(LearnedPair(*both, is_proven=True))
+                        self.used |= {id(entry), id(a), id(b)}
+                        break
+
+    def _pair_unproven(self, ours: list[Entry], theirs: list[Entry], *, by_name: bool) -> None:
+        fits = [(a, b) for a in ours for b in theirs if could_be_same(a, b)]
+        for a, b in fits:
+            # Of two outputs one may be what another layer gives as its only one, so all that have the shape count.
+            peers = len({id(y) for x, y in fits if x is a}), len({id(x) for x, y in fits if y is b})
+            has_name = port_of(a.port) == port_of(b.port)
+            is_clear = peers[0] == peers[1] if by_name else peers == (1, 1) and (a.is_input or len(ours) == len(theirs))
+            if is_clear and (has_name or not by_name) and self._may_be(a, b):
+                self._take(a, b, is_proven=False)
+
+    def _may_be(self, ours: Entry, theirs: Entry) -> bool:
+        if id(ours) in self.used or id(theirs) in self.used:
+            return False
+        is_other = self.evidence.are_others(ours, theirs) and self._has_other(ours, theirs)
+        return not is_other and not are_named_apart(ours, theirs)
+
+    def _has_other(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether one of two tensors was found elsewhere, at a port that has no partner yet."""
+        for side, entry in enumerate((ours, theirs)):
+            one = self.evidence.of_entry.get(id(entry))
+            members = one.members[1 - side] if one is not None and not one.is_weak else ()
+            if any(item.entry.is_input == entry.is_input and id(item.entry) not in self.used for item in members):
+                return True
+        return False
+
+    # --- what is proven, though its layer has no partner ------------------------------------------------
+
+    def pair_across(self) -> list[LearnedPair]:
+        """An output that the other side has only as an input, and inputs of layers that one side fuses."""
+        before, blocks = len(self.pairs), self.matches.blocks()
+        self._pair_across(blocks)
+        return self.pairs[before:]
+
+    def _pair_across(self, blocks: dict[Block, Block]) -> None:
+        for one in self.evidence.classes:
+            if one.is_weak or not one.is_shared:
+                continue
+            for a, b in self._choices(one, blocks):
+                if id(a) not in self.used and id(b) not in self.used:
+                    self._take(a, b, is_proven=True)
+
+    def _choices(self, one: ValueClass, blocks: dict[Block, Block]) -> Iterator[tuple[Entry, Entry]]:
+        ours, theirs = ([item.entry for item in some] for some in one.members)
+        if len(ours) * len(theirs) > 256:
+            return
+        lonely = (
+            [a for a in self._free(ours) if self._is_alone(a)],
+            [b for b in self._free(theirs) if self._is_alone(b)],
+        )
+        pairs = [(a, b) for a in self._free(ours) for b in self._free(theirs) if self._may_cross(a, b, lonely, blocks)]
+        pairs.sort(key=lambda pair: self._preference(pair[0], pair[1], blocks))
+        yield from pairs
+
+    def _preference(self, a: Entry, b: Entry, blocks: dict[Block, Block]) -> tuple[object, ...]:
+        """Sort key: the same direction, the same block, names that are alike."""
+        ours, theirs = self.matches.node_of[id(a)], self.matches.node_of[id(b)]
+        same_block = (ours.block and blocks.get(ours.block)) == theirs.block
+        return a.is_input != b.is_input, a.is_input, not same_block, -likeness(ours.tail, theirs.tail)
+
+    def _is_alone(self, entry: Entry) -> bool:
+        node = self.matches.node_of[id(entry)]
+        return id(node) not in self.matches.of_reference and id(node) not in self.matches.of_candidate
+
+    def _may_cross(
+        self, a: Entry, b: Entry, lonely: tuple[list[Entry], list[Entry]], blocks: dict[Block, Block]
+    ) -> bool:
+        ours, theirs = self.matches.node_of[id(a)], self.matches.node_of[id(b)]
+        if not fits_blocks(ours, theirs, blocks) and a.is_input == b.is_input:
+            return False
+        if a.is_input and b.is_input:
+            return a in lonely[0] and b in lonely[1]
+        return True

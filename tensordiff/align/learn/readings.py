@@ -1,0 +1,87 @@
+"""Readings: the views under which one shape could be another, without numbers that hold for one prompt only.
+
+A view that is learned in one layer is applied to the same place in others and in other steps, where there are more
+or fewer tokens. So heads are split by their count and axes are permuted, and nothing is reshaped to fixed sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import permutations
+
+from tensordiff.align.by_value import HEAD_SIZES
+from tensordiff.align.views import reconcile
+
+Shape = tuple[int, ...]
+
+
+def readings(reference: Shape, candidate: Shape) -> Iterator[str]:
+    """Views of the reference that could give the candidate's shape, likeliest first; empty for none."""
+    if math.prod(reference) != math.prod(candidate):
+        return
+    seen = set[str]()
+    for view in _all(reference, candidate):
+        if view not in seen:
+            seen.add(view)
+            yield view
+
+
+def _all(reference: Shape, candidate: Shape) -> Iterator[str]:
+    if reconcile(reference, candidate) is not None:
+        yield ""
+    yield from _heads_split(reference, candidate)
+    yield from _heads_joined(reference, candidate)
+    yield from _permutations(reference, candidate)
+    yield from _rope_orders(reference, candidate)
+
+
+def _core(shape: Shape) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _heads_split(reference: Shape, candidate: Shape) -> Iterator[str]:
+    """[B, S, n*d] against [B, S, n, d] or [B, n, S, d]."""
+    if not reference:
+        return
+    for count in dict.fromkeys(candidate):
+        if 1 < count < reference[-1] and reference[-1] % count == 0:
+            split = (*reference[:-1], count, reference[-1] // count)
+            if reconcile(split, candidate) is not None:
+                yield f"heads {count}"
+                yield f"heads {count} | interleave"
+                yield f"heads {count} | deinterleave"
+            if len(split) >= 3 and reconcile((*split[:-3], split[-2], split[-3], split[-1]), candidate) is not None:
+                yield f"heads {count} | swap_heads"
+
+
+def _heads_joined(reference: Shape, candidate: Shape) -> Iterator[str]:
+    """[B, S, n, d] or [B, n, S, d] against [B, S, n*d]."""
+    if len(reference) < 3:
+        return
+    if reconcile((*reference[:-2], reference[-2] * reference[-1]), candidate) is not None:
+        yield "flatten -2 -1"
+    swapped = (*reference[:-3], reference[-2], reference[-3] * reference[-1])
+    if reconcile(swapped, candidate) is not None:
+        yield "swap_heads | flatten -2 -1"
+
+
+def _permutations(reference: Shape, candidate: Shape) -> Iterator[str]:
+    axes, wanted = [axis for axis, size in enumerate(reference) if size != 1], _core(candidate)
+    if len(axes) != len(wanted) or not 2 <= len(axes) <= 4:
+        return
+    ones = [axis for axis in range(len(reference)) if axis not in axes]
+    for order in permutations(axes):
+        if list(order) != axes and [reference[axis] for axis in order] == wanted:
+            yield "permute " + " ".join(map(str, (*ones, *order)))
+
+
+def _rope_orders(reference: Shape, candidate: Shape) -> Iterator[str]:
+    """Rope halves against interleaved pairs, in the whole last axis or in each head."""
+    if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
+        return
+    yield from ("interleave", "deinterleave")
+    for size in HEAD_SIZES:
+        if size < reference[-1] and reference[-1] % size == 0:
+            for turn in ("interleave", "deinterleave"):
+                yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"

@@ -1,0 +1,172 @@
+/* One block in lanes of REAL. Included once for float and once for double. A vector has as many lanes on every machine,
+ * and lanes are added up in one order, so sums do not depend on the machine but for fused multiplications. */
+#define LANES (VECTOR / (int)sizeof(REAL))
+#define V NAME(vec)
+#define VI NAME(ints)
+#define VU NAME(uints)
+#define PICK(T, m, a, b) ((T)(((VI)(a) & (VI)(m)) | ((VI)(b) & ~(VI)(m))))
+#define MAX(a, b) PICK(V, (a) > (b), a, b)
+#define ABS(x) ((V)((VU)(x) & ~(VU)(-(V){0})))
+
+/* ``atol`` and ``rtol`` are slightly below the user's; ``bar`` is the largest relative error so far. */
+struct NAME(bounds) { V atol, rtol, sure_atol, sure_rtol, bar, guard; };
+struct NAME(lanes) { V sum_abs, dd, rr, rd, largest, excess; VI outside; VU nearest; };
+
+static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V c, const struct NAME(bounds) *b)
+{
+    V d = c - r, error = ABS(d), size = ABS(r), allowed = b->atol + b->rtol * size;
+    a->sum_abs += error;
+    a->dd += d * d;
+    a->rr += r * r;
+    a->rd += r * d;
+    a->largest = MAX(error, a->largest); /* a NaN is not larger than anything */
+    a->excess = MAX(error - b->bar * MAX(size, b->guard), a->excess);
+    a->outside -= (VI)(error >= allowed);
+    if (sizeof(REAL) == 4) { /* how far above, in steps of the type: the least */
+        VU steps = (VU)error - (VU)allowed, fewer = (VU)(steps < a->nearest);
+        a->nearest = (steps & fewer) | (a->nearest & ~fewer);
+    } else { /* how many are surely above: few processors have a minimum of 64 bits */
+        a->nearest -= (VU)(error >= b->sure_atol + b->sure_rtol * size);
+    }
+}
+
+/* n elements; so many may be read. Lanes that are left over are zeros on both sides, which add nothing. */
+static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand, int n, int64_t readable,
+                              struct NAME(lanes) *a, const struct NAME(bounds) *b)
+{
+    const int sr = bytes_in_lanes(kr, sizeof(REAL)), sc = bytes_in_lanes(kc, sizeof(REAL));
+    int i = 0;
+    if (kr == BF16 && kc == BF16) /* Even, then odd elements, by a shift or a mask; memory must not rest in between. */
+        for (int odd = 0; odd < 2; odd++)
+            for (i = 0; i + 2 * LANES <= n; i += 2 * LANES) {
+                VU r, c;
+                __builtin_memcpy(&r, ref + i * 2, sizeof r);
+                __builtin_memcpy(&c, cand + i * 2, sizeof c);
+                if (odd) __builtin_prefetch(ref + i * 2 + 2 * BLOCK), __builtin_prefetch(cand + i * 2 + 2 * BLOCK);
+                if (odd) NAME(step)(a, (V)(r & 0xffff0000u), (V)(c & 0xffff0000u), b);
+                else NAME(step)(a, (V)(r << 16), (V)(c << 16), b);
+            }
+    for (; i + LANES <= n; i += LANES)
+        NAME(step)(a, NAME(load)(kr, ref + i * sr), NAME(load)(kc, cand + i * sc), b);
+    if (i < n) {
+        char last[2][VECTOR] = {{0}};
+        ref += i * sr, cand += i * sc;
+        if (i + LANES > readable) {
+            __builtin_memcpy(last[0], ref, (size_t)((n - i) * sr));
+            __builtin_memcpy(last[1], cand, (size_t)((n - i) * sc));
+            ref = last[0], cand = last[1];
+        }
+        VI keep;
+        for (int k = 0; k < LANES; k++) keep[k] = -(INT)(k < n - i);
+        NAME(step)(a, (V)((VI)NAME(load)(kr, ref) & keep), (V)((VI)NAME(load)(kc, cand) & keep), b);
+    }
+}
+
+/* The lanes of four sums together: {|d|, dd, rr, rd} in float64. */
+static ALWAYS quad NAME(fold)(const struct NAME(lanes) *a)
+{
+    REAL s[4][LANES];
+    quad out;
+    __builtin_memcpy(s, a, sizeof s);
+#define HALVE(w) if (LANES > w) for (int k = 0; k < 4; k++) for (int i = 0; i < w; i++) s[k][i] += s[k][i + w]
+    HALVE(8);
+    HALVE(4);
+    HALVE(2);
+    HALVE(1);
+    for (int k = 0; k < 4; k++) out[k] = (double)s[k][0];
+    return out;
+}
+
+#define ANY(mask) NAME(is_any)((VI)(mask))
+static ALWAYS int NAME(is_any)(VI mask)
+{
+#ifdef __clang__
+    return __builtin_reduce_or(mask) != 0;
+#else
+    INT seen = 0;
+    for (int i = 0; i < LANES; i++) seen |= mask[i];
+    return seen != 0;
+#endif
+}
+
+/* A float64 in the lanes' type; infinite in it, no later error would be above it. */
+static ALWAYS REAL NAME(at_most)(double x) { return x < (double)MOST ? (REAL)x : MOST; }
+
+/* Elements first to last of a piece, all in one bucket, into the sums. */
+static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct part p, int64_t first, int64_t last,
+                                double *cells, quad *total, double *outside)
+{
+    struct NAME(bounds) b = {
+        .atol = (V){0} + (REAL)how->under[0], .rtol = (V){0} + (REAL)how->under[1], .guard = (V){0} + (REAL)REL_GUARD,
+        .sure_atol = (V){0} + (REAL)(how->under[0] * SURELY), .sure_rtol = (V){0} + (REAL)(how->under[1] * SURELY)};
+    const double band = how->splits_ties ? 1 - BAND : 1 + BAND;
+    const V vanishing = (V){0} + NAME(at_most)(how->vanishing);
+    REAL peak = NAME(at_most)(cells[PEAKS]);
+    b.bar = (V){0} + NAME(at_most)(cells[PEAKS + 1] * band);
+    VI counted = {0};
+    for (int64_t start = first; start < last; start += BLOCK) {
+        int n = (int)(last - start < BLOCK ? last - start : BLOCK), is_odd_block = 0;
+        const char *ref = p.ref + start * how->bytes[0], *cand = p.cand + start * how->bytes[1];
+        int64_t readable = p.elements - start;
+        REAL copies[2][BLOCK];
+        if (kr == COPIED) {
+            is_odd_block |= NAME(copy)(how->kinds[0], how->tables[0], ref, n, copies[0]);
+            is_odd_block |= NAME(copy)(how->kinds[1], how->tables[1], cand, n, copies[1]);
+            ref = (const char *)copies[0], cand = (const char *)copies[1];
+            readable = n;
+        } else if (sizeof(REAL) == 4) {
+            is_odd_block = has_odd(kr, ref, n) | has_odd(kc, cand, n);
+        }
+        struct NAME(lanes) a = {.nearest = (VU){0} - (sizeof(REAL) == 4)};
+        NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b);
+        /* Not finite, or so large that the lanes together are not, or so near the tolerance that rounding decides. */
+        VI beyond = ~(VI)(a.dd < (REAL)LARGEST) | ~(VI)(a.rr < (REAL)LARGEST);
+        beyond |= sizeof(REAL) == 4 ? (VI)(a.nearest < NEAR) : (VI)(a.nearest != (VU)a.outside);
+        int is_carried = !is_odd_block && !ANY(beyond) && (ANY(a.dd >= vanishing) || !ANY(a.largest > 0))
+            && (ANY(a.rr >= vanishing) || is_all_zero(how, p, start, n));
+        /* Rounding keeps order: an error larger than the peak never rounds to less than the peak does. */
+        VI ties = how->splits_ties ? (VI)(a.largest == peak) & (VI)(a.largest > 0) : (VI){0};
+        if (LIKELY(is_carried)) {
+            *total += NAME(fold)(&a);
+            counted += a.outside;
+            if (LIKELY(!ANY((VI)(a.largest > peak) | (VI)(a.excess > 0) | ties))) continue;
+        }
+        exact_block(how, p, start, n, !is_carried, cells, total, outside);
+        peak = NAME(at_most)(cells[PEAKS]);
+        b.bar = (V){0} + NAME(at_most)(cells[PEAKS + 1] * band);
+    }
+    for (int i = 0; i < LANES; i++) *outside += (double)counted[i];
+}
+
+static ALWAYS void NAME(piece)(int kr, int kc, const struct how *how, struct part p, double *cells)
+{
+    quad all = {0};
+    double outside = 0;
+    int64_t buckets = p.whole < BUCKETS ? p.whole : BUCKETS, k = p.offset * buckets / (p.whole ? p.whole : 1);
+    for (; k < buckets; k++) {
+        int64_t first = k * p.whole / buckets - p.offset, last = (k + 1) * p.whole / buckets - p.offset;
+        first = first > 0 ? first : 0, last = last < p.elements ? last : p.elements;
+        if (first >= p.elements) break;
+        if (first >= last) continue;
+        quad total = {0};
+        NAME(bucket)(kr, kc, how, p, first, last, cells, &total, &outside);
+        cells[SQUARES + k] += total[1];
+        all += total;
+    }
+    for (int i = 0; i < 4; i++) cells[TOTALS + i] += all[i];
+    cells[TOTALS + 4] += outside;
+}
+#undef V
+#undef VI
+#undef VU
+#undef PICK
+#undef MAX
+#undef ABS
+#undef ANY
+#undef LANES
+#undef HALVE
+#undef REAL
+#undef INT
+#undef NAME
+#undef MOST
+#undef LARGEST

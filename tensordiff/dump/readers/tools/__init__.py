@@ -1,0 +1,1 @@
+"""Dumps that other people's tools leave: one module each."""

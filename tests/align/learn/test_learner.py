@@ -1,0 +1,215 @@
+"""Rules learned from values: other names, other numbers, other layouts, and what must stay unpaired."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensordiff.align.learn.outline import outlines
+from tensordiff.align.rules.file import RulesFile, append_maps, read_rules_file
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Dump, MemoryTensor, entry
+from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
+from tests.align.learn.model_runs import Run, run
+
+REFERENCE = run(Run())
+
+
+def learned(candidate: Dump, reference: Dump = REFERENCE) -> PairedDumps:
+    return PairedDumps.align(reference, candidate, RulesFile(), learns=True)
+
+
+def renamed(layer: str) -> str:
+    words = {"layers": "blocks", "attn": "mixer", "mlp": "ffn", "norm": "scale", "q": "wq", "k": "wk", "v": "wv"}
+    words |= {"o": "wo", "up": "rise", "act": "bend", "down": "fall", "embed": "table", "head": "logits"}
+    return ".".join(["gpt", *(words.get(part, part) for part in layer.split("."))])
+
+
+def from_one(layer: str) -> str:
+    return re.sub(r"\d+", lambda number: f"{int(number[0]) + 1:02d}", renamed(layer))
+
+
+def flat(layer: str) -> str:
+    return renamed(layer).replace(".", "_")
+
+
+@pytest.mark.parametrize("spell", [renamed, from_one, flat], ids=["words", "counted from 1", "flat"])
+@pytest.mark.parametrize("wrong_from", [None, (2, "act"), (0, "act"), (0, "norm")])
+def test_other_names_pair_everything_beyond_the_bug_too(
+    spell: Callable[[str], str], wrong_from: tuple[int, str] | None
+) -> None:
+    candidate = run(Run(spell), wrong_from=wrong_from)
+    pairs = learned(candidate).alignment.pairs
+    assert len(pairs) == len(REFERENCE)
+    assert {(p.reference.name, p.candidate.name) for p in pairs} == {
+        (f"{e.layer}-{e.port}", f"{spell(e.layer)}-{e.port}") for e in REFERENCE.entries
+    }
+    assert {p.by for p in pairs} == {"learned"}
+
+
+def test_the_culprit_is_named_as_with_the_true_names() -> None:
+    for spell in (str, renamed):
+        candidate = run(Run(spell), wrong_from=(2, "act"))
+        session = Session.of_dumps(Request(Path("a"), Path("b")), REFERENCE, candidate)
+        culprit = session.outcome(session.rows()).culprit
+        assert culprit is not None and culprit.pair.reference.name == "layers.2.mlp.act-output"
+
+
+def test_few_rules_each_with_its_proof_and_what_it_pairs() -> None:
+    found = learned(run(Run(renamed), wrong_from=(2, "act"))).learned
+    assert len(found.rules) == 22  # one for each place, not for each layer
+    rule = next(rule for rule in found.rules if rule.map.reference == "layers.{i}.mlp.act")
+    assert rule.map.candidate == "gpt.blocks.{i}.ffn.bend" and rule.used == 4
+    assert ("layers.0.mlp.act-output", "gpt.blocks.0.ffn.bend-output") in rule.proof
+    assert found.sentence.startswith("learned 22 rules: gpt.blocks.{i}") and found.sentence.endswith("--no-learn")
+    assert f"used for {len(REFERENCE)}" in found.sentence
+
+
+def test_it_is_the_same_every_time() -> None:
+    candidate = run(Run(from_one), wrong_from=(1, "o"))
+    assert learned(candidate).learned == learned(candidate).learned
+
+
+def test_fused_projections_are_found_and_carried_on() -> None:
+    pairs = learned(run(Run(renamed), wrong_from=(1, "o"), fused=True)).alignment.pairs
+    fused = [p for p in pairs if p.candidate.layer.endswith("qkv")]
+    assert [p.reference.name for p in fused if not p.candidate.is_input] == [
+        f"cat(layers.{i}.attn.q, layers.{i}.attn.k, layers.{i}.attn.v)" for i in range(4)
+    ]
+
+
+def heads_first(array: Array) -> Array:
+    """[B, S, n*d] as [n, S, d]."""
+    whole = array.reshape(array.shape[1], 4, -1)
+    return np.ascontiguousarray(whole.transpose(1, 0, 2))
+
+
+def test_layouts_are_found_by_value_and_carried_to_layers_where_values_differ() -> None:
+    candidate = run(Run(renamed), wrong_from=(1, "o"))
+    seen = tuple(
+        e._replace(stored=MemoryTensor(heads_first(e.read())))
+        if e.layer.endswith(("wq", "wk")) and not e.is_input
+        else e
+        for e in candidate.entries
+    )
+    pairs = learned(replace(candidate, entries=seen)).alignment.pairs
+    views = [p.reference.name for p in pairs if p.candidate.layer.endswith(".wq") and not p.candidate.is_input]
+    assert views == [f"swap_heads(heads(layers.{i}.attn.q, 4))" for i in range(4)]
+
+
+def test_what_was_learned_is_written_as_rules_and_reads_back_to_the_same_pairs(tmp_path: Path) -> None:
+    candidate = run(Run(from_one), wrong_from=(2, "act"), fused=True)
+    found = learned(candidate)
+    append_maps(tmp_path / "rules.toml", found.learned.maps)
+    rules = read_rules_file(tmp_path / "rules.toml")
+    again = PairedDumps.align(REFERENCE, candidate, rules).alignment.pairs
+    assert len(rules.maps) < 25
+    assert [(p.reference.name, p.candidate.name) for p in again] == [
+        (p.reference.name, p.candidate.name) for p in found.alignment.pairs
+    ]
+
+
+def test_no_learn_learns_nothing() -> None:
+    request = Request(Path("a"), Path("b"), learn=False)
+    session = Session.of_dumps(request, REFERENCE, run(Run(renamed)))
+    assert not session.alignment.pairs and not session.dumps.learned
+
+
+def arrays(**values: Array) -> Dump:
+    entries = tuple(entry(name.replace("__", "."), MemoryTensor(value)) for name, value in values.items())
+    return Dump(Path("arrays"), "arrays", entries, ordered=True)
+
+
+def noise(seed: int, *shape: int) -> Array:
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape), np.float32)
+
+
+def test_zeros_constants_masks_and_integers_prove_nothing() -> None:
+    mask = np.triu(np.full((1, 1, 9, 9), -3.4e38, np.float32), 1)
+    same: dict[str, Array] = {"zeros": np.zeros((9, 8), np.float32), "ones": np.ones((9, 8), np.float32), "mask": mask}
+    same["ids"] = np.arange(64).reshape(8, 8)
+    reference = arrays(**{f"a__{name}": value for name, value in same.items()})
+    candidate = arrays(**{f"b__{name}_x": value for name, value in same.items()})
+    assert not learned(candidate, reference).alignment.pairs
+
+
+def test_unrelated_dumps_share_nothing() -> None:
+    reference = arrays(**{f"a__{k}": noise(k, 9, 8) for k in range(30)})
+    candidate = arrays(**{f"b__{k}": noise(100 + k, 9, 8) for k in range(30)})
+    assert not learned(candidate, reference).alignment.pairs
+
+
+def test_a_name_is_overruled_where_another_tensor_is_proven_and_what_follows_agrees() -> None:
+    x, w = noise(1, 1, 9, 16), noise(2, 16, 16)
+    normed = x / np.sqrt((x**2).mean(-1, keepdims=True))
+    out = normed @ w
+    reference = arrays(**{"norm-input_0": x, "norm-output": normed, "head-input_0": normed, "head-output": out})
+    candidate = arrays(
+        **{"norm-input_0": x, "norm-output_0": x, "norm-output_1": normed, "head-input_0": normed, "head-output": out}
+    )
+    session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+    named = {p.reference.name: p.candidate.name for p in session.alignment.pairs}
+    assert named["norm-output"] == "norm-output_1"
+    assert session.outcome(session.rows()).verdict == "agrees"
+    assert "values overrule names in 1" in session.dumps.learned.sentence
+
+
+def test_a_norm_that_was_forgotten_stays_the_culprit() -> None:
+    """Its output is its input, which is proven; but the norm's own output is nowhere."""
+    x, w = noise(1, 1, 9, 16), noise(2, 16, 16)
+    normed = x / (3 * np.sqrt((x**2).mean(-1, keepdims=True)))
+    reference = arrays(**{"norm-input_0": x, "norm-output": normed, "head-output": normed @ w, "aux": x + 1})
+    candidate = arrays(**{"norm-input_0": x, "norm-output": x, "head-output": x @ w, "extra": x * 2})
+    session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+    culprit = session.outcome(session.rows()).culprit
+    assert culprit is not None and culprit.pair.reference.name == "norm-output"
+
+
+def test_swapped_siblings_stay_the_culprit() -> None:
+    """Two layers of which each gives what the other should, as after loading weights crosswise: no matter of names."""
+    x = noise(1, 1, 9, 16)
+    gate, up = x @ noise(2, 16, 16), x @ noise(3, 16, 16)
+    reference = arrays(**{"gate-input_0": x, "gate": gate, "up-input_0": x, "up": up, "act-input_0": gate,
+                          "act": np.tanh(gate), "out": np.tanh(gate) * up, "aux": x + 1})  # fmt: skip
+    candidate = arrays(**{"gate-input_0": x, "gate": up, "up-input_0": x, "up": gate, "act-input_0": up,
+                          "act": np.tanh(up), "out": np.tanh(up) * gate, "extra": x * 2})  # fmt: skip
+    session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+    culprit = session.outcome(session.rows()).culprit
+    assert culprit is not None and culprit.pair.reference.layer == "gate"
+
+
+def test_two_ports_with_names_of_their_own_are_not_paired_by_position() -> None:
+    reference = arrays(**{"model-input_input_ids": np.arange(9), "model-output": noise(1, 9, 8)})
+    candidate = arrays(**{"model-input_positions": np.arange(9)[::-1].copy(), "model-output": noise(1, 9, 8)})
+    pairs = learned(candidate, reference).alignment.pairs
+    assert [p.reference.port for p in pairs] == ["output"]
+
+
+def test_a_layer_that_all_blocks_share_is_paired_by_its_calls() -> None:
+    names = {f"h.{i}.act": f"h.0.act({i + 1})" if i else "h.0.act" for i in range(3)}
+    values = {
+        f"h.{i}.{part}": noise(10 * i + k, 9, 16) for i in range(3) for k, part in enumerate(("fc", "act", "out"))
+    }
+    reference = arrays(**{f"{name}-output": value for name, value in values.items()})
+    candidate = arrays(**{f"{names.get(name, name)}-output": value for name, value in values.items()})
+    pairs = {p.reference.name: p.candidate.name for p in learned(candidate, reference).alignment.pairs}
+    assert [pairs[f"h.{i}.act-output"] for i in range(3)] == [
+        "h.0.act-output",
+        "h.0.act(2)-output",
+        "h.0.act(3)-output",
+    ]
+
+
+def test_outlines_tell_numbers_that_count_blocks_from_those_of_names() -> None:
+    ports = {f"h.{i}.{part}": ("input_0", "output") for i in range(3) for part in ("ln_1", "ln_2", "mlp.fc1")}
+    found = outlines(ports)
+    assert found["h.2.ln_1"].pieces == ("h.", ".ln_1") and found["h.2.ln_1"].numbers == (2,)
+    trailing = outlines({f"{part}-{i}": ("output",) for i in range(3) for part in ("norm", "Qcur", "ffn_out", "l_out")})
+    assert trailing["Qcur-1"].pieces == ("Qcur-", "")

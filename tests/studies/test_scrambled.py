@@ -1,0 +1,32 @@
+"""Scrambled names: the machinery of the study, and one trial of each kind of dump."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from studies.scrambled import SHARED, Scheme, pairings, renamed, run_trial
+from tensordiff.dump import open_dump
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared dumps are not beside this checkout")
+
+
+def test_a_scheme_renames_consistently() -> None:
+    spell = Scheme("net", {"self_attn": "mixing_part", "layers": "unit"}, 1, 2, "/", camel=True)
+    assert spell("model.layers.3.self_attn.q_proj") == "net/unit/04/mixingPart/qProj"
+    assert spell("model") == "model"
+
+
+def test_renaming_keeps_all_but_names() -> None:
+    dump = open_dump(next(iter(pairings())).reference)
+    other = renamed(dump, str.upper)
+    assert [entry.port for entry in other.entries] == [entry.port for entry in dump.entries]
+    assert other.entries[0].layer == dump.entries[0].layer.upper()
+
+
+@pytest.mark.parametrize("name", ["bert", "jax"])
+def test_a_trial(name: str) -> None:
+    pairing = next(one for one in pairings() if one.name == name)
+    trial = run_trial(pairing, random.Random(name).randrange(10))
+    assert trial.is_same and not trial.wrong and trial.paired >= 0.95 * trial.counterparts

@@ -1,0 +1,114 @@
+"""The build of the measuring pass: its compiler, what is said where there is none, and what such an install does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import build_kernel
+from build_kernel import Compiler, NoKernel
+from tensordiff.compare.measure import kernel
+from tests.making import SAMPLES
+from tests.processes import run
+
+
+@pytest.fixture(autouse=True)
+def _no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORDIFF_CC", raising=False)
+
+
+def _without_zig(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_kernel, "find_spec", lambda name: None)
+
+
+def test_the_named_compiler_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORDIFF_CC", "ccache gcc")
+    assert Compiler.choose() == Compiler(("ccache", "gcc"), is_zig=False)
+    assert not build_kernel.wants_zig()
+
+
+def test_then_zig_then_the_machine_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_kernel, "find_spec", lambda name: object())
+    assert Compiler.choose().is_zig
+    _without_zig(monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/somewhere/{name}" if name == "clang" else None)
+    assert Compiler.choose() == Compiler(("/somewhere/clang",), is_zig=False)
+
+
+def test_a_sentence_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_zig(monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(NoKernel, match="no zig for this machine, nor cc, clang or gcc on PATH"):
+        Compiler.choose()
+    monkeypatch.setenv("TENSORDIFF_CC", "none")
+    with pytest.raises(NoKernel, match="TENSORDIFF_CC=none"):
+        Compiler.choose()
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"), [("/nowhere/cc", "could not be run"), ("false", "its compiler failed: false ")]
+)
+def test_a_compiler_that_fails(command: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORDIFF_CC", command)
+    with pytest.raises(NoKernel, match=sentence):
+        build_kernel.build_in_place(output=tmp_path / "kernel.so")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_load_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that succeeds and leaves something else."""
+    broken = tmp_path / "cc"
+    broken.write_text('#!/bin/sh\nfor last; do :; done\necho nothing > "$last"\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("TENSORDIFF_CC", str(broken))
+    with pytest.raises(NoKernel, match="what was compiled does not load"):
+        build_kernel.build_in_place(output=tmp_path / "kernel.so")
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_machine_s_own_compiler_makes_a_library_that_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORDIFF_CC", "cc -O0")
+    made = build_kernel.build_in_place(output=tmp_path / "kernel.so")
+    code = "from tensordiff.compare.measure import kernel; print(kernel.why_missing())"
+    done = run([sys.executable, "-c", code], env=os.environ | {"TENSORDIFF_KERNEL": str(made)})
+    assert done.stdout == "None\n"
+
+
+def test_every_target_has_a_library_name_and_a_tag() -> None:
+    zig = Compiler(("zig",), is_zig=True)
+    names = {target: build_kernel.library_name(target) for target in build_kernel.TARGETS}
+    assert names["x86_64-windows"] == "kernel.dll" and names["aarch64-macos"] == "kernel.dylib"
+    assert build_kernel.wheel_tag("aarch64-linux", zig) == "py3-none-manylinux_2_17_aarch64.musllinux_1_1_aarch64"
+    makefile = (Path(build_kernel.__file__).parent / "Makefile").read_text()
+    assert f"TARGETS := {' '.join(build_kernel.TARGETS)}\n" in makefile
+
+
+# --- an install without it ----------------------------------------------------------------------------
+
+
+def _compare_without(library: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tensordiff", "compare", str(SAMPLES / "reference"), str(SAMPLES / "candidate")]
+    return run(command, env=os.environ | {"TENSORDIFF_KERNEL": str(library)})
+
+
+def test_commands_say_it_once_and_find_the_same(tmp_path: Path) -> None:
+    done = _compare_without(tmp_path / "none.so")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("tensordiff measures in numpy here, right but many times slower: it was never compiled")
+    assert done.returncode == 1 and "verdict: diverges, first at layers.1.mlp.act_fn" in done.stdout
+    if kernel.why_missing() is None:
+        assert _compare_without(kernel.LIBRARY).stderr == ""
+
+
+def test_the_reason_that_the_build_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_kernel.txt").write_text("its compiler failed: cc -O3\nand all that it said\n")
+    monkeypatch.setattr(kernel, "REASON", tmp_path / "no_kernel.txt")
+    assert kernel._reason() == "its compiler failed: cc -O3"
