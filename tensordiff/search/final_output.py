@@ -16,7 +16,7 @@ import numpy as np
 from tensordiff.align.index import parts_of
 from tensordiff.align.match import Alignment
 from tensordiff.align.views import reconcile
-from tensordiff.compare.judge.excuses import token_errors
+from tensordiff.compare.judge.tokens import token_errors
 from tensordiff.compare.judge.verdict import Floor, coarsest_floor
 from tensordiff.compare.look.logits import is_logits
 from tensordiff.compare.row import Row

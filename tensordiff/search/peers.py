@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tensordiff.compare.judge.excuses import even_error
 from tensordiff.compare.judge.routes import is_router
+from tensordiff.compare.judge.tokens import even_error
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
 from tensordiff.compare.row import Row
 

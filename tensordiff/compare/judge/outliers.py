@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
+from tensordiff.compare.judge.measurement import Measurement
+from tensordiff.compare.judge.verdict import GROWTH_OF_FEW_BITS, Verdict, floor_for, judge_diff
+from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import as_reals
-from tensordiff.compare.row import values_of
+from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
 
 _MANY = 0.05  # share of the elements outside the usual tolerance from which the others are looked at
@@ -23,7 +26,26 @@ _FEWEST = 128  # elements; of fewer, one is more than that share
 _SAMPLE = 1 << 16  # elements
 
 
-def error_of_most(pair: Pair, diff: Diff) -> float | None:
+def hidden_error(row: Row, diff: Diff, dtypes: tuple[str, str], carried: float | None) -> float | None:
+    """The error of most elements of a pair that seems right, where a few large ones hide that it is not."""
+    kind, floor = floor_for(*dtypes)
+    is_clean = carried is None or carried <= floor.agrees
+    if kind == "exact" or not (row.verdict.name == "agrees" or (row.verdict.name == "drifts" and is_clean)):
+        return None
+    error = _error_of_most(row.pair, diff)
+    # Without its largest elements every tensor is a little further off: that alone hides nothing.
+    most = max(floor.diverges, GROWTH_OF_FEW_BITS * diff.rel_l2)
+    return error if error is not None and not error <= most else None
+
+
+def of_hidden(error: float, measured: Measurement, carried: float | None) -> Verdict:
+    """Judge a pair by the error of most of its elements."""
+    verdict = judge_diff(measured.diff._replace(rel_l2=error), measured.dtypes, carried, Limits())
+    why = f"rel_l2 {measured.diff.rel_l2:.1e} is that of a few large elements; the others are off by {error:.1e}"
+    return Verdict(verdict.name, why if carried is None else f"{why}, and {carried:.1e} came in")
+
+
+def _error_of_most(pair: Pair, diff: Diff) -> float | None:
     """rel_l2 without the largest hundredth of the reference's elements; None where nothing can be hidden."""
     if diff.apart or diff.elements < _FEWEST or diff.outside < _MANY * diff.elements:
         return None
