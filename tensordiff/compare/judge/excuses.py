@@ -9,11 +9,13 @@ import numpy as np
 
 from tensordiff.compare.judge.history import History
 from tensordiff.compare.judge.measurement import Measurement
-from tensordiff.compare.judge.tokens import even_error
+from tensordiff.compare.judge.tokens import even_error, token_errors
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, is_coarser, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row, values_of
+from tensordiff.dump.model import Entry
+from tensordiff.errors import printable
 
 _FEW_NUMBERS = 8
 _GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
@@ -67,6 +69,70 @@ def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Ro
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
     return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement) -> Row:
+    """A norm of which no inputs were dumped may have been given small tokens, in few bits: then few of them are off.
+
+    What a recurrence gives nearly cancels for some tokens and heads, and the norm behind it makes them as large as all
+    others.
+    """
+    if (
+        row.is_input
+        or history.upstream.has_inputs(row.pair)
+        or not _stands_out_only(measured)
+        or not is_norm(row.pair.reference)
+    ):
+        return row
+    errors = token_errors(row.pair)
+    if errors is None or not errors.size:
+        return row
+    usual = float(np.median(errors))
+    carried, most = history.upstream.carried_into(row.pair), history.upstream.worst_agreeing
+    diff = measured.diff._replace(rel_l2=usual)
+    if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name == "diverges":
+        return row
+    told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
+    why = f"{told}: the others may be small before the norm; dump its inputs to tell that from an error"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_part_multiplies(history: History, row: Row, measured: Measurement) -> Row:
+    """A module that gives on what a part of it rightly multiplied, in few bits, is judged without that factor."""
+    if row.is_input or not _stands_out_only(measured):
+        return row
+    error, carried = measured.diff.rel_l2, history.upstream.carried_into(row.pair)
+    parts = [part for part in history.upstream.parts_of(row.pair) if not part.is_input and part.diff is not None]
+    factors = (
+        (part.amplification, part)
+        for part in parts
+        if part.verdict.name == "drifts"
+        and part.amplification
+        and history.upstream.inputs_of(part.pair)
+        and part.diff
+        and 0.9 * error <= part.diff.rel_l2
+    )
+    times, part = max(factors, key=lambda one: one[0], default=(1.0, row))
+    if times <= 1:
+        return row
+    diff, most = measured.diff._replace(rel_l2=error / times), history.upstream.worst_agreeing
+    if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name == "diverges":
+        return row
+    name = printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+    why = f"rel_l2 {error:.1e}, and {name}, which is right by itself, multiplies what it is given by {times:.1f}"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def is_norm(entry: Entry) -> bool:
+    """Whether a layer is a norm, by its class, or by its name where that is not known."""
+    kind = (entry.origin.module_class if entry.origin else None) or entry.layer.rpartition(".")[2]
+    return "norm" in kind.lower()
+
+
+def _stands_out_only(measured: Measurement) -> bool:
+    """Whether a pair, in few bits, is wrong only because it stands out of a quiet run: healthy layers go as far."""
+    is_short = growth_for(measured.dtypes) != GROWTH
+    return is_short and not measured.diff.apart and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges
 
 
 def unless_block(history: History, row: Row, measured: Measurement) -> Row:

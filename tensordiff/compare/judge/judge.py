@@ -29,6 +29,8 @@ _EXCUSES = (
     excuses.unless_downcast,
     excuses.unless_cancelled,
     excuses.unless_small_tokens,
+    excuses.unless_small_tokens_unseen,
+    excuses.unless_part_multiplies,
     unseen_routes.unless_few_tokens,
     unseen_routes.unless_after_mixture,
     excuses.unless_block,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensordiff.compare.judge.history import History
 from tensordiff.compare.judge.measurement import Measurement
@@ -30,8 +31,7 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     has_few_bits = growth_for(measured.dtypes) != GROWTH
     if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
         return row
-    visible = history.padding.visible(row)
-    errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
+    errors = _errors_of_visible(history, row)
     most = growth_for(measured.dtypes) * max(history.upstream.worst or 0.0, floor_for(*measured.dtypes)[1].agrees / 2)
     wrong = None if errors is None else errors[errors > most]
     logits = None if errors is None else router_logits(row, history.upstream.latest_outputs, errors.size)
@@ -64,8 +64,7 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
         return row
     if _is_given_right_tokens(history, row, measured):
         return row
-    visible = history.padding.visible(row)
-    errors = errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
+    errors = _errors_of_visible(history, row)
     if errors is None or errors.size < 2:
         return row
     usual = float(np.sort(errors)[(errors.size - 1) // 2])
@@ -80,11 +79,36 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
 
 
 def _is_given_right_tokens(history: History, row: Row, measured: Measurement) -> bool:
-    """Whether every token that a layer was given is right, and it sends none to experts ithistory."""
-    entry, given = row.pair.reference, history.upstream.inputs_of(row.pair)
+    """Whether every token that a layer was given is right, and it sends none to experts itself."""
+    entry = row.pair.reference
     sends = any(f"{one}.".startswith(f"{entry.layer}.") or entry.layer.startswith(one) for one in history.mixtures)
+    given = history.upstream.inputs_of(row.pair) or _since_mixture(history, row)
     if not given or entry.step > 0 or sends:
         return False  # what is kept of an earlier step is not dumped with the rest
-    errors = [token_errors(one.pair) for one in given]
+    errors = [_errors_of_visible(history, one) for one in given]
     most = 2 * floor_for(*measured.dtypes)[1].agrees
     return all(one is None or not one.size or float(one.max()) <= most for one in errors)
+
+
+def _since_mixture(history: History, row: Row) -> list[Row]:
+    """All outputs of a step since its last mixture ended, where inputs were not dumped.
+
+    A token that an earlier mixture sent elsewhere shows in them, if a module around one is among them: its output is
+    what all that follows is computed from. Without such a module, nothing is known.
+    """
+    found: list[Row] = []
+    for other in reversed(history.upstream.latest_outputs):
+        entry = other.pair.reference
+        if entry.step != row.pair.reference.step:
+            return []
+        if any(entry.layer.startswith(f"{one}.") for one in history.mixtures):
+            break
+        found.append(other)
+    around = (one.startswith(f"{other.pair.reference.layer}.") for other in found for one in history.mixtures)
+    return found if any(around) else []
+
+
+def _errors_of_visible(history: History, row: Row) -> NDArray[np.float64] | None:
+    """The error of each token that is no padding."""
+    visible = history.padding.visible(row)
+    return errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)
