@@ -14,7 +14,7 @@ from tensordiff.compare.judge.history import History
 from tensordiff.compare.judge.location import between_parts
 from tensordiff.compare.judge.masks import is_same_mask
 from tensordiff.compare.judge.measurement import Measurement, of_visible
-from tensordiff.compare.judge.outliers import hidden_error, of_hidden
+from tensordiff.compare.judge.outliers import are_few_wrong, hidden_error, of_hidden
 from tensordiff.compare.judge.padding import Visible
 from tensordiff.compare.judge.positions import wrong_table
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_of, judge_by_golden, judge_diff
@@ -49,9 +49,7 @@ class Judge:
         measured = of_visible(measured)
         self.history.see(measured.pair)
         pair, dtypes, views, diff, injected, golden, limits, _ = measured
-        measured = measured._replace(
-            dtypes=self.history.precision.on_the_way(pair, dtypes, is_exact=floor_for(*dtypes)[0] == "exact")
-        )
+        measured = measured._replace(dtypes=self._explained_by(measured))
         carried = self.history.upstream.carried_into(pair)
         ratio = golden.ratio if golden else None
         ignored = golden.reference if golden and not golden.is_trusted(dtypes) else None
@@ -82,6 +80,13 @@ class Judge:
             self.history.upstream.record(row, golden)
             return row
         return self._after_excuses(row, measured, hidden)
+
+    def _explained_by(self, measured: Measurement) -> tuple[str, str]:
+        """The coarsest types that explain the error of a pair."""
+        pair, dtypes, diff = measured.pair, measured.dtypes, measured.diff
+        is_exact, is_equal = floor_for(*dtypes)[0] == "exact", self.history.upstream.is_given_equal(pair)
+        way = self.history.precision.on_the_way(pair, dtypes, is_exact=is_exact, is_given_equal=is_equal)
+        return dtypes if are_few_wrong(pair, diff, dtypes, way) else way
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """A row that does not agree, judged by the tokens that are no padding."""
