@@ -22,6 +22,8 @@ class History:
         self.padding = Padding()
         self.flips: RouteFlips | None = None
         self.has_flipped_before = False
+        self.are_flips_proven = True
+        """Whether logits show of all routes that differed so far that they were near-ties."""
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
@@ -34,6 +36,7 @@ class History:
         """Remember routes that differ, and that others did before."""
         if flips is None:
             return
+        self.are_flips_proven = self.are_flips_proven and flips.is_proven
         if self.flips is not None and self.flips.flipped.any() and self.flips.router != flips.router:
             self.has_flipped_before = True
         self.flips = flips

@@ -53,11 +53,12 @@ class Judge:
         carried = self.history.upstream.carried_into(pair)
         ratio = golden.ratio if golden else None
         ignored = golden.reference if golden and not golden.is_trusted(dtypes) else None
-        shown = tuple(pair.views + views.named())
+        shown, has_flipped = tuple(pair.views + views.named()), self.history.flips is not None
         row = Row(
             pair=pair, dtypes=dtypes, shape=views.shape, views=shown, diff=diff, injected=injected, golden_ratio=ratio,
             verdict=self._verdict(measured, carried), amplification=_amplification(diff.rel_l2, carried),
-            ignored_golden=ignored, after_flips=self.history.flips is not None, computed_in=measured.dtypes,
+            ignored_golden=ignored, after_flips=has_flipped, computed_in=measured.dtypes,
+            after_proven_flips=has_flipped and self.history.are_flips_proven,
         )  # fmt: skip
         if limits.are_set:
             self.history.upstream.record(row, golden)
