@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from tensordiff.compare.judge import excuses, experts, unseen_routes
+from tensordiff.compare.judge.first_block import uneven_block
 from tensordiff.compare.judge.history import History
 from tensordiff.compare.judge.location import between_parts
 from tensordiff.compare.judge.masks import is_same_mask
@@ -122,6 +123,8 @@ class Judge:
         row = row._replace(verdict=experts.by_routes(self.history, row, measured))
         for check in _EXCUSES:
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
+        if row.verdict.name == "drifts" and (wrong := uneven_block(self.history, row, measured)) is not None:
+            row = row._replace(verdict=wrong)
         if measured.injected is not None:
             plain, weighed = row.verdict, _weigh_injected(row.verdict, measured, measured.injected)
             row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)
