@@ -111,7 +111,7 @@ def _is_head(row: Row, dump: Dump) -> bool:
     is_whole = all(other.layer == entry.layer or other.layer.startswith(f"{entry.layer}.") for other in outputs)
     if not is_whole and not _HEAD.search(entry.layer):
         return False
-    before = itertools.takewhile(lambda other: other is not entry, outputs)
+    before = itertools.takewhile(lambda other: other.key != entry.key, outputs)
     states = [_shape_of(other) for other in before if not _HEAD.search(other.layer)]
     own = _shape_of(entry)
     return bool(own and states) and own[:-1] == states[-1][:-1] and own[-1] != states[-1][-1]
