@@ -290,8 +290,7 @@ def position(pair: SampledPair) -> Hint | None:
 def _grows(pair: SampledPair, sizes: Floats) -> Evidence | None:
     first, others = float(sizes[0]), sizes[1:]
     usual = float(np.median(others))
-    quiet = pair.quiet if pair.unit <= _FEW_BITS else min(pair.quiet, max(2 * first, pair.unit))
-    if not math.isfinite(float(sizes.max())) or usual <= 5 * quiet or first > max(pair.quiet, 0.05 * usual):
+    if not math.isfinite(float(sizes.max())) or usual <= 5 * pair.quiet or first > max(pair.quiet, 0.05 * usual):
         return None
     rank, third = _rank_correlation(others), max(1, len(others) // 3)
     growth = float(others[-third:].mean() / max(others[:third].mean(), 1e-300))
