@@ -19,6 +19,8 @@ from studies.trial import DTYPES, Case, Result, run_trial
 
 HELD_OUT = range(100, 104)
 """Seeds that nothing was tuned on."""
+UNSEEN = range(108, 112)
+"""The same for the museum, whose seeds 100 to 107 were looked at while its rules were changed."""
 TUNED_ON = range(2)
 """Seeds of a run of the museum that is not reported; 0 to 9 are for that."""
 
@@ -28,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["planted", "floors", "museum", "scrambled", "all"], default="all")
     parser.add_argument("--seeds", type=_seeds, help="3, 0-3 or from:to; by default 100-103, in the museum 0-1")
-    parser.add_argument("--report", action="store_true", help="the museum on seeds 100-103, which nothing was tuned on")
+    parser.add_argument("--report", action="store_true", help="the museum on seeds 108-111, which nothing was tuned on")
     parser.add_argument("--entry", help="in the museum, one exhibit or the clean ports of one architecture")
     parser.add_argument("--every", type=int, default=3, help="of the bugs, try one in so many in each model")
     parser.add_argument("--write", action="store_true", help="into docs/verdicts.md instead of the terminal")
@@ -43,8 +45,9 @@ def main() -> None:
     if asked.what in ("scrambled", "all"):
         _say("scrambled", scrambled.text(seeds, shows_misses=asked.misses), asked.write)
     if asked.what in ("museum", "all"):
-        chosen = HELD_OUT if asked.report else asked.seeds or TUNED_ON
-        found = museum.text(chosen, asked.entry, is_report=chosen == HELD_OUT, shows_misses=asked.misses)
+        chosen = UNSEEN if asked.report else asked.seeds or TUNED_ON
+        is_report = set(chosen) <= set(UNSEEN)
+        found = museum.text(chosen, asked.entry, is_report=is_report, shows_misses=asked.misses)
         _say("museum", found, asked.write)
 
 

@@ -96,3 +96,22 @@ def test_a_selection_of_nothing_and_third_runs_that_answer_nothing_are_refused(
 def test_nor_does_a_test_pass_by_them(value: float) -> None:
     with pytest.raises((TensordiffError, ValueError)):
         assert_agrees({"mlp": RIGHT}, {"mlp": WRONG}, atol=value)
+
+
+@pytest.mark.parametrize(
+    "line", [f"{name} = {value}" for name in ("atol", "rtol", "threshold") for value in ("nan", "-1.0")]
+)
+def test_nor_does_a_suite(line: str, two: tuple[Path, Path], tmp_path: Path) -> None:
+    suite = tmp_path / "suite.toml"
+    model = f'[[model]]\nname = "wrong"\nreference = "{two[0].name}"\ncandidate = "{two[1].name}"\n'
+    suite.write_text(f"{model}{line}\n")
+    assert _exit_status(["verify", "--suite", str(suite), "-o", str(tmp_path / "v")], debug=False) != 0
+
+
+@pytest.mark.parametrize("value", ["nan", "-1.0"])
+def test_nor_does_a_suite_by_a_file_of_tolerances(value: str, two: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text(f"[[tolerance]]\nmatch = 'mlp'\nrel_l2 = {value}\n")
+    suite = tmp_path / "suite.toml"
+    model = f'[[model]]\nname = "wrong"\nreference = "{two[0].name}"\ncandidate = "{two[1].name}"\n'
+    suite.write_text(f'{model}tolerances = "limits.toml"\n')
+    assert _exit_status(["verify", "--suite", str(suite), "-o", str(tmp_path / "v")], debug=False) != 0

@@ -174,20 +174,15 @@ def _values(dump: Dump) -> tuple[dict[EntryKey, Array], set[EntryKey]]:
 
 def _of_agreement(ours: Values, theirs: Values, unread: set[EntryKey]) -> Iterator[str]:
     """What may not be where a comparison said that the two agree, or drift and no more."""
-    coarsest = 0.0
-    for key, ref in sorted(
-        ours.items(), key=lambda item: item[0].name
-    ):  # layers have one digit: they run in this order
-        if ref.dtype.kind not in "iu":  # what ran in few bits on the way explains as much in what follows
-            coarsest = max(coarsest, floor_for(ref.dtype.name, ref.dtype.name)[1].diverges)
+    for key, ref in ours.items():
         if key in unread:
             yield f"agrees, although {key.name} cannot be read"
-        elif key in theirs and (off := _distance(ref, theirs[key], coarsest)):
+        elif key in theirs and (off := _distance(ref, theirs[key])):
             yield f"agrees, although {key.name} is off: {off}"
 
 
-def _distance(ref: Array, cand: Array, coarsest: float) -> str:
-    """How far two arrays are apart beyond what their types, or one before them, explain; nothing where they are not."""
+def _distance(ref: Array, cand: Array) -> str:
+    """How far two arrays are apart beyond what their types explain; nothing where they are not."""
     if ref.size != cand.size:
         return f"{ref.shape} against {cand.shape}"
     r, c = ref.reshape(-1).astype(np.float64), cand.reshape(-1).astype(np.float64)
@@ -195,7 +190,7 @@ def _distance(ref: Array, cand: Array, coarsest: float) -> str:
         apart = ~((r == c) | (np.isnan(r) & np.isnan(c)))
         d, size = np.where(apart, c - r, 0).astype(np.longdouble), np.linalg.norm(r[np.isfinite(r)])
         off = float(np.sqrt((d * d).sum()) / size) if size else float(np.abs(d).max())
-    allowed = max(floor_for(ref.dtype.name, cand.dtype.name)[1].diverges, coarsest) * _SLACK
+    allowed = floor_for(ref.dtype.name, cand.dtype.name)[1].diverges * _SLACK
     return "" if off <= allowed else f"rel_l2 {off:.2g}, {ref.dtype} against {cand.dtype}"
 
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
-from tensordiff.compare.judge.judge import Judge, Measurement
+from tensordiff.compare.judge.judge import Judge
+from tensordiff.compare.judge.measurement import Measurement
 from tensordiff.compare.judge.verdict import GoldenErrors
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.look.logits import compare_logits, has_distributions

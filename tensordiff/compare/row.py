@@ -37,6 +37,8 @@ class Row(NamedTuple):
     """The reference's error against a golden run that was not judged by, since it is no run of the same model."""
     after_flips: bool = False
     """Whether tokens took other experts at near-ties before this, which changes them from there on."""
+    after_proven_flips: bool = False
+    """Whether they did, and the logits show of all of them that they were near-ties."""
     computed_in: tuple[str, str] | None = None
     """The coarsest types on its way, which may be coarser than those it is stored in."""
     set_aside: Verdict | None = None

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tensordiff.compare.judge.excuses import even_error
+from tensordiff.compare.judge.excuses import is_norm
 from tensordiff.compare.judge.routes import is_router
+from tensordiff.compare.judge.tokens import even_error
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
 from tensordiff.compare.row import Row
 
@@ -52,7 +53,7 @@ def _kind(row: Row) -> str:
     entry = row.pair.reference
     name = entry.layer.rpartition(".")[2]
     kind = (entry.origin.module_class if entry.origin else None) or name
-    return f"{kind} {row.shape and row.shape[-1]}" if "norm" in kind.lower() else f"{kind} {name}"
+    return f"{kind} {row.shape and row.shape[-1]}" if is_norm(entry) else f"{kind} {name}"
 
 
 def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | None:

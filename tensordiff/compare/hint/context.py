@@ -6,6 +6,7 @@ the layer was given; a wrong expert from the routes. Only tensors of the same si
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge import routes as routing
 from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Dump, Entry
@@ -49,6 +51,8 @@ class HintContext:
     """How many rows a batch has; 0 where that is not known."""
     hidden: NDArray[np.bool_] | None = None
     """Which tokens the attention mask hides, [rows, tokens]; None where no mask was dumped, or it hides none."""
+    computed_in: tuple[str, str] | None = None
+    """The coarsest types that explain the pair's error; None where those it is stored in do."""
     are_tokens_of_expert: bool = False
     """Whether rows are the tokens of one expert, which may be others on the other side."""
 
@@ -65,10 +69,11 @@ def context_of(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> H
         is_router=gives_routes and routing.is_router(row.pair),
         carried=carried_into(row),
         siblings=_siblings(entry, reference, size),
-        has_weights=_has_weights(entry, reference),
+        has_weights=_has_weights(entry, reference) or _is_head(row, reference),
         are_expert_weights=_are_expert_weights(row.pair, [sides for _, sides in routes]),
         batch=batch_of(pairs),
         hidden=_hidden(entry, pairs),
+        computed_in=row.computed_in,
         are_tokens_of_expert=_PART_OF_EXPERTS.search(entry.layer) is not None,
     )
 
@@ -88,6 +93,28 @@ def _has_weights(entry: Entry, dump: Dump) -> bool:
     if kind:
         return _MATRIX_CLASS.search(kind) is not None and "Rot" not in kind
     return _MATRIX.search(entry.layer) is not None
+
+
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)$")
+
+
+def _is_head(row: Row, dump: Dump) -> bool:
+    """Whether a row is what a head makes of the last states, and all that ran before agrees.
+
+    Its inputs need not have been dumped: between the last states and the head there is a norm, and nothing that could
+    make something else of them. A whole model's output is that of its head if it has another width than its blocks.
+    """
+    entry, carried = row.pair.reference, carried_into(row)
+    if entry.is_input or not carried or carried > floor_for(*(row.computed_in or row.dtypes or ("", "")))[1].agrees:
+        return False
+    outputs = [other for other in dump.entries if not other.is_input and other.step == entry.step]
+    is_whole = all(other.layer == entry.layer or other.layer.startswith(f"{entry.layer}.") for other in outputs)
+    if not is_whole and not _HEAD.search(entry.layer):
+        return False
+    before = itertools.takewhile(lambda other: other.key != entry.key, outputs)
+    states = [_shape_of(other) for other in before if not _HEAD.search(other.layer)]
+    own = _shape_of(entry)
+    return bool(own and states) and own[:-1] == states[-1][:-1] and own[-1] != states[-1][-1]
 
 
 def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
@@ -146,8 +173,12 @@ def batch_of(pairs: Sequence[Pair]) -> int:
 
 
 def _shape(pair: Pair) -> tuple[int, ...]:
+    return _shape_of(pair.reference)
+
+
+def _shape_of(entry: Entry) -> tuple[int, ...]:
     try:
-        return pair.reference.spec.shape
+        return entry.spec.shape
     except (DumpError, AlignError):
         return ()
 

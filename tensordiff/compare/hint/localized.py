@@ -25,6 +25,8 @@ _TOO_FEW = 4
 """Wrong elements in a token below which its error is a matter of chance."""
 _FEWEST_RIGHT = 4
 """Right tokens from which it is told, in types of few bits, where the wrong ones begin."""
+_FEW_BITS = 1e-4
+"""Of types with larger roundings than this it is told by the quietest places, not by the floor, what rounding is."""
 _RANKED = 8
 """Tokens needed to speak of a trend."""
 
@@ -65,7 +67,7 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int, *, is_stric
     limit = max(pair.quiet, 3 * pair.context.carried, min(0.02 * float(sizes.max()), pair.healthy / 3))
     if is_strict:
         least = max(float(sizes.min(initial=math.inf)), pair.unit / 2)
-        limit = min(limit, max((2.5 if pair.unit > 1e-4 else 10.0) * least, 2 * pair.context.carried))
+        limit = min(limit, max((2.5 if pair.unit > _FEW_BITS else 10.0) * least, 2 * pair.context.carried))
     shape = [1] * ref.ndim
     shape[axis] = -1
     shares = np.asarray((np.abs(error) > (limit * usual).reshape(shape)).mean(axes))
@@ -119,7 +121,7 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
 
 def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
     """Whether the last right token is surely right: a bug may begin small, and below rounding."""
-    if pair.unit > 1e-4:
+    if pair.unit > _FEW_BITS:
         return int(errors.right.sum()) >= _FEWEST_RIGHT
     return float(errors.sizes[errors.right].max()) <= max(pair.quiet, 3 * pair.context.carried)
 
@@ -133,12 +135,31 @@ def _at_an_edge(pair: SampledPair, errors: _AxisErrors) -> _AxisErrors:
         errors.are_told_apart
         or not is_run
         or count < 3
-        or (pair.unit > 1e-4 and count < len(off) - 1)
-        or not errors.wrong[off].mean() > 0.6
+        or (pair.unit > _FEW_BITS and count < len(off) - 1 and not _steps_up(errors))
+        or not (errors.wrong[off].mean() > 0.6 or _is_first_alone(errors))
         or errors.shares[off].min() < 0.05
     ):
         return errors
     return errors._replace(wrong=off)
+
+
+def _is_first_alone(errors: _AxisErrors) -> bool:
+    """Whether the first position alone is right, and every other several times further off, most of them many times."""
+    first, others = float(errors.sizes[0]), errors.sizes[1:]
+    return bool(errors.right[0] and others.min() >= 3 * first > 0 and np.median(others) >= 10 * first)
+
+
+def _steps_up(errors: _AxisErrors) -> bool:
+    """Whether the right positions are evenly right, and all others far above them from the first one on.
+
+    In few bits a bug that begins small is below rounding in the tokens where it does; then there is no step.
+    """
+    right, off = errors.sizes[errors.right], errors.sizes[~errors.right]
+    if len(right) < 2 * _FEWEST_RIGHT:
+        return False
+    next_to = off[0] if errors.right[0] else off[-1]
+    most = float(right.max())
+    return bool(next_to >= 5 * most and off.min() >= 2 * most and np.median(off) >= 10 * most)
 
 
 def _name_tokens(pair: SampledPair, sample: Sample, wrong: Mask) -> tuple[str, str] | None:
@@ -220,6 +241,8 @@ def groups(pair: SampledPair) -> Hint | None:
     ref, error = (side.reshape(*lead, *side.shape[1:]) for side in (pair.rows.ref, pair.rows.error))
     for axis, length in enumerate(lead):
         errors = _along(pair, ref, error, axis) if length > 1 else None
+        if errors and axis == 0 and length == pair.context.batch and pair.unit > _FEW_BITS:
+            errors = _split(errors)
         if errors and errors.are_told_apart and axis == 0 and length == pair.context.batch:
             wrong = [int(row) for row in np.flatnonzero(errors.wrong)]
             return batch_rows(wrong, length, float(errors.sizes[errors.right].max()))
@@ -232,6 +255,18 @@ def groups(pair: SampledPair) -> Hint | None:
             sentence = f"only {told} is wrong; the others differ by {rest:.1e} at most"
             return Hint("one_head" if is_head else "one_slice", sentence, evidence)
     return None
+
+
+def _split(errors: _AxisErrors) -> _AxisErrors:
+    """Rows of a batch, where some are evenly right and all others several times as far off as any of those."""
+    ordered = np.sort(errors.sizes)
+    steps = ordered[1:] / np.maximum(ordered[:-1], np.finfo(np.float64).tiny)
+    at = int(steps.argmax())
+    right = errors.sizes <= ordered[at]
+    is_even = ordered[at] <= 2.5 * max(ordered[0], np.finfo(np.float64).tiny)
+    if errors.are_told_apart or steps[at] < 5 or not is_even or ordered[at + 1] < errors.limit:
+        return errors
+    return errors._replace(right=right, wrong=~right)
 
 
 def position(pair: SampledPair) -> Hint | None:

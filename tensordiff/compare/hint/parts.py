@@ -15,6 +15,7 @@ from tensordiff.compare.hint.sample import Floats, SampledPair, listed, rms
 _TINY = 1e-300
 _UNRELATED = 0.15  # cosine of two sides that have nothing to do with each other
 _LARGEST_CAP = 1e4
+_ENOUGH_TOKENS = 8  # of which a mean can be taken out
 _ENOUGH = 256  # elements from which that says something
 
 
@@ -131,10 +132,11 @@ def other_weights(pair: SampledPair) -> Hint | None:
     sample = pair.rows
     if not pair.context.has_weights or sample.ref.size < _ENOUGH or pair.channels < 16:
         return None
-    cosine = float(np.vdot(sample.ref, sample.cand) / max(rms(sample.ref) * rms(sample.cand) * sample.ref.size, _TINY))
-    each = (sample.ref * sample.cand).sum(-1) / np.maximum(
-        np.linalg.norm(sample.ref, axis=-1) * np.linalg.norm(sample.cand, axis=-1), _TINY
-    )
+    ref, cand = sample.ref, sample.cand
+    if math.prod(ref.shape[:2]) >= _ENOUGH_TOKENS:  # without the bias, which may be the same
+        ref, cand = ref - ref.mean((0, 1)), cand - cand.mean((0, 1))
+    cosine = float(np.vdot(ref, cand) / max(rms(ref) * rms(cand) * ref.size, _TINY))
+    each = (ref * cand).sum(-1) / np.maximum(np.linalg.norm(ref, axis=-1) * np.linalg.norm(cand, axis=-1), _TINY)
     if abs(cosine) > _UNRELATED or float(np.median(np.abs(each))) > max(0.3, 3 / math.sqrt(pair.channels)):
         return None
     times = rms(sample.cand) / rms(sample.ref)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.hint.context import HintContext
-from tensordiff.compare.judge.verdict import UNITS, floor_for
+from tensordiff.compare.judge.verdict import UNITS, Floor, floor_for
 from tensordiff.dump.dtypes import Array, DType, name_of
 
 Floats = NDArray[np.float64]
@@ -140,24 +140,30 @@ class SampledPair:
         return ref, cand
 
     @cached_property
+    def _precision(self) -> tuple[str, Floor]:
+        """The type that decides what rounding is, and its floor: the coarsest on the way, where that is known."""
+        reference, candidate = self.context.computed_in or map(name_of, self.dtypes)
+        return floor_for(reference, candidate)
+
+    @property
     def floor(self) -> float:
         """The error (rel_l2) that precision explains."""
-        return floor_for(*map(name_of, self.dtypes))[1].agrees
+        return self._precision[1].agrees
 
     @property
     def unit(self) -> float:
         """The relative error of one rounding, in the coarser type."""
-        return UNITS.get(floor_for(*map(name_of, self.dtypes))[0], 0.0)
+        return UNITS.get(self._precision[0], 0.0)
 
     @property
     def quiet(self) -> float:
         """The error up to which a token or channel is right: the floor, or less where little came in."""
         return min(self.floor, 3 * self.context.carried) if self.context.carried else self.floor
 
-    @cached_property
+    @property
     def healthy(self) -> float:
         """The error up to which a layer may be healthy."""
-        return floor_for(*map(name_of, self.dtypes))[1].diverges
+        return self._precision[1].diverges
 
     @cached_property
     def rows(self) -> Sample:

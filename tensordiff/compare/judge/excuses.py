@@ -1,77 +1,159 @@
-"""What may excuse a pair that stands out, or tell where in a module the fault lies.
+"""What may excuse a pair that stands out, whatever the model: each takes a row that diverges and gives it back.
 
-- ``between_parts``: a module whose parts are right is wrong between them.
-- ``token_errors``: the error of a tensor is that of its largest tokens. A norm makes all tokens equally large, so what
-  came into it may be worse than its error says; and a single wrong token may have been sent to another expert.
+What excuses mixtures of experts has modules of its own (``experts``, ``unseen_routes``).
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tensordiff.align.match import Pair
-from tensordiff.compare.judge.upstream_error import UpstreamError
+from tensordiff.compare.judge.history import History
+from tensordiff.compare.judge.measurement import Measurement
+from tensordiff.compare.judge.tokens import even_error, token_errors
+from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, is_coarser, judge_diff
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row, values_of
-from tensordiff.dump.dtypes import Array, is_float
+from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
-
-def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = False) -> str:
-    """What to add to the reason of a row that diverges, about where the fault lies; empty where nothing is known."""
-    parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
-    if any(not part.is_input for part in parts):
-        return _of_parts(row, parts)
-    if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
-        return ""
-    before = upstream.latest_outputs[-1].pair.reference.layer
-    return f"; its inputs were not dumped, so the fault may lie between {printable(before)} and it"
+_FEW_NUMBERS = 8
+_GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
 
 
-def _of_parts(row: Row, parts: list[Row]) -> str:
-    """A part that diverges explains its module; where none does, the fault is between the parts."""
-    if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
-        return ""
-    first = first_wrong_input(parts)
-    where = f", first seen in what {_short(first, row)} was given" if first else ""
-    return (
-        f"; its parts are right by themselves, so what it does between them is wrong (residual, scale, reshape){where}"
-    )
+def unless_padding(history: History, row: Row, measured: Measurement) -> Row:
+    """Padding that came in wrong, and not into a module around the layer, is that module's fault."""
+    if row.is_input or not history.padding.came_in(row):
+        return row
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and what came in is wrong in tokens that the mask hides"
+    return row._replace(verdict=Verdict("drifts", why))
 
 
-def first_wrong_input(parts: list[Row]) -> Row | None:
-    """The first wrong input among the rows of a module's parts."""
-    return next((part for part in parts if part.is_input and part.verdict.name == "diverges"), None)
-
-
-def _short(part: Row, row: Row) -> str:
-    return printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
-
-
-_MOST = 1 << 20  # elements read
-
-
-def token_errors(pair: Pair) -> NDArray[np.float64] | None:
-    """The relative error of each token, or of some spread over all; None where the tensor has no tokens."""
-    sides = values_of(pair)
-    if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
-        return None
-    return errors_of_tokens(*sides)
-
-
-def errors_of_tokens(ref: Array, cand: Array) -> NDArray[np.float64]:
-    """The relative error of each row of two tensors, or of some spread over all."""
-    ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
-    step = max(1, ref.size // _MOST)
-    is_complex = any(side.dtype.kind == "c" for side in (ref, cand))
-    wide, other = (side[::step].astype(np.complex128 if is_complex else np.float64) for side in (ref, cand))
+def unless_downcast(_: History, row: Row, measured: Measurement) -> Row:
+    """A candidate of fewer bits cannot be nearer than the reference cast to its type, which is measured here."""
+    own = row.dtypes or measured.dtypes
+    sides = values_of(row.pair) if is_coarser(own) else None
+    if sides is None:
+        return row
+    ref, cand = sides
+    if ref.dtype.kind == "c" and cand.dtype.kind != "c":
+        return row  # no cast explains a lost imaginary part
     with np.errstate(all="ignore"):
-        sizes = np.linalg.norm(wide, axis=1)
-        errors = np.linalg.norm(other - wide, axis=1)
-        return np.asarray(errors[sizes > 0] / sizes[sizes > 0])
+        cast = ref.astype(cand.dtype)
+    best, left = measure(ref, cast), measure(cast, cand)
+    row = row._replace(downcast=left.rel_l2)
+    kind, error = own[1], measured.diff.rel_l2
+    if best.apart and not left.apart:
+        return row._replace(verdict=Verdict("diverges", f"{row.verdict.why}; {kind} cannot hold the reference"))
+    if best.apart or measured.diff.apart or error > growth_for(measured.dtypes) * best.rel_l2:
+        return row
+    why = f"rel_l2 {error:.1e}, and casting the reference to {kind} alone costs {best.rel_l2:.1e}"
+    return row._replace(verdict=Verdict("drifts", why))
 
 
-def even_error(pair: Pair) -> float:
-    """The error of a tensor if all its tokens were equally large."""
-    errors = token_errors(pair)
-    return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))
+def unless_cancelled(history: History, row: Row, measured: Measurement) -> Row:
+    """A sum whose terms cancel may be off by as much as its terms are."""
+    left = None if measured.diff.apart else history.upstream.cancellation_error(row)
+    if left is None or measured.diff.rel_l2 > growth_for(measured.dtypes) * left:
+        return row
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}: large terms cancel here, whose own errors come to {left:.1e} of it"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Row:
+    """A norm scales small tokens up, so what came in may be worse than its error says."""
+    given = [] if row.is_input else history.upstream.inputs_of(row.pair)
+    even = max((even_error(other.pair) for other in given if other.shape == row.shape), default=0.0)
+    verdict = judge_diff(measured.diff, measured.dtypes, even, Limits(), None, history.upstream.worst_agreeing)
+    if verdict.name == "diverges" or not even > (history.upstream.carried_into(row.pair) or 0.0):
+        return row
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement) -> Row:
+    """A norm of which no inputs were dumped may have been given small tokens, in few bits: then few of them are off.
+
+    What a recurrence gives nearly cancels for some tokens and heads, and the norm behind it makes them as large as all
+    others.
+    """
+    if (
+        row.is_input
+        or history.upstream.has_inputs(row.pair)
+        or not _stands_out_only(measured)
+        or not is_norm(row.pair.reference)
+    ):
+        return row
+    errors = token_errors(row.pair)
+    if errors is None or not errors.size:
+        return row
+    usual = float(np.median(errors))
+    carried, most = history.upstream.carried_into(row.pair), history.upstream.worst_agreeing
+    diff = measured.diff._replace(rel_l2=usual)
+    if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name == "diverges":
+        return row
+    told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
+    why = f"{told}: the others may be small before the norm; dump its inputs to tell that from an error"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def unless_part_multiplies(history: History, row: Row, measured: Measurement) -> Row:
+    """A module that gives on what a part of it rightly multiplied, in few bits, is judged without that factor."""
+    if row.is_input or not _stands_out_only(measured):
+        return row
+    error, carried = measured.diff.rel_l2, history.upstream.carried_into(row.pair)
+    parts = [part for part in history.upstream.parts_of(row.pair) if not part.is_input and part.diff is not None]
+    factors = (
+        (part.amplification, part)
+        for part in parts
+        if part.verdict.name == "drifts"
+        and part.amplification
+        and history.upstream.inputs_of(part.pair)
+        and part.diff
+        and 0.9 * error <= part.diff.rel_l2
+    )
+    times, part = max(factors, key=lambda one: one[0], default=(1.0, row))
+    if times <= 1:
+        return row
+    diff, most = measured.diff._replace(rel_l2=error / times), history.upstream.worst_agreeing
+    if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name == "diverges":
+        return row
+    name = printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+    why = f"rel_l2 {error:.1e}, and {name}, which is right by itself, multiplies what it is given by {times:.1f}"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def is_norm(entry: Entry) -> bool:
+    """Whether a layer is a norm, by its class, or by its name where that is not known."""
+    kind = (entry.origin.module_class if entry.origin else None) or entry.layer.rpartition(".")[2]
+    return "norm" in kind.lower()
+
+
+def _stands_out_only(measured: Measurement) -> bool:
+    """Whether a pair, in few bits, is wrong only because it stands out of a quiet run: healthy layers go as far."""
+    is_short = growth_for(measured.dtypes) != GROWTH
+    return is_short and not measured.diff.apart and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges
+
+
+def unless_block(history: History, row: Row, measured: Measurement) -> Row:
+    """A block of which nothing else was dumped is many layers, which may multiply more than one does."""
+    entry, floor = row.pair.reference, floor_for(*measured.dtypes)[1]
+    is_all = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
+    is_block = entry.layer.rpartition(".")[2].isdigit() and is_all
+    error, before = measured.diff.rel_l2, max(history.upstream.worst or 0.0, history.upstream.worst_agreeing or 0.0)
+    if not is_block or growth_for(measured.dtypes) == GROWTH or measured.diff.apart or error > floor.diverges:
+        return row
+    if not before or error > _GROWTH_OF_BLOCK * before:
+        return row
+    return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+
+
+def unless_few_numbers(_: History, row: Row, measured: Measurement) -> Row:
+    """One number a token, of a few tokens: where terms cancel, nothing is left to be near to."""
+    shape = measured.views.shape
+    if not shape or shape[-1] != 1 or measured.diff.elements >= _FEW_NUMBERS or measured.diff.apart:
+        return row
+    if measured.golden is not None or row.is_exact:
+        return row
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, of {measured.diff.elements} numbers, which are too few to tell"
+    return row._replace(verdict=Verdict("drifts", why))

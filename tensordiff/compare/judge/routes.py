@@ -48,6 +48,8 @@ class RouteFlips(NamedTuple):
     routes: tuple[Ints, Ints]
     """[tokens, experts per token] of the reference and of the candidate, the best expert first."""
     flipped: Mask
+    is_proven: bool = True
+    """Whether the logits of each side show that it took its best experts; if not, only chance explains the others."""
 
     @property
     def tokens(self) -> int:
@@ -59,7 +61,8 @@ class RouteFlips(NamedTuple):
         """How many tokens took other experts, for a sentence."""
         if not self.flipped.any():
             return "some tokens took the same experts in another order"
-        return f"{int(self.flipped.sum())} of {self.tokens} tokens took other experts, at a near-tie"
+        at = "at a near-tie" if self.is_proven else "no more than rounding explains"
+        return f"{int(self.flipped.sum())} of {self.tokens} tokens took other experts, {at}"
 
     def concerns(self, pair: Pair) -> bool:
         """Whether a pair belongs to the router's mixture, or to a module around it."""
@@ -184,7 +187,7 @@ def _by_chance(
     if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits)):
         return None
     told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
-    return Verdict("drifts", told), flips
+    return Verdict("drifts", told), flips._replace(is_proven=not seen.any())
 
 
 def _flips_of_few(ref: Array, cand: Array) -> int:
@@ -233,9 +236,11 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
     told = f"{int(flipped.sum())} of {flips.tokens} tokens took other experts"
     if not np.isfinite(of_cand[flipped]).all():
         return Verdict("drifts", f"{told}, by odd logits"), flips
-    if len(ref) <= _FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
-        return Verdict("drifts", f"{told}, of too few to tell by what rule they are chosen"), flips
-    if not _are_best(cand, of_cand)[flipped].all():
+    are_best = bool(_are_best(cand, of_cand)[flipped].all())
+    if not are_best and len(ref) <= _FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
+        why = f"{told}, of too few to tell by what rule they are chosen"
+        return Verdict("drifts", why), flips._replace(is_proven=False)
+    if not are_best:
         return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
     gap = float(_gap(ref, cand, of_ref)[flipped].max())
     return Verdict("drifts", f"{flips.summary}: {gap:.1e} of the router's logits decides"), flips

@@ -15,6 +15,7 @@ from functools import lru_cache, reduce
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
+from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 
@@ -38,6 +39,8 @@ class UpstreamError:
         self.golden_worst: float | None = None
         self.worst_agreeing: float | None = None
         self.latest_outputs: deque[Row] = deque(maxlen=_LATEST)
+        self.is_equal_so_far = True
+        """Whether no pair has differed in any bit."""
 
     def carried_into(self, pair: Pair) -> float | None:
         """The error that came into a pair's layer; an input may come from anything that ran before. None if unknown."""
@@ -57,6 +60,13 @@ class UpstreamError:
         """
         is_given = pair.reference.call_key in self.equal_integers
         return is_given and any(part.is_input and part.verdict.name == "diverges" for part in self.parts_of(pair))
+
+    def is_given_equal(self, pair: Pair) -> bool:
+        """Whether what came into a pair's layer is equal, bit for bit: all of its inputs, or all that ran before."""
+        given = [] if pair.reference.is_input else self.inputs_of(pair)
+        equal_integers = self.equal_integers.get(pair.reference.call_key, True)
+        is_equal = bool(given) and equal_integers and all(row.diff is not None and _is_equal(row.diff) for row in given)
+        return self.is_equal_so_far or is_equal
 
     def golden_ratio_into(self, pair: Pair) -> float | None:
         """The same as a ratio of errors against a golden run."""
@@ -79,6 +89,7 @@ class UpstreamError:
         if diff is None:
             return
         is_input, agrees = entry.is_input, row.verdict.name == "agrees"
+        self.is_equal_so_far = self.is_equal_so_far and _is_equal(diff)
         parent = parent_of(entry.layer)
         if not (is_input and agrees):
             self.parts[parent, entry.step].append(row)
@@ -157,6 +168,10 @@ def parent_of(layer: str) -> str:
     """The module that a layer is a part of; a numbered layer belongs to the module that holds the list."""
     parent, _, last = layer.rpartition(".")
     return parent.rpartition(".")[0] if last.isdigit() else parent
+
+
+def _is_equal(diff: Diff) -> bool:
+    return diff.max_abs == 0 and not diff.apart
 
 
 def worse(one: float, other: float) -> float:

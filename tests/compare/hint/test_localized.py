@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tensordiff.compare.hint.catalogue import find_hint
-from tensordiff.dump.dtypes import DTYPES
+from tensordiff.compare.hint.context import HintContext
+from tensordiff.dump.dtypes import DTYPES, Array
 from tests.compare.hint.test_catalogue import told
 from tests.making import nudged, numbers
 
@@ -108,3 +110,45 @@ def test_a_product_and_a_sum_rounded_once_or_twice() -> None:
     once = (a.astype(np.float64) * b + c).astype(np.float32)
     found = told(a * b + c, once)
     assert (found.kind, found.evidence["type"]) == ("last_bits", "float32")
+
+
+def short(x: Array) -> Array:
+    return np.asarray(x.astype(ml_dtypes.bfloat16))
+
+
+def off_by(sizes: Array) -> Array:
+    """Tokens, or rows of a batch, each off by its own share."""
+    return np.asarray(GROUND + sizes * numbers(*GROUND.shape, seed=5))
+
+
+GROUND = numbers(3, 24, 64, seed=8)
+
+
+def test_where_wrong_tokens_begin_is_told_in_few_bits_if_there_is_a_step() -> None:
+    errors = np.where(np.arange(24) < 10, 0.004, np.where(np.arange(24) % 3 == 0, 0.05, 0.4))
+    found = find_hint(short(GROUND), short(off_by(errors[:, None])))
+    assert found is not None
+    assert (found.kind, found.evidence["tokens"]) == ("from_token", list(range(10, 24)))
+    errors[9] = 0.015  # begins small
+    errors[10] = 0.03
+    found = find_hint(short(GROUND), short(off_by(errors[:, None])))
+    assert found is None or found.kind != "from_token"
+
+
+def test_rows_of_a_batch_are_told_in_few_bits_by_those_that_are_right() -> None:
+    context = HintContext(batch=3)
+    found = find_hint(short(GROUND), short(off_by(np.array([0.004, 0.05, 0.004])[:, None, None])), context)
+    assert found is not None
+    assert (found.kind, found.evidence["rows"]) == ("batch_rows", [1])
+    uneven = off_by(np.array([0.004, 0.05, 0.015])[:, None, None])
+    assert find_hint(short(GROUND), short(uneven), context) is None
+
+
+def test_rounding_is_that_of_the_coarsest_type_on_the_way() -> None:
+    """A residual stream may be kept in float32 and hold what bfloat16 parts added."""
+    wrong = off_by(np.array([0.004, 0.6, 0.004])[:, None, None])
+    assert find_hint(GROUND, wrong, HintContext(batch=3)) is None
+    context = HintContext(batch=3, computed_in=("bfloat16", "bfloat16"))
+    found = find_hint(GROUND, wrong, context)
+    assert found is not None
+    assert found.kind == "batch_rows"

@@ -148,3 +148,28 @@ def test_a_hint_names_frames_where_channels_stand_before_them() -> None:
     assert hint is not None
     assert (hint.kind, hint.evidence["axis"]) == ("from_token", 2)
     assert "frame 20" in hint.sentence
+
+
+def test_other_weights_are_told_under_a_bias_that_both_sides_have() -> None:
+    bias = 5 * numbers(64, seed=9)
+    assert kind(X + bias, OTHER + bias, HintContext(has_weights=True)) == "other_weights"
+    assert kind(X + bias, X + 0.7 * OTHER + bias, HintContext(has_weights=True)) is None
+
+
+@pytest.mark.parametrize(("name", "states", "told"), [
+    ("lm_head", X, "other_weights"),
+    ("model", X, "other_weights"),
+    ("model.layers.1.mlp.down_proj", X, None),  # what it was given may be wrong
+    ("lm_head", X + 0.5 * OTHER, None),
+])  # fmt: skip
+def test_other_weights_of_a_head_need_no_inputs(name: str, states: Array, told: str | None) -> None:
+    """What a head is given are the last states, which agree."""
+    logits = [numbers(24, 96, seed=seed) for seed in (3, 4)]
+    sides = [
+        {"model.layers.0-output": x + 1e-7 * OTHER * k, "model.layers.1-output": s, f"{name}-output": y}
+        for k, (x, s, y) in enumerate(((X, X, logits[0]), (X, states + 1e-7 * OTHER, logits[1])))
+    ]
+    matched = pairs(sides[0], sides[1])
+    last = list(Comparer().rows(matched))[-1]
+    found = hint_for_row(last, matched, held(sides[0]))
+    assert (found and found.kind) == told

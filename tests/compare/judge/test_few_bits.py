@@ -104,3 +104,96 @@ def test_a_whole_block_may_multiply_more_than_a_layer() -> None:
 
     assert verdict(0.034) == "drifts"
     assert verdict(0.085) == "diverges"
+
+
+def test_tokens_that_are_right_in_all_that_ran_since_the_mixture_are_no_flips() -> None:
+    """Without its inputs, too, a layer is not excused where a block around the mixture shows every token right."""
+    late = off(X, QUIET, 3)
+    late[:5] += numbers(5, 64, seed=4)
+    reference = {
+        "layers.0.mlp.gate-output": X[:, :8],
+        "layers.0-output": X,
+        "layers.1.self_attn.v_proj-output": X,
+        "layers.1.self_attn.o_proj-output": X,
+    }
+    candidate = {name: off(values, QUIET, k) for k, (name, values) in enumerate(reference.items())}
+    candidate["layers.1.self_attn.o_proj-output"] = late
+    name = "layers.1.self_attn.o_proj-output"
+    assert rows(short(reference), short(candidate))[name].verdict.name == "diverges"
+    candidate["layers.0-output"][0] += numbers(64, seed=5)  # a token that flipped
+    assert rows(short(reference), short(candidate))[name].verdict.name == "drifts"
+
+
+def scan(small: int, *, has_inputs: bool) -> dict[str, str]:
+    """Verdicts on a norm, and on the module around it, given so many tokens that nearly cancel."""
+    states = X.copy()
+    states[:small] *= 0.02
+    noise = QUIET * 3 * numbers(24, 64, seed=7)
+    sides = []
+    for x in (states, states + noise):
+        normed = x / np.sqrt(np.square(x).mean(-1, keepdims=True))
+        sides.append({
+            "layers.0.mixer.in_proj-output": X if x is states else off(X, 3 * QUIET),
+            "layers.0.mixer-input_0": X if x is states else off(X, 3 * QUIET, 2),
+            "layers.0.mixer.norm-input_0": x, "layers.0.mixer.norm-output": normed, "layers.0.mixer-output": normed,
+        })  # fmt: skip
+    if not has_inputs:
+        sides = [{name: values for name, values in side.items() if "input" not in name} for side in sides]
+    return {name: row.verdict.name for name, row in rows(*map(short, sides)).items()}
+
+
+@pytest.mark.parametrize("has_inputs", [True, False])
+def test_a_norm_that_scales_small_tokens_up_is_not_to_blame_nor_what_holds_it(has_inputs: bool) -> None:
+    assert "diverges" not in scan(1, has_inputs=has_inputs).values()
+
+
+BATCH = numbers(2, 12, 64)
+
+
+def test_the_first_block_alone_is_held_to_its_quietest_tokens() -> None:
+    """Nothing quiet ran before it; but rounding is even, and all tokens but the first are many times further off."""
+
+    def verdict(first: float, others: float) -> str:
+        wrong = BATCH + others * numbers(*BATCH.shape, seed=1)
+        wrong[:, 0] = BATCH[:, 0] + first * numbers(2, 64, seed=2)
+        sides = ({f"model.layers.{k}-output": x for k in range(2)} for x in (BATCH, wrong))
+        return rows(*map(short, sides))["model.layers.0-output"].verdict.name
+
+    assert verdict(QUIET, 0.07) == "diverges"
+    assert verdict(0.05, 0.07) == "drifts"  # evenly above rounding: nothing tells
+    assert verdict(QUIET, 0.02) == "agrees"
+
+
+def after_short(change: Array, *, is_noisy: bool) -> Row:
+    """The row of a float32 layer behind a float16 one, whose output has some elements changed."""
+    wide = X.astype(np.float32)
+    shorter = X.astype(np.float16)
+    reference: dict[str, Array] = {"a-output": shorter, "b-input_0": wide, "b-output": wide}
+    near = off(X, 1e-3) if is_noisy else X
+    candidate: dict[str, Array] = {
+        "a-output": near.astype(np.float16),
+        "b-input_0": near.astype(np.float32),
+        "b-output": (near + change).astype(np.float32),
+    }
+    return rows(reference, candidate)["b-output"]
+
+
+def test_one_wrong_element_is_no_rounding_of_a_type_before() -> None:
+    nothing, one = np.zeros_like(X), np.zeros_like(X)
+    one[3, 5] = 0.2
+    assert after_short(nothing, is_noisy=False).verdict.name == "agrees"
+    assert after_short(one, is_noisy=False).verdict.name == "diverges"
+    assert after_short(nothing, is_noisy=True).verdict.name == "agrees"  # rounding on the way, everywhere
+    tiny = np.zeros_like(X)
+    tiny[3, 5] = 2.0**-11 * abs(X[3, 5])
+    assert after_short(tiny, is_noisy=False).verdict.name == "agrees"  # a step of float16
+
+
+def test_few_wrong_elements_are_told_where_something_before_differs_a_little() -> None:
+    """Not bit for bit: then the others must agree as finely as float32 does."""
+    wide, one = X.astype(np.float32), X.astype(np.float32)
+    one[3, 5] += 0.2
+    reference: dict[str, Array] = {"a-output": X.astype(np.float16), "b-output": wide, "c-output": wide}
+    candidate = reference | {"b-output": (X * (1 + 1e-7)).astype(np.float32), "c-output": one}
+    found = rows(reference, candidate)
+    assert [found[f"{name}-output"].verdict.name for name in "abc"] == ["agrees", "agrees", "diverges"]

@@ -1,0 +1,93 @@
+"""What routers and experts give, where tokens took other experts: judged by the tokens that took the same ones."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from tensordiff.compare.judge.history import History
+from tensordiff.compare.judge.measurement import Measurement
+from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted
+from tensordiff.compare.judge.upstream_error import mixture_of, parent_of
+from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, judge_diff
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.measure.diff import Diff
+from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.row import Row
+
+_PART_OF_EXPERTS = re.compile(r"(?:^|\.)experts\.(?!\d)")
+_NUMBERED = re.compile(r"(?:^|\.)\d+(?:\.|$)")
+
+
+def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
+    """Judge experts by the tokens whose routes agree."""
+    tokens = math.prod((row.shape or (0,))[:-1])
+    hidden = history.padding.hidden_tokens(row.pair.reference.step, tokens)
+    may_be_routes = row.is_exact and (not row.is_input or is_router(row.pair))
+    if may_be_routes and (judged := judge_routes(row, history.upstream.latest_outputs, hidden)):
+        history.note_flips(judged[1])
+        return judged[0]
+    if (judged_sorted := _sorted(history, row)) is not None:
+        history.note_flips(judged_sorted[1])
+        return judged_sorted[0]
+    if history.flips is None or not history.flips.concerns(row.pair):
+        return row.verdict
+    if row.is_exact:
+        return Verdict("drifts", f"{row.verdict.why}: {history.flips.summary}")
+    sides = history.flips.values_where_equal(row.pair)
+    return row.verdict if sides is None else _where_routes_agree(history, measured, history.flips, measure(*sides))
+
+
+def _sorted(history: History, row: Row) -> tuple[Verdict, RouteFlips] | None:
+    """The verdict on what a router gives sorted by expert."""
+    is_padded = history.padding.is_known(row.pair.reference.step)
+    return judge_sorted(row, history.upstream.latest_outputs, is_padded=is_padded)
+
+
+def _where_routes_agree(history: History, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
+    carried = history.upstream.carried_into(measured.pair)
+    alone = judge_diff(part, measured.dtypes, carried, Limits(), None, history.upstream.worst_agreeing)
+    if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
+        return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
+    layer, has_few_bits = measured.pair.reference.layer, growth_for(measured.dtypes) != GROWTH
+    is_whole = parent_of(flips.router).startswith(f"{layer}.") and not _NUMBERED.search(layer)
+    if alone.name == "diverges" and is_whole and has_few_bits and history.has_flipped_before:
+        return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}, and others before")
+    if alone.name == "diverges":
+        return Verdict("diverges", f"{alone.why} where the routes agree; {flips.summary}")
+    return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {flips.summary}; the others {part.rel_l2:.1e}")
+
+
+def propagated_error(history: History, row: Row, measured: Measurement) -> float | None:
+    """The error to pass on instead of rel_l2: rows sorted by expert only seem wrong, so what came in counts."""
+    if history.flips is None or row.verdict.name != "drifts" or not history.flips.concerns(row.pair):
+        return None
+    return history.upstream.carried_into(row.pair) if history.flips.has_row_per_choice(measured.views.shape) else None
+
+
+def unless_rows_of_expert(history: History, row: Row, measured: Measurement) -> Row:
+    """Rows of one expert are of other tokens, where tokens took other experts."""
+    entry = row.pair.reference
+    if not _PART_OF_EXPERTS.search(entry.layer) or len(measured.views.shape) != 2:
+        return row
+    same = history.upstream.same_routes.get((mixture_of(entry.layer), entry.step))
+    given = [] if row.is_input else history.upstream.inputs_of(row.pair)
+    has_right_inputs = bool(given) and all(one.verdict.name == "agrees" for one in given)
+    is_padded = history.padding.is_known(entry.step)
+    may_flip = growth_for(measured.dtypes) != GROWTH or is_padded
+    carried = history.upstream.carried_into(row.pair) or 0.0
+    after = row.after_flips and carried > floor_for(*measured.dtypes)[1].agrees
+    if has_right_inputs or (same and not is_padded and not after) or (same is None and not may_flip):
+        return row
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def unmeasured(history: History, row: Row) -> Row:
+    """A row that could not be measured; an expert that got other tokens may have got another number of them."""
+    entry = row.pair.reference
+    if row.dtypes is None or not _PART_OF_EXPERTS.search(entry.layer):
+        return row
+    if history.upstream.same_routes.get((mixture_of(entry.layer), entry.step)):
+        return row
+    return row._replace(verdict=Verdict("drifts", f"{row.verdict.why}: rows are tokens of one expert"))
