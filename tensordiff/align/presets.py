@@ -27,6 +27,7 @@ PRESETS = (
     "fairseq",
     "llama_original",
     "llama_cpp",
+    "llamacpp",
     "gpt2",
     "bert",
     "verify_layers",
