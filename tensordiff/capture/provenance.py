@@ -25,8 +25,8 @@ _LATER_STEPS = ("steps", "decode_ids")
 _ID_PORTS = ("input_input_ids", "input_decoder_input_ids")
 _INPUT_FILES = ("prompt_file", "inputs", "image")
 _PLAIN = (
-    "prompt", "input_ids", "steps", "decode_ids", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed", "deterministic",
-    "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
+    "prompt", "input_ids", "steps", "decode_ids", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed",
+    "deterministic", "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
 )  # fmt: skip
 """Settings that name no file and load no code, whatever they are set to."""
 _MOST_STEPS = 10_000

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
 from tensordiff.capture.provenance import decode_tokens
 from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError
 
 
 @dataclass(frozen=True)

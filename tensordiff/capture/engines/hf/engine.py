@@ -69,7 +69,9 @@ class HubProgram:
             if number + 1 < self.settings.steps:
                 token = self.following[number] if number < len(self.following) else None
                 kwargs = next_step(self.model, kwargs, given, token)
-                self.decoded += kwargs["decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"][0].tolist()
+                self.decoded += kwargs["decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"][
+                    0
+                ].tolist()
 
     def facts(self) -> Mapping[str, Any]:
         """What it was asked."""

@@ -45,7 +45,9 @@ def run(job: Job, tell: Tell) -> Done:
 def _refuse(settings: Settings) -> None:
     """Refuse what cannot be done, and let pass what is so anyway."""
     if settings.dtype not in (None, "float32"):
-        raise CaptureError(f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead")
+        raise CaptureError(
+            f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead"
+        )
     if settings.device not in ("auto", "cpu"):
         raise CaptureError(f"--device {printable(settings.device)}: llamacpp: sources run on the cpu; leave it out")
     if settings.attn_implementation not in (None, "eager", "sdpa"):

@@ -1,6 +1,6 @@
 """The layers of a llama.cpp graph: which nodes belong to which weight, and what they take and give.
 
-A graph is a list of nodes. Most have no name of their own, or share one with others; what tells what they are for is the
+A graph is a list of nodes. Most have no name of their own, or share one with others; what they are for is told by the
 weight they read. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` makes the layer
 ``model.blk.0.attn.q``, whose input is what is multiplied with it. A norm begins where the mean is taken, and a bias is
 part of its layer. Around these stand the attention and the feed-forward part of a block, the block, and the model.
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensordiff.capture.engines.llamacpp.library import DTYPES, Tensor
+from tensordiff.capture.engines.llamacpp.tensor import DTYPES, Tensor
 
 ROOT = "model"
 _NO_OP = "NONE"
@@ -127,7 +127,9 @@ class Graph:
             last += self._named(f"{_EXPERTS_OUTPUT}-{block.rpartition('.')[2]}") if part == "ffn" else []
             if last:
                 first = min(members, key=lambda member: member.first)
-                inputs = tuple(replace(one, port="input_hidden_states") if part == "attn" else one for one in first.inputs)
+                inputs = tuple(
+                    replace(one, port="input_hidden_states") if part == "attn" else one for one in first.inputs
+                )
                 yield LayerCall(holder, part, first.first, max(last), inputs[:1])
 
     def _blocks(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:

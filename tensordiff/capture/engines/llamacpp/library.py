@@ -7,29 +7,22 @@ otherwise, which would read as nonsense; so what is known of their defaults is c
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_float, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 import xllamacpp
 
-from tensordiff.dump.dtypes import Array, DType
+from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F16, Tensor
+from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError
 
 PACKAGE = "xllamacpp"
 _DIMENSIONS, _SOURCES, _NAME_BYTES, _KEY_BYTES = 4, 10, 64, 128
 _PADDING = 128  # a newer version may have more fields at the end of what it returns by value
-F32, _F16 = 0, 1
-
-DTYPES: Mapping[int, DType] = {
-    F32: np.dtype(np.float32), _F16: np.dtype(np.float16), 24: np.dtype(np.int8), 25: np.dtype(np.int16),
-    26: np.dtype(np.int32), 27: np.dtype(np.int64), 28: np.dtype(np.float64), 30: np.dtype(ml_dtypes.bfloat16),
-}  # fmt: skip
-"""The types of ggml that are arrays as they are; the others are quantized."""
 
 EvalCallback = c.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 _LogCallback = c.CFUNCTYPE(None, c.c_int, c_char_p, c_void_p)
@@ -69,8 +62,8 @@ class ContextParams(c.Structure):
         *((name, c_float) for name in ("rope_base", "rope_scale", "yarn_ext", "yarn_attn", "yarn_fast", "yarn_slow")),
         ("yarn_orig_ctx", c_uint32), ("defrag", c_float), ("cb_eval", EvalCallback), ("cb_data", c_void_p),
         ("type_k", c_int32), ("type_v", c_int32), ("abort", c_void_p), ("abort_data", c_void_p),
-        ("before_flags", c_void_p), *((f"flag_{k}", c_bool) for k in range(6)), ("samplers", c_void_p), ("n_samplers", c_size_t),
-        ("other", c_void_p), ("padding", c_char * _PADDING),
+        ("before_flags", c_void_p), *((f"flag_{k}", c_bool) for k in range(6)), ("samplers", c_void_p),
+        ("n_samplers", c_size_t), ("other", c_void_p), ("padding", c_char * _PADDING),
     ]  # fmt: skip
 
 
@@ -92,25 +85,6 @@ class _Tensor(c.Structure):
         ("view_src", c_void_p), ("view_offs", c_size_t), ("data", c_void_p), ("name", c_char * _NAME_BYTES),
         ("extra", c_void_p),
     ]  # fmt: skip
-
-
-class Tensor(NamedTuple):
-    """A tensor of a graph, at its address."""
-
-    address: int
-    name: str
-    op: str
-    """``MUL_MAT``, ``RMS_NORM``; ``NONE`` of weights, inputs and caches."""
-    kind: int
-    """Its type, as ggml numbers them."""
-    shape: tuple[int, ...]
-    """The slowest dimension first, without leading ones of more than two: ``(tokens, features)``."""
-    strides: tuple[int, ...]
-    nbytes: int
-    sources: tuple[int, ...]
-    """The addresses of what it is made of."""
-    view_of: int | None
-    """The address of the tensor in whose memory it lies, where it has none of its own."""
 
 
 class Library:
@@ -152,7 +126,7 @@ class Library:
     def _check_layout(self) -> None:
         context, model = self.context_params(), self.model_params()
         flags = tuple(getattr(context, f"flag_{k}") for k in range(6))
-        if (context.type_k, context.type_v, flags) != (_F16, _F16, (False, True, True, True, True, False)):
+        if (context.type_k, context.type_v, flags) != (F16, F16, (False, True, True, True, True, False)):
             raise _other_version("llama_context_params are laid out otherwise")
         modes = model.n_gpu_layers, model.split_mode, model.main_gpu
         if modes != (-1, 1, 0) or model.tensor_split or model.kv_overrides:

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from tensordiff.capture.engines.llamacpp.graph import Graph, Input, LayerCall
-from tensordiff.capture.engines.llamacpp.library import (
-    DTYPES, F32, PACKAGE, Batch, EvalCallback, KvOverride, Library, ModelParams, Tensor,
-)  # fmt: skip
+from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, KvOverride, Library, ModelParams
+from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.tokens import Tokens
 from tensordiff.dump.dtypes import Array
@@ -92,7 +91,9 @@ class LoadedModel:
         )
         count = tokenize(self.vocabulary, data, len(data), room, len(room), True, False)
         if count < 0:
-            raise CaptureError(f"{printable(self.path)}: its vocabulary cannot encode the prompt; give --input-ids 1,2,3")
+            raise CaptureError(
+                f"{printable(self.path)}: its vocabulary cannot encode the prompt; give --input-ids 1,2,3"
+            )
         return tuple(room[:count])
 
     def weights_hash(self) -> str:
@@ -134,7 +135,8 @@ class GgufModel:
 
     def __init__(self, loaded: LoadedModel, tokens: Tokens, steps: int) -> None:
         self.loaded, self.tokens, self.steps = loaded, tokens, steps
-        self._library, self._error = loaded.library, None
+        self._library = loaded.library
+        self._error: BaseException | None = None
         self._observer: _Listing | _Watching | None = None
         self._context = self._open(len(tokens.ids) + steps)
         self.following: list[int] = []
@@ -217,7 +219,7 @@ class GgufModel:
             count, numbers(*ids), None, numbers(*range(at, at + count)), numbers(*[1] * count), same,
             (c.c_int8 * count)(*[1] * count),
         )  # fmt: skip
-        self._error: BaseException | None = None
+        self._error = None
         status = self._library.function("llama_decode", c_int32, c_void_p, Batch)(self._context, batch)
         if self._error is not None:
             raise self._error
@@ -295,7 +297,8 @@ class _Watching:
     def __init__(self, model: GgufModel, watch: Watch, calls: Sequence[LayerCall], ids: Sequence[int]) -> None:
         self._model, self._watch, self._ids = model, watch, ids
         self._library = model.loaded.library
-        self._begins, self._ends = defaultdict(list), defaultdict(list)
+        self._begins: dict[int, list[LayerCall]] = defaultdict(list)
+        self._ends: dict[int, list[LayerCall]] = defaultdict(list)
         for call in calls:
             self._begins[call.first].append(call)
             self._ends[call.last].insert(0, call)
