@@ -85,6 +85,11 @@ BUILT_IN: dict[str, Engine] = {
         ),
         is_reusable=True, has_own_inputs=True,
     ),
+    "mlx": Engine(
+        "mlx:PATH_OR_ID", "mlx.engine", (*_CORE, "mlx", "mlx_lm"),
+        {"inputs": _TOKENS, "image": _TOKENS, "ops": "what MLX computes within a module cannot be seen"},
+        takes_tokens=True, has_environment=True,
+    ),
     "llamacpp": Engine(
         "llamacpp:FILE.gguf", "llamacpp.engine", (*_CORE, "xllamacpp"),
         {
