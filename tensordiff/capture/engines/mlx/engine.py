@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,18 +113,34 @@ def _config(folder: Path, settings: Settings) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CaptureError(f"mlx:{printable(folder)}: its config.json cannot be read ({error})") from error
     changed: set[str] = set()
+    known = _read_keys(config) if settings.config else []
     for key, value in settings.config.items():
-        *path, last = key.split(".")
-        holder: Any = config
-        for name in path:
-            holder = holder.get(name) if isinstance(holder, dict) else None
-        if not isinstance(holder, dict) or last not in holder:
-            raise CaptureError(f"--config {printable(key)}: the config has no such key")
-        holder[last] = value
-        changed.add(key.split(".")[0])
+        first, *path = key.split(".")
+        if first not in known:
+            raise CaptureError(
+                f"--config {printable(key)}: mlx-lm does not read {printable(first)} for this model; "
+                f"it reads {', '.join(known)}"
+            )
+        _override(config, key, [first, *path], value)
+        changed.add(first)
     if settings.num_hidden_layers is not None:
         changed |= _shorten(config, settings.num_hidden_layers)
     return {key: config[key] for key in changed}
+
+
+def _read_keys(config: dict[str, Any]) -> list[str]:
+    """The keys that mlx-lm's model reads of a config: any other would be dropped in silence."""
+    classes = inspect.signature(load_model).parameters["get_model_classes"].default
+    return sorted(field.name for field in dataclasses.fields(classes(config=config)[1]))
+
+
+def _override(config: dict[str, Any], key: str, path: list[str], value: Any) -> None:
+    holder: Any = config
+    for name in path[:-1]:
+        holder = holder.get(name) if isinstance(holder, dict) else None
+    if not isinstance(holder, dict):
+        raise CaptureError(f"--config {printable(key)}: the config has no such key")
+    holder[path[-1]] = value
 
 
 def _shorten(config: dict[str, Any], layers: int) -> set[str]:
