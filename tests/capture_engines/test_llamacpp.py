@@ -112,8 +112,7 @@ def test_from_the_command_line(shelf: Shelf, call: Call, tmp_path: Path) -> None
     assert status == 1
     assert f"{source}: runs in {interpreter(KIND)}" in said
     assert "layers.1.post_attention_layernorm" in (tmp_path / "v" / "summary.md").read_text("utf-8")
-    sides = tmp_path / "v" / "reference", tmp_path / "v" / "candidate"
-    status, out, _ = call("bisect", *sides, "--rerun")
+    status, out, _ = call("bisect", shelf.reference("llama"), shelf.capture(source), "--rerun")
     assert (status, "first bad: layers.1.post_attention_layernorm\n" in out) == (1, True)
 
 
