@@ -85,6 +85,11 @@ BUILT_IN: dict[str, Engine] = {
         ),
         is_reusable=True, has_own_inputs=True,
     ),
+    "vllm": Engine(
+        "vllm:PATH_OR_ID", "vllm.engine", (*_CORE, "torch", "vllm"),
+        {"inputs": _TOKENS, "image": _TOKENS, "weights_dtype": "leave it out"},
+        is_reusable=True, takes_tokens=True, has_environment=True,
+    ),
     "mlx": Engine(
         "mlx:PATH_OR_ID", "mlx.engine", (*_CORE, "mlx", "mlx_lm"),
         {"inputs": _TOKENS, "image": _TOKENS, "ops": "what MLX computes within a module cannot be seen"},

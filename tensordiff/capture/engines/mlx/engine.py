@@ -146,7 +146,9 @@ def _override(config: dict[str, Any], key: str, path: list[str], value: Any) -> 
 def _shorten(config: dict[str, Any], layers: int) -> set[str]:
     count = _count(config)
     if count is None or layers > count:
-        raise CaptureError(f"--num-hidden-layers {layers}: the model has {count if count is not None else 'no such count'}")
+        raise CaptureError(
+            f"--num-hidden-layers {layers}: the model has {count if count is not None else 'no such count'}"
+        )
     name = "num_hidden_layers" if "num_hidden_layers" in config else "n_layer"
     config[name] = layers
     lists = {name for name in _PER_LAYER if isinstance(config.get(name), list)}
@@ -194,4 +196,3 @@ def _weights_hash(model: nn.Module) -> str:
         digest.update(f"{name} {weight.shape} {weight.dtype}".encode())
         digest.update(bytes(memoryview(mx.view(weight.reshape(-1)[: _HASHED // weight.itemsize], mx.uint8))))
     return digest.hexdigest()
-

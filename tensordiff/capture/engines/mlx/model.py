@@ -65,7 +65,9 @@ def _seen_inputs(
     ports = {port: array for number, value in enumerate(args) for port, array in find_arrays(value, f"input_{number}")}
     for name, value in kwargs.items():
         ports |= dict(find_arrays(value, f"input_{name}"))
-    new = _see(lambda arrays: watch.inputs(layer, arrays, origin), ports, {"input_0": _ROOT_INPUT} if layer == ROOT else {})
+    new = _see(
+        lambda arrays: watch.inputs(layer, arrays, origin), ports, {"input_0": _ROOT_INPUT} if layer == ROOT else {}
+    )
     if not new:
         return args, kwargs
     return (
@@ -130,7 +132,9 @@ class MlxModel:
     def _next(self, step: int, logits: Any) -> int:
         if step == len(self.following):
             if not isinstance(logits, mx.array) or logits.ndim != 3:
-                raise CaptureError(f"--steps: {type(self._model).__name__} gives no logits to go on from; capture one step")
+                raise CaptureError(
+                    f"--steps: {type(self._model).__name__} gives no logits to go on from; capture one step"
+                )
             self.following.append(int(mx.argmax(logits[0, -1]).item()))
         return self.following[step]
 
