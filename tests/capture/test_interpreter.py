@@ -1,4 +1,4 @@
-"""Which interpreter runs a source: the command line's, the engine's own environment, or this one; never a stranger's."""
+"""Which interpreter runs a source: the command line's, the engine's own environment, or this; never a stranger's."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.compare.row import Row
+from tensordiff.dump import Dump
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests.capture_engines.checkpoints import IDS, Bug, make_checkpoint, make_gguf
@@ -89,3 +90,10 @@ def wrong_by_themselves(session: Session) -> set[str]:
 def orphan_outputs(session: Session) -> set[str]:
     """Layers of the candidate that gave something which is not paired."""
     return {entry.layer for entry in session.alignment.candidate_orphans if not entry.is_input}
+
+
+def injected_layers(dump: Dump) -> dict[str, Any]:
+    """What an injected run says of each call: what it was given, and whether it was isolated."""
+    injection: Any = dump.facts["injection"]
+    found: dict[str, Any] = injection["layers"]
+    return found

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensordiff.capture.interpreter import interpreter
+from tensordiff.capture.provenance import decode_tokens
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture_engines.checkpoints import IDS, scaled_norm, swapped
-from tests.capture_engines.running import STEPS, Shelf, compared, culprit, orphan_outputs, wrong_by_themselves
+from tests.capture_engines.running import (
+    STEPS,
+    Shelf,
+    compared,
+    culprit,
+    injected_layers,
+    orphan_outputs,
+    wrong_by_themselves,
+)
 from tests.cli.command import Call
 
 KIND = "llamacpp"
@@ -28,7 +38,7 @@ def test_a_right_file_agrees_in_every_layer_and_step(shelf: Shelf, name: str) ->
     assert wrong_by_themselves(session) == set()
     injection = session.third_dumps.injected
     assert injection is not None
-    layers = injection.facts["injection"]["layers"].values()
+    layers = injected_layers(injection).values()
     assert layers and all(layer["isolated"] for layer in layers)
 
 
@@ -53,7 +63,7 @@ def test_weights_that_are_swapped_are_named(shelf: Shelf, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_another_rope_theta_is_named(shelf: Shelf, name: str) -> None:
     source, reference = shelf.source(KIND, name), shelf.reference(name)
-    wrong = {"config": {f"{name}.rope.freq_base": 3000.0}}
+    wrong: dict[str, Any] = {"config": {f"{name}.rope.freq_base": 3000.0}}
     session = compared(reference, shelf.capture(source, **wrong), shelf.injected(source, reference, **wrong))
     assert culprit(session) == "layers.0.self_attn"
     assert wrong_by_themselves(session) == set()
@@ -72,7 +82,7 @@ def test_another_rope_theta_is_named(shelf: Shelf, name: str) -> None:
 def test_injection_reaches_what_it_is_asked_for(shelf: Shelf, at: str, isolated: int) -> None:
     reference = shelf.reference("llama")
     dump = open_dump(shelf.injected(shelf.source(KIND, "llama"), reference, at))
-    layers = dump.facts["injection"]["layers"].values()
+    layers = injected_layers(dump).values()
     assert sum(layer["isolated"] for layer in layers) == isolated
 
 
@@ -88,10 +98,10 @@ def test_later_steps_are_given_the_tokens_of_the_reference(shelf: Shelf) -> None
     source, forced = shelf.source(KIND, "llama"), (9, 8, 7)
     reference = shelf.reference("llama", decode_ids=forced)
     candidate = shelf.capture(source, decode_ids=forced)
-    assert open_dump(candidate).facts["decode_token_ids"][:3] == list(forced)
+    assert decode_tokens(open_dump(candidate), STEPS) == forced
     assert culprit(compared(reference, candidate)) is None
     injected = open_dump(shelf.injected(source, reference, "once"))
-    assert injected.facts["decode_token_ids"][:3] == list(forced)
+    assert decode_tokens(injected, STEPS) == forced
 
 
 def test_the_nodes_of_a_layer_are_its_operations(shelf: Shelf) -> None:
@@ -102,7 +112,7 @@ def test_the_nodes_of_a_layer_are_its_operations(shelf: Shelf) -> None:
         "MUL_MAT", "ROPE", "MUL_MAT", "MUL_MAT", "ROPE", "SET_ROWS", "SET_ROWS", "MUL_MAT", "SOFT_MAX", "MUL_MAT",
         "CONT", "MUL_MAT",
     ]  # fmt: skip
-    assert dump.facts["injection"]["layers"]["model.blk.0.attn"]["isolated"]
+    assert injected_layers(dump)["model.blk.0.attn"]["isolated"]
 
 
 def test_from_the_command_line(shelf: Shelf, call: Call, tmp_path: Path) -> None:
@@ -136,5 +146,5 @@ def test_what_it_cannot_do_is_refused_with_a_sentence(shelf: Shelf, settings: di
 
 def test_a_file_that_is_no_model_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(CaptureError, match="llama.cpp could not load it"):
+    with pytest.raises(CaptureError, match=r"llama\.cpp could not load it"):
         shelf.capture(f"{KIND}:{tmp_path / 'no.gguf'}")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tensordiff.capture.provenance import decode_tokens
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests.capture_engines.checkpoints import scaled_norm, swapped
-from tests.capture_engines.running import STEPS, Shelf, compared, culprit, orphan_outputs, wrong_by_themselves
+from tests.capture_engines.running import (
+    STEPS,
+    Shelf,
+    compared,
+    culprit,
+    injected_layers,
+    orphan_outputs,
+    wrong_by_themselves,
+)
 from tests.cli.command import Call
 
 KIND = "mlx"
@@ -27,7 +38,7 @@ def test_a_right_checkpoint_agrees_in_every_layer_and_step(shelf: Shelf, name: s
     assert wrong_by_themselves(session) == set()
     injection = session.third_dumps.injected
     assert injection is not None
-    layers = injection.facts["injection"]["layers"]
+    layers = injected_layers(injection)
     assert [name for name, layer in layers.items() if not layer["isolated"] and ".rope" not in name] == []
 
 
@@ -51,7 +62,7 @@ def test_weights_that_are_swapped_are_named(shelf: Shelf, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_another_rope_theta_is_named(shelf: Shelf, name: str) -> None:
     source, reference = shelf.source(KIND, name), shelf.reference(name)
-    wrong = {"config": {"rope_theta": 3000.0}}
+    wrong: dict[str, Any] = {"config": {"rope_theta": 3000.0}}
     session = compared(reference, shelf.capture(source, **wrong), shelf.injected(source, reference, **wrong))
     assert culprit(session) == "layers.0.self_attn"
     assert wrong_by_themselves(session) == set()
@@ -60,16 +71,16 @@ def test_another_rope_theta_is_named(shelf: Shelf, name: str) -> None:
 @pytest.mark.parametrize(("at", "isolated"), [("layers.1.self_attn", STEPS), ("..layers.1.mlp", 21 * STEPS)])
 def test_injection_reaches_what_it_is_asked_for(shelf: Shelf, at: str, isolated: int) -> None:
     dump = open_dump(shelf.injected(shelf.source(KIND, "llama"), shelf.reference("llama"), at))
-    assert sum(layer["isolated"] for layer in dump.facts["injection"]["layers"].values()) == isolated
+    assert sum(layer["isolated"] for layer in injected_layers(dump).values()) == isolated
 
 
 def test_later_steps_are_given_the_tokens_of_the_reference(shelf: Shelf) -> None:
     source, forced = shelf.source(KIND, "llama"), (9, 8, 7)
     reference = shelf.reference("llama", decode_ids=forced)
     candidate = shelf.capture(source, decode_ids=forced)
-    assert open_dump(candidate).facts["decode_token_ids"] == list(forced)
+    assert decode_tokens(open_dump(candidate), STEPS) == forced
     assert culprit(compared(reference, candidate)) is None
-    assert open_dump(shelf.injected(source, reference, "once")).facts["decode_token_ids"] == list(forced)
+    assert decode_tokens(open_dump(shelf.injected(source, reference, "once")), STEPS) == forced
 
 
 def test_bfloat16_has_no_false_culprit(shelf: Shelf) -> None:

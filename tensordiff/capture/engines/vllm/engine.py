@@ -15,27 +15,27 @@ os.environ |= {  # read while vllm is imported
     "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
 }
 
-from collections.abc import Callable  # noqa: E402
-from importlib.metadata import PackageNotFoundError, version  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
-import torch  # noqa: E402
-from vllm import LLM  # noqa: E402
+import torch
+from vllm import LLM
 
-from tensordiff.capture.engines.hf.config import override, shorten  # noqa: E402
-from tensordiff.capture.engines.hf.tokenizer import tokenizer  # noqa: E402
-from tensordiff.capture.engines.torch.capture import perform  # noqa: E402
-from tensordiff.capture.engines.vllm.program import EngineProgram  # noqa: E402
-from tensordiff.capture.engines.vllm.tokens import SettledTokens  # noqa: E402
-from tensordiff.capture.events import Done, Note, Phase, Tell  # noqa: E402
-from tensordiff.capture.job import Job  # noqa: E402
-from tensordiff.capture.process.replay import REPLAY  # noqa: E402
-from tensordiff.capture.process.reusable_engine import RunJob  # noqa: E402
-from tensordiff.capture.process.tokens import tokens  # noqa: E402
-from tensordiff.capture.settings import Settings  # noqa: E402
-from tensordiff.dump import open_dump  # noqa: E402
-from tensordiff.errors import CaptureError, printable  # noqa: E402
+from tensordiff.capture.engines.hf.config import override, shorten
+from tensordiff.capture.engines.hf.tokenizer import tokenizer
+from tensordiff.capture.engines.torch.capture import perform
+from tensordiff.capture.engines.vllm.program import EngineProgram
+from tensordiff.capture.engines.vllm.tokens import SettledTokens
+from tensordiff.capture.events import Done, Note, Phase, Tell
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.replay import REPLAY
+from tensordiff.capture.process.reusable_engine import RunJob
+from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.settings import Settings
+from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError, printable
 
 _LEAST_LENGTH = 128
 

@@ -23,7 +23,7 @@ from tensordiff.errors import CaptureError
 _REQUESTS = count()
 
 
-class EngineModule(nn.Module):
+class EngineModule(nn.Module):  # type: ignore[misc]
     """The model within an engine. Its last token's logits are its output: vLLM computes no others."""
 
     def __init__(self, llm: LLM) -> None:
@@ -67,7 +67,7 @@ def model_within(llm: LLM) -> nn.Module:
 def _take_hooks(module: nn.Module) -> None:
     """Classes that vLLM would compile have a ``__call__`` of their own, which calls no hooks."""
     if type(module).__call__ is not nn.Module.__call__:
-        type(module).__call__ = nn.Module.__call__  # type: ignore[method-assign]
+        type(module).__call__ = nn.Module.__call__
 
 
 def _token_of(outputs: Any) -> int | None:
