@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.interpreter import interpreter
 from tests.capture_engines.running import Shelf
 from tests.cli.command import Call, caller
@@ -23,9 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
     """Checkpoints and captures of the whole session, each made once."""
-    return Shelf(tmp_path_factory.mktemp("engines"))
+    with ReusableChild() as child:
+        yield Shelf(tmp_path_factory.mktemp("engines"), child)
 
 
 @pytest.fixture

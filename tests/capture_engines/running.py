@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.interpreter import interpreter
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
@@ -26,6 +27,8 @@ class Shelf:
     """What was made so far, in a folder."""
 
     folder: Path
+    child: ReusableChild
+    """Keeps the process of one capture for the next, where that is of the same source."""
     _made: dict[str, Path] = field(default_factory=dict)
 
     def checkpoint(self, name: str, bug: Bug | None = None) -> Path:
@@ -51,7 +54,7 @@ class Shelf:
             parsed = parse_source(source)
             assert parsed is not None
             output = self.folder / f"dump-{len(self._made)}"
-            Run(Job(parsed.absolute(), wanted, str(output))).result()
+            Run(Job(parsed.absolute(), wanted, str(output)), self.child).result()
             self._made[label] = output
         return self._made[label]
 

@@ -62,7 +62,7 @@ def short(file: str) -> str:
 def versions() -> dict[str, str]:
     """Of everything that may change a number."""
     found = {"torch": torch.__version__, "python": platform.python_version()}
-    for name in ("transformers", "accelerate"):
+    for name in ("transformers", "accelerate", "vllm"):
         if name in sys.modules:
             found[name] = str(sys.modules[name].__version__)
     if torch.version.cuda:

