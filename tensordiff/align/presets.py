@@ -28,6 +28,7 @@ PRESETS = (
     "llama_original",
     "llama_cpp",
     "gguf",
+    "llamacpp",
     "gpt2",
     "bert",
     "verify_layers",
@@ -118,6 +119,15 @@ def choose(reference: Dump, candidate: Dump, names: Sequence[str] | None = None)
 
 def fitting(dump: Dump) -> tuple[str, ...]:
     """The presets that fit a dump's names."""
+    return _fitting({entry.layer for entry in dump.entries})
+
+
+def _fitting(layers: Iterable[str]) -> tuple[str, ...]:
     # All names in one substitution, which takes a third of the time.
-    outlines = set(_NUMBER.sub("0", _BETWEEN.join({entry.layer for entry in dump.entries})).split(_BETWEEN))
+    outlines = set(_NUMBER.sub("0", _BETWEEN.join(layers)).split(_BETWEEN))
     return tuple(name for name in PRESETS if preset(name).fits(outlines))
+
+
+def rules_for(layers: Iterable[str]) -> RuleSet:
+    """The rules of the presets that fit some names, and of those that are used where no dump was looked at."""
+    return PresetChoice({"reference": (*_DEFAULTS, *_fitting(set(layers)))}).rules

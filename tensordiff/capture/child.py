@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +28,7 @@ from typing import IO, Self
 import tensordiff
 from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.events import Event, decode
+from tensordiff.capture.interpreter import interpreter
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import SCRATCH
 from tensordiff.capture.provenance import INPUT_SETTINGS
@@ -119,7 +119,7 @@ class Child:
         return os.pread(self._log.fileno(), self.printed - since, since).decode("utf-8", "replace")
 
     def _start(self, tell: int) -> subprocess.Popen[bytes]:
-        python = self.job.settings.python or sys.executable
+        python = self.python = interpreter(self.job.source.kind, self.job.settings.python)
         # A link to the package alone: its neighbours must not hide those of another interpreter.
         (self._folder / "package").mkdir()
         (self._folder / "package" / "tensordiff").symlink_to(Path(tensordiff.__file__).resolve().parent)

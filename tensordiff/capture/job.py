@@ -51,8 +51,8 @@ class Source:
 
 def parse_source(text: str) -> Source | None:
     """The source that a text names; None where it is a path like any other."""
-    kind, _, target = text.partition(":")
-    if kind not in ENGINES or text == kind:
+    kind, colon, target = text.partition(":")
+    if not colon or not kind.isidentifier() or kind not in ENGINES:
         return None
     engine, function = ENGINES[kind], None
     if engine.takes_function:

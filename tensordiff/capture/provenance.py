@@ -19,12 +19,14 @@ from tensordiff.capture.signature import why_not_own
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 
-INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps")
+INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image", "steps", "decode_ids")
 """The settings that give a model its input."""
+_LATER_STEPS = ("steps", "decode_ids")
+_ID_PORTS = ("input_input_ids", "input_decoder_input_ids")
 _INPUT_FILES = ("prompt_file", "inputs", "image")
 _PLAIN = (
-    "prompt", "input_ids", "steps", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed", "deterministic",
-    "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
+    "prompt", "input_ids", "steps", "decode_ids", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed",
+    "deterministic", "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
 )  # fmt: skip
 """Settings that name no file and load no code, whatever they are set to."""
 _MOST_STEPS = 10_000
@@ -102,9 +104,27 @@ def input_settings(dump: Dump) -> Settings:
                 f"{printable(dump.path)}: was asked with {options}, and a file is taken only from a dump that you "
                 f"captured here ({doubt}); give {options} yourself, or another prompt, to both sides"
             )
-    if all(asked.get(name) is None for name in INPUT_SETTINGS if name != "steps") and ids is not None:
+    if all(asked.get(name) is None for name in INPUT_SETTINGS if name not in _LATER_STEPS) and ids is not None:
         asked["input_ids"] = ids
     return Settings(**asked)
+
+
+def token_ids(dump: Dump) -> tuple[int, ...] | None:
+    """The tokens that a dump's run was given, where it says."""
+    return _token_ids(dump.facts.get("token_ids"))
+
+
+def decode_tokens(dump: Dump, steps: int) -> tuple[int, ...]:
+    """What the steps of a dump's run after the first were given, a token each, as far as it says and without gaps."""
+    said = _token_ids(dump.facts.get("decode_token_ids"))
+    if said is not None:
+        return said[: steps - 1]
+    found: dict[int, int] = {}
+    for entry in dump.entries:
+        if entry.port in _ID_PORTS and 0 < entry.step < steps and entry.step not in found and entry.spec.size == 1:
+            found[entry.step] = int(entry.read().reshape(-1)[0])
+    known = tuple(found[step] for step in range(1, steps) if all(k in found for k in range(1, step + 1)))
+    return known if all(0 <= token < _LARGEST_ID for token in known) else ()
 
 
 def _settings(found: dict[str, Any]) -> Settings:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tensordiff.capture.child import Child, ReusableChild
+from tensordiff.capture.engines import ENGINES
 from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Note, Phase
 from tensordiff.capture.job import Job
 from tensordiff.capture.signature import sign
@@ -65,6 +66,8 @@ class Run:
             self.cancel()
 
     def _until_end(self) -> Iterator[Event]:
+        if ENGINES[self.job.source.kind].has_environment and self.job.settings.python is None:
+            yield Note(f"{printable(self.job.source)}: runs in {printable(self._child.python)}")
         is_silent = True
         for event in self._child.events():
             is_silent = False

@@ -42,8 +42,10 @@ class Settings:
     prompt: str | None = None
     prompt_file: str | None = None
     input_ids: tuple[int, ...] | None = None
+    decode_ids: tuple[int, ...] | None = None
+    """What the steps after the first are given, a token each; the likeliest where there is none."""
     inputs: str | None = None
-    """A ``.safetensors`` file of the model's keyword arguments."""
+    """A ``.safetensors file of the model's keyword arguments."""
     image: str | None = None
     dtype: str | None = None
     weights_dtype: str | None = None

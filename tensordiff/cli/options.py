@@ -192,6 +192,7 @@ _INPUT = (
     _option("--inputs", type=PATH, metavar="FILE", help="Keyword arguments of the model (.safetensors)."),
     _option("--image", type=PATH, metavar="FILE", help="A picture, for a model that sees."),
     _option("--steps", type=click.IntRange(min=1), default=1, metavar="N", help="Prompt, then N-1 decoded tokens."),
+    _option("--decode-ids", type=Ids(), metavar="1,2,3", help="These decoded tokens, not the likeliest."),
 )
 _RUN = (
     _option("--dtype", metavar="TYPE", help="float32, bfloat16 …; the checkpoint's own unless given."),

@@ -33,7 +33,7 @@ PARTIAL_MANIFEST = "manifest.json.partial"
 """What older versions called a manifest that was not written whole."""
 
 FACTS = (
-    "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "config_overrides",
+    "source", "framework", "versions", "device", "dtype", "prompt", "token_ids", "decode_token_ids", "config_overrides",
     "flags", "weights_hash", "notes", "settings", "model", "calls", "injection", "stacks", "error",
     "signature", "order",
 )  # fmt: skip

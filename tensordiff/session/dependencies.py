@@ -20,6 +20,7 @@ from pathlib import Path
 
 import tensordiff
 from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.interpreter import interpreter
 from tensordiff.capture.job import Source
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
@@ -140,8 +141,9 @@ class _Collector:
     def surroundings(self) -> dict[str, str]:
         """What a source finds around it: the machine, the environment, and the packages of its interpreter."""
         found = {"the folder one stands in": os.getcwd(), "the machine": _digest(_machine())}  # noqa: PTH109
-        for python in sorted({self._settings(side).python for side in self.sources} - {None}, key=str):
-            found[f"the packages of {printable(python)}"] = self._packages(str(python))
+        others = {interpreter(source.kind, self._settings(side).python) for side, source in self.sources.items()}
+        for python in sorted(others - {sys.executable}):
+            found[f"the packages of {printable(python)}"] = self._packages(python)
         for name, value in sorted(os.environ.items()):
             if name.startswith(_VARIABLES) and not any(word in name for word in _SECRET):
                 found[f"the environment variable {printable(name)}"] = _digest(value)

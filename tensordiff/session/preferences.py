@@ -1,8 +1,9 @@
-"""The user's preferences for the app: theme, columns and keys, from ``tensordiff.toml``.
+"""The user's preferences: theme, columns and keys of the app, environments of engines, from ``tensordiff.toml``.
 
 Two files count: the nearest one in this folder or above it, and the one in the user's configuration folder. Theme and
 columns are the folder's, where it sets them, else the user's. Keys are the user's alone: a folder may be a stranger's,
-and a key that does something else than the hand expects could run or overwrite things. An unknown name is an error
+and a key that does something else than the hand expects could run or overwrite things. So are the environments that
+engines run in, which ``capture.interpreter`` reads. An unknown name is an error
 that suggests the nearest known one, because a preference that is silently ignored is worse than none.
 """
 
@@ -15,10 +16,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tensordiff.capture.interpreter import NAME, TABLE, user_file
 from tensordiff.errors import BadFile, printable
 from tensordiff.util.small_files import TooLong, read_small
 
-NAME = "tensordiff.toml"
+_OWN = {"keys": "keys are bound", TABLE: "environments are named"}
 THEMES = ("dark", "light")
 _MAX_BYTES = 1 << 20
 
@@ -71,13 +73,6 @@ def _folder_file(folder: Path) -> Path | None:
     return next((path for at in (folder, *folder.parents) if (path := at / NAME).is_file()), None)
 
 
-def user_file() -> Path:
-    """The file in the user's configuration folder, whether it is there or not."""
-    from platformdirs import user_config_path
-
-    return user_config_path("tensordiff", appauthor=False) / NAME
-
-
 def read_preferences(path: Path, *, binds_keys: bool = True) -> Preferences:
     """Read and check a file. Where it may not bind keys, those in it are not looked at, and a sentence says so."""
     try:
@@ -88,15 +83,16 @@ def read_preferences(path: Path, *, binds_keys: bool = True) -> Preferences:
         raise BadFile(path, f"the preferences cannot be read ({error})") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadFile(path, f"is not valid TOML ({error})") from error
-    if binds_keys or "keys" not in content:
-        return _preferences(path, content)
-    del content["keys"]
-    sentence = f"{printable(path)}: its [keys] do not count; keys are bound in {printable(user_file())} alone"
-    return replace(_preferences(path, content), sentences=(sentence,))
+    refused = [] if binds_keys else [name for name in ("keys", TABLE) if name in content]
+    for name in refused:
+        del content[name]
+    own = printable(user_file())
+    sentences = tuple(f"{printable(path)}: its [{name}] do not count; {_OWN[name]} in {own} alone" for name in refused)
+    return replace(_preferences(path, content), sentences=sentences)
 
 
 def _preferences(path: Path, content: Mapping[str, Any]) -> Preferences:
-    known = ("theme", "columns", "keys")
+    known = ("theme", "columns", "keys", TABLE)
     for key in content:
         if key not in known:
             raise BadFile(path, _unknown(key, known))

@@ -3,6 +3,9 @@
 For each probe the candidate runs once more. Layers that end before the probed one are replaced by the reference's
 outputs, the probed layer gets the reference's inputs, and the rest runs as it is. If the model's output is right then,
 the fault lies before the layer. If not, the layer's own output says whether it lies in the layer or after it.
+
+A rerun makes a layer right in all steps at once, so it cannot tell one step from another. What is searched is the first
+step whose model output is wrong: every step before it is right to its end.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class RerunOracle:
     """What is run: what made the candidate, and may be run."""
     model: str
     """The candidate's layer that is the whole model."""
+    step: int
+    """The step that is searched: the first whose model output is wrong."""
     follow: Follow
     """Runs a job to its end, and shows its progress."""
     child: ReusableChild | None = None
@@ -54,14 +59,19 @@ class RerunOracle:
             raise CaptureError(f"{error}; or judge with --auto") from error
         layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
         model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
-        if not _is_wrong(session.comparer.rows(_outputs(session.pairs, model))):
+        outputs = _outputs(session.pairs, model)
+        steps = sorted({pair.reference.step for pair in outputs})
+        of_step = ((step, [pair for pair in outputs if pair.reference.step == step]) for step in steps)
+        wrong = next((step for step, pairs in of_step if _is_wrong(session.comparer.rows(pairs))), None)
+        if wrong is None:
             raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
         refuse_untrusted(offer, trust or Trust())
-        return cls(session, offer, model, follow)
+        return cls(session, offer, model, wrong, follow)
 
     def verdicts(self) -> VerdictOracle:
         """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
-        return VerdictOracle.over(self.session.comparer, [pair for pair in self.session.pairs if not _is_cache(pair)])
+        pairs = [pair for pair in self.session.pairs if pair.reference.step == self.step and not _is_cache(pair)]
+        return VerdictOracle.over(self.session.comparer, pairs)
 
     def ask(self, bisect: Bisect) -> Mark | None:
         """Judge the probe."""
@@ -85,11 +95,14 @@ class RerunOracle:
         with temporary_folder() as folder:
             self.follow(Run(self._job(layer, folder / "dump"), self.child))
             rerun = self.session.with_candidate(folder / "dump")
-            if not _is_wrong(rerun.comparer.rows(_outputs(rerun.pairs, self.model))):
+            if not _is_wrong(rerun.comparer.rows(self._in_step(_outputs(rerun.pairs, self.model)))):
                 self.repaired.add(pair.index)
                 return "bad"
-            own = [p for p in _outputs(rerun.pairs, layer) if p.reference.port == pair.reference.port]
+            own = [p for p in self._in_step(_outputs(rerun.pairs, layer)) if p.reference.port == pair.reference.port]
             return ("bad" if _is_wrong(rerun.comparer.rows(own)) else "good") if own else "skip"
+
+    def _in_step(self, pairs: Iterable[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if pair.reference.step == self.step]
 
     def _job(self, layer: str, folder: Path) -> Job:
         wanted = "|".join(re.escape(name) for name in (layer, self.model))

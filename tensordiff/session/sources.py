@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensordiff.align.rules.rule import Side
-from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.engines import ENGINES, Engine
 from tensordiff.capture.job import Job, Source, parse_source
-from tensordiff.capture.provenance import INPUT_SETTINGS, input_settings
-from tensordiff.capture.settings import Settings
-from tensordiff.dump import open_dump
+from tensordiff.capture.provenance import decode_tokens, input_settings, token_ids
+from tensordiff.capture.settings import Settings, prompt_text
+from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
 from tensordiff.util.temporary_folders import make_temporary_folder
 
-_INPUTS = tuple(name for name in INPUT_SETTINGS if name != "steps")
+_INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 
 
 def source_in(path: Path) -> Source | None:
@@ -77,7 +77,7 @@ class Sources:
             source, settings = self.candidate, request.candidate_settings or request.settings
             settings = _own_settings(source, self.reference, settings)
             if not _has_own_inputs(source):
-                settings = _with_input_of(request.reference, settings)
+                settings = _with_input_of(open_dump(request.reference), settings, ENGINES[source.kind])
         else:
             raise CaptureError("both sides are dumps: there is no source to run")
         return Job(source.absolute(), settings, str((folder or capture_folder(side, request.keep)).absolute()))
@@ -100,11 +100,25 @@ def _has_own_inputs(source: Source) -> bool:
     return ENGINES[source.kind].has_own_inputs
 
 
-def _with_input_of(reference: Path, settings: Settings) -> Settings:
-    """The settings, with the input of the reference where the user gave none."""
+def _with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
+    """The settings, with the input of the reference where the user gave none, and the tokens that it went on with."""
     default = Settings()
-    if any(getattr(settings, name) != getattr(default, name) for name in _INPUTS):
+    if all(getattr(settings, name) == getattr(default, name) for name in _INPUTS):
+        same = input_settings(reference)
+        inputs = {name: getattr(same, name) for name in _INPUTS}
+        steps = same.steps if settings.steps == default.steps else settings.steps
+        settings = replace(settings, **inputs, steps=steps)
+    if engine.takes_tokens:
+        settings = _as_tokens(reference, settings)
+    if settings.steps > 1 and settings.decode_ids is None and "decode_ids" not in engine.refuses:
+        settings = replace(settings, decode_ids=decode_tokens(reference, settings.steps) or None)
+    return settings
+
+
+def _as_tokens(reference: Dump, settings: Settings) -> Settings:
+    """The reference's prompt as the tokens that it was there: another tokenizer might make others of it."""
+    asked = prompt_text(settings)
+    ids = token_ids(reference)
+    if asked is None or asked != reference.facts.get("prompt") or ids is None:
         return settings
-    same = input_settings(open_dump(reference))
-    inputs = {name: getattr(same, name) for name in _INPUTS}
-    return replace(settings, **inputs, steps=same.steps if settings.steps == default.steps else settings.steps)
+    return replace(settings, prompt=None, prompt_file=None, input_ids=ids)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES, prefixes
+from tensordiff.capture.interpreter import interpreter
 from tensordiff.capture.job import Source
 from tensordiff.capture.provenance import Provenance, read_provenance
 from tensordiff.capture.settings import Settings
@@ -26,7 +27,7 @@ from tensordiff.errors import CaptureError, printable
 
 _CODE = ("python", "trust_remote_code")
 """Settings that decide on whose code is run."""
-_LONG = ("prompt", "input_ids", "rules_text")
+_LONG = ("prompt", "input_ids", "decode_ids", "rules_text")
 """Settings that are read and nothing else, and may be long."""
 _SHOWN = 200
 
@@ -67,7 +68,7 @@ class RerunOffer:
         if _is_other_interpreter(made.python) and self.settings.python is None:
             notes.append(
                 f"{self.what} was captured in the interpreter {printable(made.python)}, which is never taken from a "
-                f"dump; it is run in {printable(sys.executable)} unless you give --python again"
+                f"dump; it is run in {printable(interpreter(made.source.kind))} unless you give --python again"
             )
         if made.has_remote_code and not self.settings.trust_remote_code:
             notes.append(
@@ -79,7 +80,7 @@ class RerunOffer:
     def _facts(self) -> Iterator[tuple[str, object]]:
         made, settings = self.provenance, self.settings
         yield "source", made.source
-        yield "interpreter", f"{settings.python or sys.executable}{self._other_interpreter()}"
+        yield "interpreter", f"{interpreter(made.source.kind, settings.python)}{self._other_interpreter()}"
         if settings.trust_remote_code:
             yield "remote code", "is run, as your --trust-remote-code says"
         else:

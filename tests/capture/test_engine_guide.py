@@ -1,12 +1,13 @@
-"""The engine of docs/engines.md, added to a copy of tensordiff as the guide says: one folder and one line."""
+"""The engine of docs/engines.md, installed beside tensordiff as the guide says: a package with an entry point."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import sys
+import sysconfig
+import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -37,27 +38,30 @@ LAYERS = {{"double": double, "shift": shift, "halve": halve}}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tensordiff that has the guide's engine."""
+    """The interpreter of an environment that has what this one has, and the guide's package."""
     folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKAGE, folder / "tensordiff", ignore=shutil.ignore_patterns("__pycache__"))
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
-    line = next(block for block in blocks if block.startswith('    "numpy": Engine('))
-    code = next(block for block in blocks if block.startswith("# tensordiff/capture/engines/"))
-    table = folder / "tensordiff/capture/engines/__init__.py"
-    start = "ENGINES: dict[str, Engine] = {\n"
-    assert start in table.read_text("utf-8")
-    table.write_text(table.read_text("utf-8").replace(start, start + line), "utf-8")
-    module = folder / code.partition("\n")[0].removeprefix("# ")
-    module.parent.mkdir()
-    (module.parent / "__init__.py").touch()
-    module.write_text(code, "utf-8")
-    return folder
+    venv.create(folder, symlinks=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    here = sysconfig.get_path("purelib")
+    (packages / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+    blocks = re.findall(r"```\w+\n(# ([\w./]+)\n.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    files = {name: text for text, name in blocks}
+    assert sum(text.count("\n") for text in files.values()) < 100
+    for name in ("tensordiff_numpy/__init__.py", "tensordiff_numpy/engine.py"):
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).write_text(files[name], "utf-8")
+    project = tomllib.loads(files["pyproject.toml"])["project"]
+    about = packages / "tensordiff_numpy-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in project["entry-points"]["tensordiff.engines"].items()]
+    (about / "entry_points.txt").write_text("\n".join(["[tensordiff.engines]", *lines, ""]))
+    return folder / "bin" / "python"
 
 
 def call(site: Path, *arguments: str | Path) -> tuple[int, str, str]:
-    """Run the copy's command; its status, stdout and stderr."""
-    command = [sys.executable, "-m", "tensordiff", *map(str, arguments)]
-    ran = processes.run(command, env=os.environ | {"PYTHONPATH": str(site)}, cwd=site)
+    """Run the command in the environment; its status, stdout and stderr."""
+    ran = processes.run([str(site), "-m", "tensordiff", *map(str, arguments)], cwd=site.parent)
     return ran.returncode, ran.stdout, ran.stderr
 
 
@@ -99,3 +103,13 @@ def test_the_table_refuses_what_the_engine_cannot_do(site: Path, tmp_path: Path)
     assert (status, "--dtype is not for numpy: sources; the file decides" in said) == (2, True)
     status, _, said = call(site, "capture", "nothing", "-o", tmp_path / "d")
     assert (status, "numpy:FILE.py" in said) == (2, True)
+
+
+def test_an_engine_that_merely_lies_in_the_current_folder_does_not_count(site: Path, tmp_path: Path) -> None:
+    packages = next(site.parents[1].glob("lib/python*/site-packages"))
+    stranger = tmp_path / "stranger"
+    shutil.copytree(packages / "tensordiff_numpy-1.0.dist-info", stranger / "evil-1.0.dist-info")
+    (stranger / "evil-1.0.dist-info" / "entry_points.txt").write_text("[tensordiff.engines]\nevil = evil:ENGINE\n")
+    (stranger / "evil.py").write_text("raise SystemExit(99)\n")
+    ran = processes.run([str(site), "-m", "tensordiff", "capture", "evil:x", "-o", "d"], cwd=stranger)
+    assert (ran.returncode, "evil:x: is not a source" in ran.stderr) == (2, True)

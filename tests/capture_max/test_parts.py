@@ -101,11 +101,13 @@ def test_room_for_tokens_comes_in_few_sizes(tokens: int, room: int) -> None:
 
 
 def _asked(model: Callable[[str], Path], ids: list[int] | None, **said: Any) -> Any:
-    from tensordiff.capture.engines.max.tokens import tokens
+    from tensordiff.capture.engines.hf.tokenizer import tokenizer
+    from tensordiff.capture.process.tokens import tokens
     from tensordiff.capture.settings import Settings
 
     facts: dict[str, object] = {} if ids is None else {"token_ids": ids, "prompt": "theirs"}
-    return tokens(model("llama"), Settings(**said), Dump(Path("reference"), "seen", (), ordered=True, facts=facts))
+    reference = Dump(Path("reference"), "seen", (), ordered=True, facts=facts)
+    return tokens(Settings(**said), reference, tokenizer(model("llama")))
 
 
 def test_the_reference_says_which_tokens(model: Callable[[str], Path]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tensordiff.capture.interpreter import NAME, user_file
 from tensordiff.errors import BadFile
-from tensordiff.session.preferences import NAME, Preferences, preferences_here, read_preferences, user_file
+from tensordiff.session.preferences import Preferences, preferences_here, read_preferences
 
 
 def preferences(folder: Path, text: str) -> Preferences:

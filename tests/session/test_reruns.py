@@ -47,6 +47,22 @@ def renamed():
     net = Renamed().eval()
     net.stack[2].act = nn.GELU()
     return net, *good()[1:]
+
+def steps(bug_from):
+    net, (x,), kwargs = good()
+    for step in range(3):
+        if step == bug_from:
+            net.blocks[2].scale = 1.5
+        yield net, (x + step,), kwargs
+
+def good_steps():
+    yield from steps(3)
+
+def bad_steps():
+    yield from steps(0)
+
+def late_steps():
+    yield from steps(1)
 """
 RULES = RulesFile(rules=(Rule("candidate", r"\bstack\.", "blocks."),))
 
@@ -56,7 +72,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of a right model, and of some that are not."""
     folder = tmp_path_factory.mktemp("reruns")
     file = script(folder, SMALL + OTHERS)
-    for name in ("good", "bad", "slight", "renamed"):
+    for name in ("good", "bad", "slight", "renamed", "good_steps", "bad_steps", "late_steps"):
         run_here(f"py:{file}:{name}", folder / name)
     return folder
 
@@ -97,6 +113,18 @@ def test_a_probe_is_judged_by_the_tolerances_of_the_request(dumps: Path, child: 
 def test_a_search_by_rerun_pairs_by_rules_that_are_in_no_file(dumps: Path, child: ReusableChild) -> None:
     request = Request(dumps / "good", dumps / "renamed", only=r"blocks\.\d(\.act)?$|^model$")
     assert found(Session.open(request, SessionState(rules=RULES)), child).endswith("blocks.2.act")
+
+
+@pytest.mark.parametrize(("candidate", "step"), [("bad_steps", 0), ("late_steps", 1)])
+def test_a_search_by_rerun_over_steps_names_the_first_that_is_wrong(
+    dumps: Path, child: ReusableChild, candidate: str, step: int
+) -> None:
+    session = Session.open(Request(dumps / "good_steps", dumps / candidate))
+    oracle = oracle_over(session, child)
+    last = list(search(oracle.verdicts().start(), oracle))[-1]
+    assert last.first_bad is not None
+    (pair,) = [pair for pair in session.pairs if pair.index == last.points[last.first_bad].number]
+    assert (pair.name, pair.reference.step) == ("blocks.2", step)
 
 
 def test_injection_pairs_by_rules_that_are_in_no_file(dumps: Path, child: ReusableChild, tmp_path: Path) -> None:

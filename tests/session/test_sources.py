@@ -70,6 +70,32 @@ def test_token_ids_go_with_the_reference_s_steps(tmp_path: Path) -> None:
     assert asked(HF, reference, Settings()) == Settings(input_ids=(5, 7), steps=4)
 
 
+def test_later_steps_are_given_the_reference_s_tokens(tmp_path: Path) -> None:
+    said = {"source": "hf:other", "settings": {"steps": 4}, "token_ids": [5, 7]}
+    reference = dump(tmp_path, **said, decode_token_ids=[3, 1, 2])
+    assert asked(HF, reference, Settings()) == Settings(input_ids=(5, 7), steps=4, decode_ids=(3, 1, 2))
+    assert asked(HF, reference, Settings(prompt="how", steps=2)) == Settings(prompt="how", steps=2, decode_ids=(3,))
+    own = Settings(steps=3, decode_ids=(9,))
+    assert asked(HF, reference, own) == Settings(input_ids=(5, 7), steps=3, decode_ids=(9,))
+    assert asked(Source("onnx", "net.onnx"), reference, Settings(steps=2)).decode_ids is None  # it refuses them
+
+
+@pytest.mark.parametrize("ids", [[-1], ["x"], "12", [1 << 40], [True]])
+def test_what_are_no_tokens_is_not_asked(tmp_path: Path, ids: object) -> None:
+    reference = dump(tmp_path, source="hf:other", settings={"steps": 2}, token_ids=[5, 7], decode_token_ids=ids)
+    assert asked(HF, reference, Settings()) == Settings(input_ids=(5, 7), steps=2)
+
+
+def test_an_engine_that_takes_tokens_is_given_those_of_the_reference_s_prompt(tmp_path: Path) -> None:
+    made = Job(Source("hf", "other"), Settings(prompt="why"), "")
+    reference = dump(tmp_path, **made.facts(), prompt="why", token_ids=[5, 7], signature=sign(made))
+    engine = Source("llamacpp", "model.gguf")
+    assert asked(engine, reference, Settings()) == Settings(input_ids=(5, 7))
+    assert asked(engine, reference, Settings(prompt="why")) == Settings(input_ids=(5, 7))
+    assert asked(engine, reference, Settings(prompt="how")) == Settings(prompt="how")
+    assert asked(HF, reference, Settings()) == Settings(prompt="why")
+
+
 def test_a_function_asks_its_own_model(tmp_path: Path) -> None:
     reference = dump(tmp_path, token_ids=[5, 7])
     said = Settings(prompt="how", dtype="float16", seed=3)

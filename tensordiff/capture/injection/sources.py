@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align import AlignmentPlan, Pair, align
-from tensordiff.align.expression import evaluate
+from tensordiff.align.expression import Expression, Name, evaluate
+from tensordiff.align.expression.tree import Call
 from tensordiff.align.index import ComputedTensor, parts_of
 from tensordiff.align.rules.file import RulesFile, parse_rules_text, read_rules_file
 from tensordiff.align.views import reconcile
@@ -64,8 +65,13 @@ def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Arra
     """The values of a computed entry, put back into the entries it is computed from.
 
     Every element of those is numbered, and the expression evaluated on the numbers. Where that gives each number once,
-    the expression only moves elements, and the numbers say where each one came from.
+    the expression only moves elements, and the numbers say where each one came from. A sum of entries is given whole to
+    the first of them, and the others are zero: that is how engines carry a residual apart from what is added to it.
     """
+    if _is_sum(stored.expression):
+        whole, *others = stored.entries.values()
+        zeros = {entry.key: np.zeros(entry.spec.shape, values.dtype) for entry in others}
+        return {whole.key: values.reshape(whole.spec.shape), **zeros}
     numbered, start = {}, 0
     for name, entry in stored.entries.items():
         size = entry.spec.size
@@ -77,6 +83,15 @@ def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Arra
     flat = np.empty(start, values.dtype)
     flat[where.astype(np.int64)] = values.reshape(-1)
     return {stored.entries[name].key: flat[one.astype(np.int64)] for name, one in numbered.items()}
+
+
+def _is_sum(expression: Expression) -> bool:
+    """Whether an expression is a sum of entries as they are."""
+    return (
+        isinstance(expression, Call)
+        and expression.function == "sum"
+        and all(isinstance(part, Name) for part in expression.tensors)
+    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ def missing_requirement(kind: str) -> str | None:
     missing = [name for name in ENGINES[kind].packages if importlib.util.find_spec(name) is None]
     if not missing:
         return None
+    if ENGINES[kind].has_environment:
+        way_out = f"make its environment with: make engine-{kind}"
+        return f"{python}: has no {' and no '.join(missing)}; {way_out}, or give another interpreter with --python"
     pip = f"{python} -m pip install {' '.join(missing)}"
     return f"{python}: has no {' and no '.join(missing)}; install: {pip}, or give another interpreter with --python"
 

@@ -101,10 +101,16 @@ class Watch:
         return tensors
 
 
-def run_eagerly(model: EagerModel, job: Job, tell: Tell) -> Done:
-    """Do what a job asks for with a model: capture it, inject into it, or replay one of its layers."""
+def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str | None = None) -> Done:
+    """Do what a job asks for with a model: capture it, inject into it, or replay one of its layers.
+
+    ``operations_of`` is the layer whose operations the model shows instead of its layers, where it does.
+    """
     selection, replayed = Selection.from_settings(job.settings), {}
     injection, layer = job.settings.inject, None
+    if operations_of is not None:
+        selection = Selection.only(operations_of, within="(/.*)?", inputs=not job.settings.no_inputs)
+        injection = injection and replace(injection, at=operations_of)
     if job.task == REPLAY:
         layer = find_layer(str(job.more["layer"]), model.layers())
         selection, injection = Selection.only(layer), replace(replayed_dump(job), at=layer)

@@ -59,7 +59,7 @@ def find_layer(asked: str, layers: Iterable[str], canonical: Callable[[str], str
     names = list(dict.fromkeys(layers))
     if asked in names:
         return asked
-    candidates = next(filter(None, _candidates(asked, names, canonical or _by_own_rules())), [])
+    candidates = next(filter(None, _candidates(asked, names, canonical or _by_own_rules(names))), [])
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -79,10 +79,10 @@ def _candidates(asked: str, names: list[str], canonical: Callable[[str], str]) -
     yield [name for name in names if name.endswith(f".{end}")]
 
 
-def _by_own_rules() -> Callable[[str], str]:
-    from tensordiff.align.rules.rule import RuleSet  # aligning is much to import for a child that may not need it
+def _by_own_rules(names: Iterable[str]) -> Callable[[str], str]:
+    from tensordiff.align.presets import rules_for  # aligning is much to import for a child that may not need it
 
-    rules = RuleSet()
+    rules = rules_for(names)
     return lambda name: rules.canonical(name, "reference")
 
 

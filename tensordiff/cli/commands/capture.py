@@ -46,6 +46,8 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
     hf:PATH_OR_ID         a transformers model, with its own tokenizer or processor
     max:PATH_OR_ID        the same checkpoint on Modular MAX
     onnx:FILE             an exported graph, run by onnxruntime
+    vllm:PATH_OR_ID       the checkpoint on vLLM; mlx:PATH_OR_ID on MLX
+    llamacpp:FILE.gguf    a GGUF file on llama.cpp
     py:FILE.py:FUNCTION   your own: the function returns (module, args, kwargs), or yields such steps
 
     The model runs in a process of its own. Ctrl-C ends it; what was written until then can be opened.

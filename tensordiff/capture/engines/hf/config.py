@@ -28,13 +28,13 @@ def load_config(target: str, settings: Settings) -> Any:
             f"give a folder with config.json, or the id of a model on the hub{hint}"
         ) from error
     for key, value in settings.config.items():
-        _override(config, key, value)
+        override(config, key, value)
     if settings.num_hidden_layers is not None:
         shorten(config, settings.num_hidden_layers)
     return config
 
 
-def _override(config: Any, key: str, value: Any) -> None:
+def override(config: Any, key: str, value: Any) -> None:
     """Set a value at a dotted key, which must be there already or be one the config takes."""
     *path, last = key.split(".")
     holder = config

@@ -7,6 +7,7 @@ is greedy, with the cache, one forward pass a step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.reusable_engine import RunJob
+from tensordiff.capture.process.tokens import following_tokens
 from tensordiff.capture.settings import Settings
+from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 
 
@@ -51,20 +54,32 @@ class HubProgram:
         self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
         for note in self.inputs.notes:
             tell(Note(note))
+        injection = job.settings.inject
+        self.following = following_tokens(job.settings, open_dump(Path(injection.dump)) if injection else None)
+        self.decoded: list[int] = []
 
     def steps(self) -> Steps:
-        """The prompt, then one token a step."""
+        """The prompt, then one token a step: one that was settled before, or the likeliest."""
         kwargs = _placed(self.inputs.kwargs, first_device(self.model))
         if self.settings.steps > 1:
             kwargs["use_cache"] = True
+        self.decoded = []
         for number in range(self.settings.steps):
             given = yield Step(self.model, (), kwargs)
             if number + 1 < self.settings.steps:
-                kwargs = next_step(self.model, kwargs, given)
+                token = self.following[number] if number < len(self.following) else None
+                kwargs = next_step(self.model, kwargs, given, token)
+                self.decoded += kwargs["decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"][
+                    0
+                ].tolist()
 
     def facts(self) -> Mapping[str, Any]:
         """What it was asked."""
-        return {"prompt": self.inputs.prompt, "token_ids": self.inputs.token_ids}
+        return {
+            "prompt": self.inputs.prompt,
+            "token_ids": self.inputs.token_ids,
+            "decode_token_ids": self.decoded or None,
+        }
 
 
 def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
@@ -142,14 +157,16 @@ def model_class(config: Any, *, trust: bool) -> Any:
     return transformers.AutoModel
 
 
-def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """What the model is asked next: the likeliest token, with the cache."""
+def next_step(model: nn.Module, kwargs: Mapping[str, Any], given: Any, settled: int | None = None) -> dict[str, Any]:
+    """What the model is asked next: the token that is settled, or the likeliest, with the cache."""
     cache = _cache_of(given)
     if getattr(given, "logits", None) is None or not cache:
         raise CaptureError(
             f"--steps: {type(model).__name__} gives no logits or no cache to go on from; capture one step"
         )
     token = given.logits[:, -1:].argmax(-1)
+    if settled is not None:
+        token = torch.full_like(token, settled)
     if model.config.is_encoder_decoder:
         encoded = (given.encoder_last_hidden_state,)
         kept = {key: kwargs[key] for key in ("attention_mask",) if key in kwargs}

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, overrides_of
 from tensordiff.capture.engines.max.inject import run_injected
@@ -22,7 +23,6 @@ from tensordiff.capture.engines.max.parameters import write_parameters
 from tensordiff.capture.engines.max.pipeline import ModelOptions, devices
 from tensordiff.capture.engines.max.single_layer import SingleLayerListener, single_layer_model
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
-from tensordiff.capture.engines.max.tokens import Tokens, tokens
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.injection.report import InjectionReport
 from tensordiff.capture.job import Job
@@ -30,6 +30,7 @@ from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, leaves
 from tensordiff.capture.process.output import Output, done, open_output
 from tensordiff.capture.process.replay import REPLAY, replay_as_injection
+from tensordiff.capture.process.tokens import Tokens, tokens
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import open_dump
 
@@ -50,7 +51,7 @@ def run(job: Job, tell: Tell) -> Done:
 def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
     settings = job.settings
     reference = open_dump(Path(settings.inject.dump)) if settings.inject else None
-    asked = tokens(found.folder, settings, reference)
+    asked = tokens(settings, reference, tokenizer(found.folder, trust_remote_code=settings.trust_remote_code))
     for note in asked.notes:
         tell(Note(note))
     with _model(job, _options(found, settings, asked), tell) as engine, open_output(job, "max") as output:
@@ -141,6 +142,7 @@ def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) ->
         "dtype": engine.options.encoding,
         "prompt": asked.prompt,
         "token_ids": list(asked.ids),
+        "decode_token_ids": list(asked.following or engine.pipeline.chosen)[: job.settings.steps - 1],
         "config_overrides": overrides_of(job.settings),
         "flags": {"return_logits": "all", "subgraphs": False, "modules": _modules(engine)},
         "model": {"class": found.architecture},

@@ -8,6 +8,7 @@ import linecache
 import platform
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ def short(file: str) -> str:
 def versions() -> dict[str, str]:
     """Of everything that may change a number."""
     found = {"torch": torch.__version__, "python": platform.python_version()}
-    for name in ("transformers", "accelerate"):
+    for name in ("transformers", "accelerate", "vllm"):
         if name in sys.modules:
             found[name] = str(sys.modules[name].__version__)
     if torch.version.cuda:
@@ -105,7 +106,8 @@ def dtype_of(model: nn.Module) -> str:
 def weights_hash(model: nn.Module) -> str:
     """One hash of all weights; of large ones, of the first part of each, and it says so."""
     weights = sorted(model.state_dict(keep_vars=True).items())
-    tensors = [(name, weight) for name, weight in weights if isinstance(weight, torch.Tensor) and not is_lazy(weight)]
+    whole = ((name, weight) for name, weight in weights if isinstance(weight, torch.Tensor) and not is_lazy(weight))
+    tensors = [part for name, weight in whole for part in _plain_parts(name, weight)]
     total = sum(weight.numel() * weight.element_size() for _, weight in tensors)
     most = None if total <= _HASHED else max(_HASHED // max(len(tensors), 1), 1 << 12)
     digest = hashlib.sha256()
@@ -114,6 +116,17 @@ def weights_hash(model: nn.Module) -> str:
         if weight.device.type != "meta" and weight.layout == torch.strided:
             digest.update(_some_bytes(weight, most))
     return f"{'sha256' if most is None else 'sha256-parts'}:{digest.hexdigest()}"
+
+
+def _plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A weight, or the tensors that it is made of: one that torchao quantized is a wrapper around codes and scales."""
+    if not hasattr(weight, "__tensor_flatten__"):
+        yield name, weight
+        return
+    parts, _ = weight.__tensor_flatten__()
+    for part in parts:
+        if isinstance(found := getattr(weight, part), torch.Tensor):
+            yield from _plain_parts(f"{name}.{part}", found)
 
 
 def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:

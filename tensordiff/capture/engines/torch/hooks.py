@@ -1,7 +1,8 @@
 """Hooks on every module of a model, which see what it takes and what it gives.
 
 Inputs are seen before the module runs and outputs after it, so entries are in execution order, and a model that raises
-leaves the inputs of the layer that raised. Calls are counted by layer and step. A ``Sink`` takes the tensors, a
+leaves the inputs of the layer that raised. Calls are counted by layer and step. A module that several others hold, as
+an activation may be, is named after the one that is running when it is called. A ``Sink`` takes the tensors, a
 ``Patch`` replaces them. Hooks are removed whatever happens. A model may run in several threads at once: each has its
 own stack of running calls.
 """
@@ -33,7 +34,19 @@ _MANY = 4096  # calls of which it is remembered how they were made before that i
 
 def layer_names(model: nn.Module) -> list[str]:
     """The names of a model's layers."""
-    return [f"{ROOT}.{name}" if name else ROOT for name, _ in model.named_modules()]
+    return [name for names in names_of(model).values() for name in names]
+
+
+def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Every module of a model, and its names: one for each module that holds it."""
+    first = {module: f"{ROOT}.{name}" if name else ROOT for name, module in model.named_modules()}
+    names: dict[nn.Module, list[str]] = {module: [] for module in first}
+    names[model].append(ROOT)
+    for holder, name in first.items():
+        for part, module in holder._modules.items():  # named_children gives a module that is held twice only once
+            if module is not None:
+                names[module].append(f"{name}.{part}")
+    return names
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -155,16 +168,15 @@ class Recorder:
         """Hook every module; those of a model before are let go."""
         self.detach()
         self._root = model
-        for name, module in model.named_modules():
+        for module, names in names_of(model).items():
             if isinstance(module, nn.ModuleList | nn.ModuleDict):
                 continue  # these hold others and are never called
             if isinstance(module, torch.jit.ScriptModule):
                 self.scripted += 1
                 continue  # these take no such hooks
-            layer = f"{ROOT}.{name}" if name else ROOT
-            takes = self.selection.takes_layer(layer, is_leaf=is_leaf(module))
-            self.hooked.add(layer)
-            before, after = self._before(layer, module, takes), self._after(layer, module, takes)
+            self.hooked.add(names[0])
+            taken = frozenset(name for name in names if self.selection.takes_layer(name, is_leaf=is_leaf(module)))
+            before, after = self._before(names, module, taken), self._after(names[0], module, taken)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
 
@@ -215,21 +227,30 @@ class Recorder:
 
     # --- within hooks
 
-    def _before(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Arguments | None]:
-        sees, is_root, cache_layer = takes and self.selection.inputs, module is self._root, cache_layer_of(module)
+    def _before(self, names: list[str], module: nn.Module, taken: frozenset[str]) -> Callable[..., Arguments | None]:
+        sees, is_root, cache_layer = self.selection.inputs, module is self._root, cache_layer_of(module)
+        is_shared, layer = len(names) > 1, names[0]
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-            call = self._enter(layer, module)
+            call = self._enter(self._name_now(names) if is_shared else layer, module)
             if self.patch is not None:
                 args, kwargs = self.patch.arguments(call, args, kwargs)
             self._thread.running.append(_Running(call, sys.exc_info()[1]))
-            if sees:
+            if sees and call.layer in taken:
                 self._see_inputs(call, find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root))
             return None if self.patch is None else (args, kwargs)
 
         return hook
 
-    def _after(self, layer: str, module: nn.Module, takes: bool) -> Callable[..., Any]:
+    def _name_now(self, names: list[str]) -> str:
+        """Of the names of a module that is about to be called, the one within the module that runs."""
+        for one in reversed(self._thread.running):
+            for name in names:
+                if name.rpartition(".")[0] == one.call.layer:
+                    return name
+        return names[0]
+
+    def _after(self, layer: str, module: nn.Module, taken: frozenset[str]) -> Callable[..., Any]:
         is_root = module is self._root
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
@@ -242,7 +263,7 @@ class Recorder:
             self.fired.add(layer)
             if self.finished is not None:
                 self.finished(layer)
-            if takes:
+            if call.layer in taken:
                 for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
                     self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))
             return None if self.patch is None else output

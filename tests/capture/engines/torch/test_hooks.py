@@ -269,3 +269,28 @@ def test_what_stands_for_many_at_once_is_left_out_and_said(tmp_path: Path) -> No
         given = torch.vmap(model)(torch.ones(4, 3))
     assert given.shape == (4, 3)
     assert any("torch.vmap" in note for note in capturing.notes)
+
+
+class Shared(nn.Module):  # type: ignore[misc]
+    """Two parts that hold one activation, as vLLM's GPT-2 has it; and one that nobody of those who hold it calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.ReLU()
+        self.first, self.second = (nn.Sequential(nn.Linear(3, 3), act) for _ in range(2))
+        self.other = act
+
+    def forward(self, x: Any) -> Any:
+        return self.other(self.second(self.first(x)))
+
+
+def test_a_module_that_several_hold_is_named_after_the_one_that_runs(tmp_path: Path) -> None:
+    model = Shared()
+    with tensordiff.capture(model, tmp_path / "d"):
+        model(torch.ones(3))
+    outputs = [name for name in names(tmp_path / "d") if name.endswith("output")]
+    assert outputs == [
+        "model.first.0-output", "model.first.1-output", "model.first-output", "model.second.0-output",
+        "model.second.1-output", "model.second-output", "model.other-output", "model-output",
+    ]  # fmt: skip
+    assert hooks(model) == 0

@@ -1,19 +1,21 @@
 """The tokens that a model is run on: given ones, the reference's, or those of a prompt by the model's own tokenizer.
 
+For engines that take tokens and nothing else. Later steps are given the tokens that the reference's were, where those
+are known: otherwise one token chosen differently would make all that follows incomparable.
+
 The two sides must never tokenize differently unnoticed: the ids of the reference's dump are taken where it has them,
 and a prompt that gives others is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
+from tensordiff.capture.provenance import decode_tokens
 from tensordiff.capture.settings import PROMPT, Settings, prompt_text
 from tensordiff.dump import Dump
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,10 @@ class Tokens:
     notes: tuple[str, ...] = field(default=())
 
 
-def tokens(folder: Path, settings: Settings, reference: Dump | None) -> Tokens:
-    """What to run on, as the settings say."""
+def tokens(settings: Settings, reference: Dump | None, encode: Callable[[str], tuple[int, ...]]) -> Tokens:
+    """What to run on, as the settings say; ``encode`` makes tokens of a prompt."""
     theirs = _ids_of(reference)
-    following = _following(reference, settings.steps)
+    following = following_tokens(settings, reference)
     if settings.input_ids is not None:
         return _checked(Tokens(tuple(settings.input_ids), None, following), theirs, "--input-ids")
     asked = prompt_text(settings)
@@ -39,7 +41,7 @@ def tokens(folder: Path, settings: Settings, reference: Dump | None) -> Tokens:
         return Tokens(theirs, prompt if isinstance(prompt, str) else None, following)
     text = PROMPT if asked is None else asked
     notes = () if asked is not None else (f"no prompt was given, so it is: {PROMPT}",)
-    return _checked(Tokens(_encode(folder, settings, text), text, following, notes), theirs, "the prompt")
+    return _checked(Tokens(encode(text), text, following, notes), theirs, "the prompt")
 
 
 def _checked(found: Tokens, theirs: tuple[int, ...] | None, what: str) -> Tokens:
@@ -60,25 +62,8 @@ def _ids_of(reference: Dump | None) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _following(reference: Dump | None, steps: int) -> tuple[int, ...]:
-    """The token that each later step of the reference was given, as far as its dump says."""
-    if reference is None or steps < 2:
-        return ()
-    found = {
-        entry.step: int(entry.read().reshape(-1)[-1])
-        for entry in reference.entries
-        if entry.port == "input_input_ids" and 0 < entry.step < steps and entry.stored.spec.shape[-1:] == (1,)
-    }
-    return tuple(found[step] for step in range(1, steps) if step in found)
-
-
-def _encode(folder: Path, settings: Settings, text: str) -> tuple[int, ...]:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
-    except Exception as error:  # transformers raises whatever comes its way
-        said = printable(str(error).strip().partition("\n")[0])
-        raise CaptureError(f"{printable(folder)}: has no tokenizer ({said:.200}); give --input-ids 1,2,3") from error
-    ids: Sequence[int] = tokenizer(text)["input_ids"]
-    return tuple(int(each) for each in ids)
+def following_tokens(settings: Settings, reference: Dump | None) -> tuple[int, ...]:
+    """What later steps are given: as the settings say, else as the reference's were; as far as that is known."""
+    if settings.decode_ids is not None:
+        return settings.decode_ids[: settings.steps - 1]
+    return () if reference is None or settings.steps < 2 else decode_tokens(reference, settings.steps)

@@ -1,0 +1,28 @@
+"""A prompt as token ids, by the tokenizer that lies with a model, for engines that take tokens and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensordiff.errors import CaptureError, printable
+
+
+def tokenizer(folder: Path | str, *, trust_remote_code: bool = False) -> Callable[[str], tuple[int, ...]]:
+    """A function that encodes a text; transformers is imported when it is called."""
+
+    def encode(text: str) -> tuple[int, ...]:
+        from transformers import AutoTokenizer
+
+        try:
+            found: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        except Exception as error:  # transformers raises whatever comes its way
+            said = printable(str(error).strip().partition("\n")[0])
+            raise CaptureError(
+                f"{printable(folder)}: has no tokenizer ({said:.200}); give --input-ids 1,2,3"
+            ) from error
+        ids: Sequence[int] = found(text)["input_ids"]
+        return tuple(int(each) for each in ids)
+
+    return encode

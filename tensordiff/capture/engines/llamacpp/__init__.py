@@ -1,0 +1,1 @@
+"""``llamacpp:`` sources: GGUF files, run by llama.cpp."""

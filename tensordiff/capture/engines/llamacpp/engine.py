@@ -1,0 +1,57 @@
+"""``llamacpp:FILE.gguf``: a GGUF file, run by llama.cpp on the processor.
+
+The cache is kept in float32 and attention is computed plainly: llama.cpp's own choice, float16 and flash attention, is
+an approximation that would be taken for an error of the port. No code comes with a GGUF file, and none is run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensordiff.capture.engines.llamacpp.model import GgufModel, LoadedModel, OperationsModel
+from tensordiff.capture.events import Done, Note, Phase, Tell
+from tensordiff.capture.job import Job
+from tensordiff.capture.process.eager import run_eagerly
+from tensordiff.capture.process.layers import find_layer
+from tensordiff.capture.process.replay import REPLAY
+from tensordiff.capture.process.tokens import tokens
+from tensordiff.capture.settings import Settings
+from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError, printable
+
+
+def run(job: Job, tell: Tell) -> Done:
+    """Run a ``llamacpp:`` job."""
+    settings, path = job.settings, Path(job.source.target).expanduser()
+    _refuse(settings)
+    if not path.is_file():
+        raise CaptureError(f"{printable(job.source)}: there is no such file; write llamacpp:FILE.gguf")
+    tell(Phase("loading", job.source.target))
+    loaded = LoadedModel(path, settings.config)
+    dump = str(job.more["dump"]) if job.task == REPLAY else settings.inject.dump if settings.inject else None
+    asked = tokens(settings, open_dump(Path(dump)) if dump is not None else None, loaded.encode)
+    for note in asked.notes:
+        tell(Note(note))
+    tell(Phase("listing tensors"))
+    model = GgufModel(loaded, asked, 1 if job.task == REPLAY else settings.steps)
+    if settings.ops is None or job.task == REPLAY:
+        return run_eagerly(model, job, tell)
+    layer = find_layer(settings.ops, model.layers())
+    operations = OperationsModel(model, layer)
+    tell(Note(f"{len(operations.layers()) - 1} operations in {printable(layer)}"))
+    return run_eagerly(operations, job, tell, operations_of=layer)
+
+
+def _refuse(settings: Settings) -> None:
+    """Refuse what cannot be done, and let pass what is so anyway."""
+    if settings.dtype not in (None, "float32"):
+        raise CaptureError(
+            f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead"
+        )
+    if settings.device not in ("auto", "cpu"):
+        raise CaptureError(f"--device {printable(settings.device)}: llamacpp: sources run on the cpu; leave it out")
+    if settings.attn_implementation not in (None, "eager", "sdpa"):
+        raise CaptureError(
+            f"--attn-implementation {printable(settings.attn_implementation)}: llamacpp: sources compute attention "
+            "plainly; leave it out, or give eager"
+        )

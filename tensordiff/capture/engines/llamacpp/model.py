@@ -1,0 +1,374 @@
+"""A GGUF model as llama.cpp runs it, watched node by node.
+
+llama.cpp asks before each node of a graph whether somebody wants to see it, and again when it is computed. Asked about
+every node, it computes one at a time: what a layer takes can be read and replaced before its first node, what it gives
+after its last. Which nodes make a layer is found out in a first run that is only listed; the tokens of later steps are
+settled there too, so that every pass runs on the same ones.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import hashlib
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_size_t, c_void_p
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensordiff.capture.engines.llamacpp.graph import Graph, Input, LayerCall
+from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, KvOverride, Library, ModelParams
+from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
+from tensordiff.capture.process.eager import Watch
+from tensordiff.capture.process.tokens import Tokens
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Origin
+from tensordiff.errors import CaptureError, printable
+
+_LEAST_CONTEXT = 128
+_HASHED = 1 << 20
+PAIRED_ROPE = frozenset({"llama"})
+"""Architectures of which conversion puts rope's two halves side by side, in the rows of attn_q and attn_k."""
+
+
+class LoadedModel:
+    """A model in memory, and what its file says of it."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path, self.library = path, Library()
+        function = self.library.function
+        params = self.library.model_params()
+        overrides = _overrides(config)
+        params.kv_overrides, params.n_gpu_layers = overrides, 0
+        load = function("llama_model_load_from_file", c_void_p, c_char_p, ModelParams)
+        self.address: int = load(os.fsencode(path), params)
+        if not self.address:
+            raise CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it; is it a whole GGUF file?")
+        self.vocabulary: int = function("llama_model_get_vocab", c_void_p, c_void_p)(self.address)
+        self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
+        for key in config:
+            if self.says(key) is None:
+                raise CaptureError(
+                    f"--config {printable(key)}: the file has no such key; its architecture is {self.architecture}, "
+                    f"write for example {self.architecture}.rope.freq_base=10000.0"
+                )
+
+    def says(self, key: str) -> str | None:
+        """A value of the file's metadata."""
+        room = c.create_string_buffer(4096)
+        found = self.library.function("llama_model_meta_val_str", c_int32, c_void_p, c_char_p, c_char_p, c_size_t)
+        size = found(self.address, key.encode(), room, len(room))
+        return None if size < 0 else room.value.decode(errors="replace")
+
+    @property
+    def architecture(self) -> str:
+        """``llama``, ``qwen3``."""
+        return self.says("general.architecture") or "unknown"
+
+    @property
+    def head_size(self) -> int:
+        """The length of a head's query."""
+        said = self.says(f"{self.architecture}.attention.key_length")
+        if said is not None:
+            return int(said)
+        count = self.library.function("llama_model_n_head", c_int32, c_void_p)(self.address)
+        width = self.library.function("llama_model_n_embd", c_int32, c_void_p)(self.address)
+        return int(width) // max(int(count), 1)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """A text as tokens, by the file's own vocabulary."""
+        if self.says("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+            raise CaptureError(f"{printable(self.path)}: has no vocabulary; give --input-ids 1,2,3")
+        data = text.encode()
+        room = (c_int32 * (len(data) + 8))()
+        tokenize = self.library.function(
+            "llama_tokenize", c_int32, c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c.c_bool, c.c_bool
+        )
+        count = tokenize(self.vocabulary, data, len(data), room, len(room), True, False)
+        if count < 0:
+            raise CaptureError(
+                f"{printable(self.path)}: its vocabulary cannot encode the prompt; give --input-ids 1,2,3"
+            )
+        return tuple(room[:count])
+
+    def weights_hash(self) -> str:
+        """Of the file: its size, and a part of every hundredth of it."""
+        size = self.path.stat().st_size
+        digest = hashlib.sha256(str(size).encode())
+        with self.path.open("rb") as file:
+            for start in range(0, size, max(_HASHED, size // 100)):
+                file.seek(start)
+                digest.update(file.read(_HASHED))
+        return digest.hexdigest()
+
+
+def _overrides(config: Mapping[str, Any]) -> Any:
+    """``--config`` as llama.cpp takes it: a list that ends with an empty key."""
+    found = (KvOverride * (len(config) + 1))()
+    for one, (key, value) in zip(found, config.items(), strict=False):
+        if len(key.encode()) >= 128 or (isinstance(value, str) and len(value.encode()) >= 128):
+            raise CaptureError(f"--config {printable(key):.60}: is too long for llama.cpp")
+        one.key = key.encode()
+        match value:
+            case bool():
+                one.tag, one.value.flag = 2, value
+            case int():
+                one.tag, one.value.whole = 0, value
+            case float():
+                one.tag, one.value.real = 1, value
+            case str():
+                one.tag, one.value.text = 3, value.encode()
+            case _:
+                raise CaptureError(f"--config {printable(key)}: llama.cpp takes a number, true, false or a text")
+    return found
+
+
+class GgufModel:
+    """A loaded model and the tokens that it is run on; several runs give the same numbers."""
+
+    framework = "llama.cpp"
+
+    def __init__(self, loaded: LoadedModel, tokens: Tokens, steps: int) -> None:
+        self.loaded, self.tokens, self.steps = loaded, tokens, steps
+        self._library = loaded.library
+        self._error: BaseException | None = None
+        self._observer: _Listing | _Watching | None = None
+        self._context = self._open(len(tokens.ids) + steps)
+        self.following: list[int] = []
+        self.graphs = [self._listed(ids, at) for ids, at in self._inputs()]
+
+    def layers(self) -> list[str]:
+        """The names of all layers, in execution order."""
+        return list(dict.fromkeys(call.layer for graph in self.graphs for call in graph.calls))
+
+    def run(self, watch: Watch, calls: Callable[[int], Sequence[LayerCall]] | None = None) -> None:
+        """Run all steps from the beginning; ``calls`` gives those to watch in a step, where not all are."""
+        self._clear()
+        for step, (ids, at) in enumerate(self._inputs()):
+            if step:
+                watch.next_step()
+            self._observer = _Watching(self, watch, self.graphs[step].calls if calls is None else calls(step), ids)
+            self._decode(ids, at)
+            self._observer.finish()
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the manifest says of the run."""
+        loaded = self.loaded
+        return {
+            "versions": {"llama.cpp": f"{PACKAGE} {version(PACKAGE)}", "python": platform.python_version()},
+            "device": "cpu", "dtype": "float32", "prompt": self.tokens.prompt, "token_ids": list(self.tokens.ids),
+            "decode_token_ids": list(self.following),
+            "flags": {
+                "cache": "float32", "flash_attention": False, "file_type": loaded.says("general.file_type"),
+                "rope_order": "q and k are written in halves" if self.is_paired else "halves",
+            },
+            "model": {"class": loaded.architecture, "file": loaded.path.name},
+            "weights_hash": loaded.weights_hash(),
+        }  # fmt: skip
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether what q and k give holds rope's pairs side by side, where Hugging Face has them in two halves."""
+        return self.loaded.architecture in PAIRED_ROPE
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def _open(self, length: int) -> int:
+        params = self._library.context_params()
+        self._callback = EvalCallback(self._seen)  # kept: it is called for as long as the context lives
+        params.cb_eval, params.type_k, params.type_v, params.flash_attn_type = self._callback, F32, F32, 0
+        params.n_ctx = params.n_batch = params.n_ubatch = max(length, _LEAST_CONTEXT)
+        params.n_threads = params.n_threads_batch = max((os.cpu_count() or 2) // 2, 1)
+        make = self._library.function("llama_init_from_model", c_void_p, c_void_p, type(params))
+        context: int = make(self.loaded.address, params)
+        if not context:
+            raise CaptureError(f"llamacpp:{printable(self.loaded.path)}: llama.cpp has no memory for {length} tokens")
+        return context
+
+    def _inputs(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The tokens of each step, and the position of the first."""
+        at = 0
+        ids = self.tokens.ids
+        for step in range(self.steps):
+            yield ids, at
+            at += len(ids)
+            ids = (self.following[step],) if step + 1 < self.steps else ()
+
+    def _listed(self, ids: tuple[int, ...], at: int) -> Graph:
+        """Run a step, list its nodes, and settle the token of the next."""
+        self._observer = _Listing(self._library)
+        self._decode(ids, at)
+        step = len(self.following)
+        given = self.tokens.following
+        self.following.append(given[step] if step < len(given) else self._likeliest(len(ids) - 1))
+        return self._observer.graph()
+
+    def _decode(self, ids: Sequence[int], at: int) -> None:
+        outside = [token for token in ids if not 0 <= token < self.loaded.vocabulary_size]
+        if outside:
+            raise CaptureError(f"the token {outside[0]} is none of the model's {self.loaded.vocabulary_size}")
+        count = len(ids)
+        numbers = c_int32 * count
+        same = (POINTER(c_int32) * count)(*[c.pointer(c_int32(0))] * count)
+        batch = Batch(
+            count, numbers(*ids), None, numbers(*range(at, at + count)), numbers(*[1] * count), same,
+            (c.c_int8 * count)(*[1] * count),
+        )  # fmt: skip
+        self._error = None
+        status = self._library.function("llama_decode", c_int32, c_void_p, Batch)(self._context, batch)
+        if self._error is not None:
+            raise self._error
+        if status != 0:
+            raise CaptureError(f"llamacpp:{printable(self.loaded.path)}: llama.cpp could not run it (status {status})")
+
+    def _likeliest(self, position: int) -> int:
+        logits = self._library.function("llama_get_logits_ith", POINTER(c_float), c_void_p, c_int32)
+        values = np.ctypeslib.as_array(logits(self._context, position), (self.loaded.vocabulary_size,))
+        return int(values.argmax())
+
+    def _clear(self) -> None:
+        memory = self._library.function("llama_get_memory", c_void_p, c_void_p)(self._context)
+        self._library.function("llama_memory_clear", None, c_void_p, c.c_bool)(memory, True)
+
+    def _seen(self, address: int, is_asking: bool, _: int | None) -> bool:
+        """Called by llama.cpp. An exception cannot pass through it, and is raised when it returns."""
+        if self._error is not None or self._observer is None:
+            return False
+        try:
+            return self._observer.see(address, is_asking=is_asking)
+        except BaseException as error:  # raised again in _decode
+            self._error = error
+            return False
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def read(self, layer: str, tensor: Tensor) -> Array:
+        """A tensor as it is written to a dump."""
+        values = self._library.read(tensor)
+        return _as_halves(values, self.loaded.head_size) if self._is_reordered(layer, tensor) else values
+
+    def write(self, layer: str, tensor: Tensor, values: Array) -> None:
+        """Put values, laid out as in a dump, into a tensor."""
+        if self._is_reordered(layer, tensor):
+            values = _as_pairs(values, self.loaded.head_size)
+        self._library.write(tensor, values)
+
+    def _is_reordered(self, layer: str, tensor: Tensor) -> bool:
+        return self.is_paired and layer.endswith((".attn.q", ".attn.k")) and tensor.op in ("MUL_MAT", "ADD")
+
+
+def _as_halves(values: Array, size: int) -> Array:
+    """Within each head, 0 1 2 3 … to 0 2 … 1 3 …."""
+    return values.reshape(*values.shape[:-1], -1, size // 2, 2).swapaxes(-1, -2).reshape(values.shape)
+
+
+def _as_pairs(values: Array, size: int) -> Array:
+    """The reverse."""
+    return values.reshape(*values.shape[:-1], -1, 2, size // 2).swapaxes(-1, -2).reshape(values.shape)
+
+
+class _Listing:
+    """Takes down the nodes of a graph, and lets it run."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._nodes: list[Tensor] = []
+
+    def see(self, address: int, *, is_asking: bool) -> bool:
+        if is_asking:
+            self._nodes.append(self._library.tensor(address))
+        return False
+
+    def graph(self) -> Graph:
+        """What was listed."""
+        made = {node.address for node in self._nodes}
+        read = {address for node in self._nodes for address in node.sources} - made
+        return Graph(self._nodes, {address: self._library.tensor(address) for address in read})
+
+
+class _Watching:
+    """Brings what happens in a graph before a watch."""
+
+    def __init__(self, model: GgufModel, watch: Watch, calls: Sequence[LayerCall], ids: Sequence[int]) -> None:
+        self._model, self._watch, self._ids = model, watch, ids
+        self._library = model.loaded.library
+        self._begins: dict[int, list[LayerCall]] = defaultdict(list)
+        self._ends: dict[int, list[LayerCall]] = defaultdict(list)
+        for call in calls:
+            self._begins[call.first].append(call)
+            self._ends[call.last].insert(0, call)
+        self._node = 0
+        self._replaced: dict[LayerCall, list[tuple[Tensor, Array]]] = defaultdict(list)
+
+    def see(self, address: int, *, is_asking: bool) -> bool:
+        """A node is about to be computed, or has been."""
+        node = self._library.tensor(address)
+        if is_asking:
+            for call in self._begins[self._node]:
+                self._begin(call, node)
+        else:
+            for call in self._ends[self._node]:
+                self._end(call, node)
+            self._node += 1
+        return True
+
+    def finish(self) -> None:
+        """Refuse a graph that had other nodes than the listed one."""
+        if any(number >= self._node for number in self._ends):
+            raise CaptureError("llama.cpp ran another graph than it listed before; this is a defect of tensordiff")
+
+    def _begin(self, call: LayerCall, node: Tensor) -> None:
+        origin = Origin(call.kind)
+        if call.is_root:
+            self._watch.inputs(call.layer, {"input_input_ids": np.array([self._ids], np.int64)}, origin)
+            return
+        tensors = {one.port: self._source(one, node) for one in call.inputs}
+        own = {port: self._library.read(tensor) for port, tensor in tensors.items()}
+        given = self._watch.inputs(call.layer, own, origin)
+        for one in call.inputs:
+            values = given[one.port]
+            if values is not own[one.port]:
+                if one.is_restored:
+                    self._replaced[call].append((tensors[one.port], own[one.port]))
+                self._library.write(tensors[one.port], values)
+
+    def _source(self, one: Input, node: Tensor) -> Tensor:
+        return self._library.tensor(node.sources[one.source])
+
+    def _end(self, call: LayerCall, node: Tensor) -> None:
+        if node.kind not in DTYPES:
+            raise CaptureError(f"{node.name}: is of a type that dumps do not have")
+        own = self._model.read(call.layer, node)
+        values = self._watch.outputs(call.layer, {call.output: own})[call.output]
+        if values is not own:
+            self._model.write(call.layer, node, values)
+        for tensor, before in reversed(self._replaced.pop(call, [])):
+            self._library.write(tensor, before)
+
+
+class OperationsModel:
+    """One layer of a model, and every node within it."""
+
+    framework = GgufModel.framework
+
+    def __init__(self, model: GgufModel, layer: str) -> None:
+        self._model, self.layer = model, layer
+        self.facts = model.facts
+
+    def layers(self) -> list[str]:
+        """The layer and its nodes."""
+        return list(dict.fromkeys(call.layer for step in range(self._model.steps) for call in self._calls(step)))
+
+    def run(self, watch: Watch) -> None:
+        """Run all steps from the beginning, watching the layer's nodes."""
+        self._model.run(watch, self._calls)
+
+    def _calls(self, step: int) -> Sequence[LayerCall]:
+        graph = self._model.graphs[step]
+        of_layer = [call for call in graph.calls if call.layer == self.layer]
+        return [one for call in of_layer for one in (call, *graph.operations(call))]

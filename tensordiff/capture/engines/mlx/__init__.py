@@ -1,0 +1,1 @@
+"""``mlx:`` sources: models of mlx-lm."""

@@ -1,0 +1,147 @@
+"""A model of mlx-lm, watched call by call.
+
+MLX has no hooks. So the class of every module is replaced by a subclass of itself whose ``__call__`` is watched; all
+else of it stays. A module that several others share is one module, and is named after the first that holds it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import make_prompt_cache
+
+from tensordiff.capture.engines.mlx.arrays import find_arrays, replace_arrays, to_mlx, to_numpy
+from tensordiff.capture.process.eager import Watch
+from tensordiff.capture.process.layers import ROOT
+from tensordiff.capture.process.tokens import Tokens
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Origin
+from tensordiff.errors import CaptureError
+
+_ROOT_INPUT, _ROOT_OUTPUT = "input_input_ids", "output_logits"
+
+
+class WatchedModules:
+    """The modules of a model, each of which tells a watch when it is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.watch: Watch | None = None
+        self.names: dict[str, nn.Module] = {}
+        named = {"": model} | dict(model.named_modules())
+        seen: set[int] = set()
+        for name in sorted(named, key=lambda name: (name.count("."), name)):
+            module = named[name]
+            if id(module) not in seen and callable(type(module).__call__):
+                seen.add(id(module))
+                self._attach(f"{ROOT}.{name}" if name else ROOT, module)
+
+    def _attach(self, layer: str, module: nn.Module) -> None:
+        self.names[layer] = module
+        kind = type(module)
+        watched = {"__call__": self._watched(layer, kind), "__module__": kind.__module__, "__doc__": kind.__doc__}
+        module.__class__ = type(kind.__name__, (kind,), watched)
+
+    def _watched(self, layer: str, kind: type[nn.Module]) -> Callable[..., Any]:
+        origin, call = _origin(kind), kind.__call__
+
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self.watch is None:
+                return call(module, *args, **kwargs)
+            args, kwargs = _seen_inputs(self.watch, layer, origin, args, kwargs)
+            return _seen_outputs(self.watch, layer, call(module, *args, **kwargs))
+
+        return watched
+
+
+def _seen_inputs(
+    watch: Watch, layer: str, origin: Origin, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    ports = {port: array for number, value in enumerate(args) for port, array in find_arrays(value, f"input_{number}")}
+    for name, value in kwargs.items():
+        ports |= dict(find_arrays(value, f"input_{name}"))
+    new = _see(
+        lambda arrays: watch.inputs(layer, arrays, origin), ports, {"input_0": _ROOT_INPUT} if layer == ROOT else {}
+    )
+    if not new:
+        return args, kwargs
+    return (
+        tuple(replace_arrays(value, f"input_{number}", new) for number, value in enumerate(args)),
+        {name: replace_arrays(value, f"input_{name}", new) for name, value in kwargs.items()},
+    )
+
+
+def _seen_outputs(watch: Watch, layer: str, given: Any) -> Any:
+    ports = dict(find_arrays(given, "output"))
+    new = _see(lambda arrays: watch.outputs(layer, arrays), ports, {"output": _ROOT_OUTPUT} if layer == ROOT else {})
+    return replace_arrays(given, "output", new) if new else given
+
+
+def _see(
+    see: Callable[[dict[str, Array]], dict[str, Array]], ports: Mapping[str, mx.array], renamed: Mapping[str, str]
+) -> dict[str, mx.array]:
+    """Show arrays to a watch; those that it replaces, by port."""
+    own = {renamed.get(port, port): to_numpy(array) for port, array in ports.items()}
+    given = see(own)
+    back = {renamed.get(port, port): port for port in ports}
+    return {back[port]: to_mlx(array) for port, array in given.items() if array is not own[port]}
+
+
+def _origin(kind: type) -> Origin:
+    try:
+        file, line = inspect.getsourcefile(kind), inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError):
+        return Origin(kind.__name__)
+    return Origin(kind.__name__, file, line)
+
+
+class MlxModel:
+    """A loaded model and the tokens that it is run on; several runs give the same numbers."""
+
+    framework = "mlx"
+
+    def __init__(self, model: nn.Module, tokens: Tokens, steps: int, said: Mapping[str, Any]) -> None:
+        self._model, self._tokens, self._steps, self._said = model, tokens, steps, said
+        self.modules = WatchedModules(model)
+        self.following = list(tokens.following)
+
+    def layers(self) -> list[str]:
+        """The names of all modules."""
+        return list(self.modules.names)
+
+    def run(self, watch: Watch) -> None:
+        """Run all steps from the beginning. The first run settles the tokens of later steps."""
+        cache, ids = make_prompt_cache(self._model), self._tokens.ids
+        try:
+            for step in range(self._steps):
+                if step:
+                    watch.next_step()
+                self.modules.watch = watch
+                logits = self._model(mx.array([ids]), cache=cache)
+                self.modules.watch = None
+                if step + 1 < self._steps:
+                    ids = (self._next(step, logits),)
+        finally:
+            self.modules.watch = None
+
+    def _next(self, step: int, logits: Any) -> int:
+        if step == len(self.following):
+            if not isinstance(logits, mx.array) or logits.ndim != 3:
+                raise CaptureError(
+                    f"--steps: {type(self._model).__name__} gives no logits to go on from; capture one step"
+                )
+            self.following.append(int(mx.argmax(logits[0, -1]).item()))
+        return self.following[step]
+
+    def facts(self) -> Mapping[str, Any]:
+        """What the manifest says of the run."""
+        versions = {name: version(name) for name in ("mlx", "mlx-lm")} | {"python": platform.python_version()}
+        return {
+            "versions": versions, "prompt": self._tokens.prompt, "token_ids": list(self._tokens.ids),
+            "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._said,
+        }  # fmt: skip

@@ -1,0 +1,1 @@
+"""``vllm:`` sources: models of vLLM."""
