@@ -154,6 +154,8 @@ class _Matcher:
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
+        self.whole: set[int] = set()
+        """Entries of either side, by their ids, that are in a pair themselves; a part of an expression may be, too."""
         self.learned_usage: dict[MapRule, int] = {}
 
     @property
@@ -172,8 +174,10 @@ class _Matcher:
         """Pair two entries."""
         is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
         self.pairs.append((reference, candidate, "fused" if is_fused else by))
-        self.used_reference.update(id(part) for part in parts_of(reference))
-        self.used_candidate.update(id(part) for part in parts_of(candidate))
+        for side, used in ((reference, self.used_reference), (candidate, self.used_candidate)):
+            parts = {id(part) for part in parts_of(side)}
+            used |= parts
+            self.whole |= parts & {id(side)}
 
     def take_all(self, by: PairedBy, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
         """Take the pairs whose entries are free. Parts of a fused entry may also be in pairs of their own."""
@@ -193,18 +197,19 @@ class _Matcher:
             self.learned_usage[rule] = len(self.pairs) - before
 
     def take_named(self) -> None:
-        """Take the entries whose names the rules make equal."""
-        theirs, used_reference, used_candidate = self.candidate.calls, self.used_reference, self.used_candidate
+        """Take the entries whose names the rules make equal; what is part of an expression may be whole elsewhere."""
+        theirs, whole = self.candidate.calls, self.whole
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
             if others is None or ("/" in key[0] and is_operation(key[0])):
                 continue
             for reference, candidate in _fit_calls(calls, others):
                 ours, other = id(reference), id(candidate)
-                if ours not in used_reference and other not in used_candidate:
+                if ours not in whole and other not in whole:
                     self.pairs.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
-                    used_reference.add(ours)
-                    used_candidate.add(other)
+                    whole |= {ours, other}
+                    self.used_reference.add(ours)
+                    self.used_candidate.add(other)
 
     def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
         """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
