@@ -29,7 +29,8 @@ def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m studies", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["planted", "floors", "museum", "scrambled", "all"], default="all")
-    parser.add_argument("--seeds", type=_seeds, help="3, 0-3 or from:to; by default 100-103, in the museum 0-1")
+    usual = "by default 100-103, of scrambled names 108-111, in the museum 0-1"
+    parser.add_argument("--seeds", type=_seeds, help=f"3, 0-3 or from:to; {usual}")
     parser.add_argument("--report", action="store_true", help="the museum on seeds 108-111, which nothing was tuned on")
     parser.add_argument("--entry", help="in the museum, one exhibit or the clean ports of one architecture")
     parser.add_argument("--every", type=int, default=3, help="of the bugs, try one in so many in each model")
@@ -43,7 +44,8 @@ def main() -> None:
         if asked.what in ("floors", "all"):
             _say("floors", floors.text(list(floors.layers(seeds[-2:], Path(folder)))), asked.write)
     if asked.what in ("scrambled", "all"):
-        _say("scrambled", scrambled.text(seeds, shows_misses=asked.misses), asked.write)
+        chosen = asked.seeds or scrambled.HELD_OUT
+        _say("scrambled", scrambled.text(chosen, shows_misses=asked.misses), asked.write)
     if asked.what in ("museum", "all"):
         chosen = UNSEEN if asked.report else asked.seeds or TUNED_ON
         is_report = set(chosen) <= set(UNSEEN)

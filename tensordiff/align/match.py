@@ -8,7 +8,6 @@ come before these. What has no partner is an orphan and is listed, never dropped
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
-from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, view_on, viewed
+from tensordiff.align.fit import could_be_same, is_shared_by_rows, same_port
+from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, port_of, view_on, viewed
 from tensordiff.align.maps import general, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
@@ -24,7 +24,6 @@ from tensordiff.align.presets import choose
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, switched_off
 from tensordiff.align.rules.tables import MapRule, ViewRule
-from tensordiff.align.views import broadcast, reconcile
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -69,7 +68,6 @@ class Alignment:
         return Coverage.of(self.pairs, self.pairs, self.reference_orphans, self.candidate_orphans)
 
 
-_NUMBERED_PORT = re.compile(r"(?:in|out)put(?:_[0-9]+)?")
 LAST_TOKEN = ViewRule(r"(^|\.)(lm_head|norm)$", reference="last_token")
 """An engine that was not asked for all logits computes only those of the last token."""
 
@@ -139,6 +137,7 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     overruled = frozenset(matcher.used_reference) if plan.learned_over_names else frozenset()
     matcher.take_named()
     if matcher.has_orphans:
+        matcher.take_all("map", _inputs_of_mapped(matcher))
         matcher.take_all("rule", _ports(matcher))
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
         matcher.take_learned(plan.learned_maps, only_orphans=True)
@@ -155,6 +154,8 @@ class _Matcher:
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
         self.used_reference: set[int] = set()
         self.used_candidate: set[int] = set()
+        self.whole: set[int] = set()
+        """Entries of either side, by their ids, that are in a pair themselves; a part of an expression may be, too."""
         self.learned_usage: dict[MapRule, int] = {}
 
     @property
@@ -173,8 +174,10 @@ class _Matcher:
         """Pair two entries."""
         is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
         self.pairs.append((reference, candidate, "fused" if is_fused else by))
-        self.used_reference.update(id(part) for part in parts_of(reference))
-        self.used_candidate.update(id(part) for part in parts_of(candidate))
+        for side, used in ((reference, self.used_reference), (candidate, self.used_candidate)):
+            parts = {id(part) for part in parts_of(side)}
+            used |= parts
+            self.whole |= parts & {id(side)}
 
     def take_all(self, by: PairedBy, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
         """Take the pairs whose entries are free. Parts of a fused entry may also be in pairs of their own."""
@@ -194,18 +197,19 @@ class _Matcher:
             self.learned_usage[rule] = len(self.pairs) - before
 
     def take_named(self) -> None:
-        """Take the entries whose names the rules make equal."""
-        theirs, used_reference, used_candidate = self.candidate.calls, self.used_reference, self.used_candidate
+        """Take the entries whose names the rules make equal; what is part of an expression may be whole elsewhere."""
+        theirs, whole = self.candidate.calls, self.whole
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
             if others is None or ("/" in key[0] and is_operation(key[0])):
                 continue
             for reference, candidate in _fit_calls(calls, others):
                 ours, other = id(reference), id(candidate)
-                if ours not in used_reference and other not in used_candidate:
+                if ours not in whole and other not in whole:
                     self.pairs.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
-                    used_reference.add(ours)
-                    used_candidate.add(other)
+                    whole |= {ours, other}
+                    self.used_reference.add(ours)
+                    self.used_candidate.add(other)
 
     def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
         """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
@@ -251,7 +255,7 @@ def _fit_calls(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
         return ((calls[0], others[0]),)
     has_duplicates = have_duplicate_calls(calls) or have_duplicate_calls(others)
     pairs = _by_spelling(calls, others) if has_duplicates else _by_number(calls, others)
-    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c) or _is_shared_by_rows(r, c)]
+    return [(r, c) for r, c in pairs if not r.is_input or could_be_same(r, c) or is_shared_by_rows(r, c)]
 
 
 def _by_spelling(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tuple[Entry, Entry]]:
@@ -275,25 +279,6 @@ def _by_number(calls: Sequence[Entry], others: Sequence[Entry]) -> Iterable[tupl
     return [(call, numbered[call.call]) for call in calls if call.call in numbered]
 
 
-def _is_shared_by_rows(reference: Entry, candidate: Entry) -> bool:
-    """Whether two inputs are the same argument, which one side has once for all rows of a batch."""
-    try:
-        a, b = reference.spec, candidate.spec
-    except (DumpError, AlignError):
-        return False
-    is_named_alike = reference.port == candidate.port and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
-    return is_named_alike and broadcast(a.shape, b.shape) is not None
-
-
-def could_be_same(reference: Entry, candidate: Entry) -> bool:
-    """Whether shapes and kinds of dtype allow a pair. Inputs at one position may be different arguments."""
-    try:
-        a, b = reference.spec, candidate.spec
-    except (DumpError, AlignError):
-        return True  # measuring reports it
-    return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
-
-
 def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
     """Ports that one side numbers and the other names, where shapes leave one choice on either side."""
     for key, entries in matcher.reference.layers.items():
@@ -303,23 +288,36 @@ def _ports(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
         ours = [entry for entry in entries if matcher.is_free(entry, None)]
         theirs = [entry for entry in others if matcher.is_free(None, entry)]
         for reference in ours if theirs else []:
-            fitting = [entry for entry in theirs if _same_port(reference, entry)]
-            if len(fitting) != 1 or sum(_same_port(entry, fitting[0]) for entry in ours) != 1:
+            fitting = [entry for entry in theirs if same_port(reference, entry)]
+            if len(fitting) != 1 or sum(same_port(entry, fitting[0]) for entry in ours) != 1:
                 continue
             if reference.is_input or (_only_output(reference, entries) and _only_output(fitting[0], others)):
                 yield reference, fitting[0]
 
 
-def _same_port(reference: Entry, candidate: Entry) -> bool:
-    if reference.is_input != candidate.is_input or are_named_apart(reference, candidate):
-        return False
-    return could_be_same(reference, candidate)
+def _inputs_of_mapped(matcher: _Matcher) -> Iterator[tuple[Entry, Entry]]:
+    """The inputs of layers whose output a map pairs, by the names of their ports or where shapes leave one choice."""
+    whole = [(r, c) for r, c, by in matcher.pairs if by == "map" and not (r.is_input or c.is_input)]
+    plain = [pair for pair in whole if not any(isinstance(side.stored, ComputedTensor) for side in pair)]
+    calls = [_inputs_by_call(index.dump.entries) if plain else {} for index in (matcher.reference, matcher.candidate)]
+    for reference, candidate in plain:
+        ours, theirs = (
+            [entry for entry in some.get((one.layer, one.call, one.step), ()) if matcher.is_free(entry, entry)]
+            for some, one in zip(calls, (reference, candidate), strict=True)
+        )
+        for a in ours:
+            fitting = [b for b in theirs if same_port(a, b)]
+            named = [b for b in fitting if port_of(b.port) == port_of(a.port)] or fitting
+            if len(named) == 1 and (len(fitting) > 1 or sum(same_port(other, named[0]) for other in ours) == 1):
+                yield a, named[0]
 
 
-def are_named_apart(reference: Entry, candidate: Entry) -> bool:
-    """Whether two ports have names of their own, and not the same: ``input_ids`` and ``positions``."""
-    ours, theirs = reference.port, candidate.port
-    return ours != theirs and not (_NUMBERED_PORT.fullmatch(ours) or _NUMBERED_PORT.fullmatch(theirs))
+def _inputs_by_call(entries: Iterable[Entry]) -> dict[tuple[str, int, int], list[Entry]]:
+    found: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.is_input:
+            found[entry.layer, entry.call, entry.step].append(entry)
+    return found
 
 
 def _fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:

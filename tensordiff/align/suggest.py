@@ -33,6 +33,7 @@ from tensordiff.align.by_value import (
 )
 from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name
+from tensordiff.align.fit import could_be_same
 from tensordiff.align.index import Index
 from tensordiff.align.maps import resolve_map
 from tensordiff.align.match import Alignment
@@ -346,11 +347,15 @@ def accept(suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 def accept_chosen(
     chosen: Iterable[Suggestion], suggestions: Sequence[Suggestion], reference: Index, candidate: Index
 ) -> tuple[MapRule, ...]:
-    """Maps for the suggestions that the user chose, each for every layer where the values prove every layer."""
+    """Maps for the suggestions that the user chose, each for every layer where no value speaks against it.
+
+    Beyond the first error nothing is proven, and there the map is needed most.
+    """
     groups, accepted = _groups(suggestions), dict[MapRule, None]()
+    elsewhere = _suggested_names(suggestions, reference, candidate)
     for one in chosen:
         general, group = one.general, groups.get(one.general, [one])
-        is_every = placeholders(parse(general[0])) and _covers(general, group, reference, candidate)
+        is_every = placeholders(parse(general[0])) and _extends(general, group, reference, candidate, elsewhere)
         accepted[MapRule(*general) if is_every else MapRule(one.reference, one.candidate, every=False)] = None
     return tuple(accepted)
 
@@ -361,6 +366,33 @@ def _groups(suggestions: Iterable[Suggestion]) -> _Groups:
     for suggestion in suggestions:
         groups[suggestion.general].append(suggestion)
     return groups
+
+
+Names = dict[tuple[str, int], set[str]]
+
+
+def _suggested_names(suggestions: Iterable[Suggestion], reference: Index, candidate: Index) -> tuple[Names, Names]:
+    """What each entry of either side is found to equal, by names and steps."""
+    ours: Names = defaultdict(set)
+    theirs: Names = defaultdict(set)
+    for one in suggestions:
+        for r, c in resolve_map(MapRule(one.reference, one.candidate), reference, candidate):
+            ours[r.name, r.step].add(c.name)
+            theirs[c.name, c.step].add(r.name)
+    return ours, theirs
+
+
+def _extends(
+    general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index, found: tuple[Names, Names]
+) -> bool:
+    """Whether every pair of a general map is proven, or has nothing else that is, in a shape that fits."""
+    if _covers(general, group, reference, candidate):
+        return True
+    for r, c in resolve_map(MapRule(*general), reference, candidate):
+        partners = found[0].get((r.name, r.step), {c.name}), found[1].get((c.name, c.step), {r.name})
+        if c.name not in partners[0] or r.name not in partners[1] or not could_be_same(r, c):
+            return False
+    return True
 
 
 def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:

@@ -11,7 +11,8 @@ import pytest
 
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.match import Alignment, AlignmentPlan, align
-from tensordiff.align.suggest import Suggester, Suggestion, accept
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chosen
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import Spec, entry
 from tensordiff.session.samples import sample
@@ -167,6 +168,19 @@ def test_a_map_is_accepted_only_if_every_layer_proves_it() -> None:
     suggestions, suggester = suggest(reference, dump(**broken))
     accepted = accept(suggestions, suggester.reference, suggester.candidate)
     assert all("{i}" not in rule.reference for rule in accepted)
+
+
+def test_a_match_that_is_chosen_holds_for_every_layer_that_no_value_speaks_against() -> None:
+    layers = {f"layers__{k}__x": values(9, 40) for k in range(3)}
+    theirs = {name.replace("__x", "__y"): array for name, array in layers.items()} | {"layers__2__y": values(9, 40)}
+    suggestions, suggester = suggest(dump(**layers), dump(**theirs))
+    sides = suggester.reference, suggester.candidate
+    assert accept_chosen(suggestions[:1], suggestions, *sides) == (MapRule("layers.{i}.x", "layers.{i}.y"),)
+    crossed = theirs | {"layers__2__y": values(9, 40), "other": layers["layers__2__x"]}
+    suggestions, suggester = suggest(dump(**layers), dump(**crossed))
+    chosen = next(one for one in suggestions if one.candidate == "layers.0.y")
+    sides = suggester.reference, suggester.candidate
+    assert accept_chosen([chosen], suggestions, *sides) == (MapRule("layers.0.x", "layers.0.y", every=False),)
 
 
 def test_one_match_alone_is_not_enough() -> None:

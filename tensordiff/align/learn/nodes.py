@@ -15,9 +15,9 @@ from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from tensordiff.align.fit import could_be_same
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
 from tensordiff.align.learn.outline import Outline
-from tensordiff.align.match import could_be_same
 from tensordiff.dump.model import Entry
 
 _SEPARATORS = "./:_-|"

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align.by_value import MIN_ELEMENTS, TOLERANCE, rel_l2
+from tensordiff.align.fit import are_named_apart, could_be_same
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
-from tensordiff.align.match import are_named_apart, could_be_same
 from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError

@@ -23,6 +23,9 @@ _LEAST = 0.4
 """The cosine from which two tensors may be one that an error has changed."""
 _CLEAR_IN_ORDER, _CLEAR = 0.85, 0.6
 """How much nearer than the second a tensor must be: its distance, as a part of the second's."""
+_RIVAL = 0.75
+"""How alike the candidate's second may be, as a part of the first: a norm before its weight, if no error has reached
+it, is nearer to the reference's norm than the norm is that an error has."""
 _MOST_CELLS = 4_000_000
 _MOST_TIES = 3
 _AROUND, _OUTLIER = 5, 0.88
@@ -38,8 +41,8 @@ def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> li
     """
     out = {id(one) for one in evidence.classes if not one.is_shared and
            any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
-    found = list(_in_order(evidence, out))
-    taken = {id(one) for pair in found for one in pair[:2]} | out
+    found, doubtful = _in_order(evidence, out)
+    taken = {id(one) for pair in found for one in pair[:2]} | doubtful | out
     ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
     for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
         mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
@@ -65,28 +68,34 @@ def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
 # --- in order --------------------------------------------------------------------------------------------
 
 
-def _in_order(evidence: Evidence, out: Collection[int]) -> Iterator[Likely]:
+def _in_order(evidence: Evidence, out: Collection[int]) -> tuple[list[Likely], set[int]]:
+    """The classes that fit in order, and those, by their ids, that would if no other did as well."""
     sides = evidence.reference, evidence.candidate
-    if not all(side.index.dump.ordered for side in sides):
-        return
     ours, theirs = (_sequence(evidence, side, k, out) for k, side in enumerate(sides))
-    if not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
-        return
+    is_ordered = all(side.index.dump.ordered for side in sides)
+    if not is_ordered or not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
+        return [], set()
     scores, theirs = _with_ties_in_order(_scores([one for _, one in ours], [one for _, one in theirs]), theirs)
     path = _best_path(np.where(scores >= _LEAST, scores, 0.0))
-    ends = [(-1, -1), *path, (len(ours), len(theirs))]
     path_scores = [min(float(scores[pair]), 1.0) for pair in path]
-    for k, (before, (i, j), after) in enumerate(zip(ends, path, ends[2:], strict=False)):
+    ends = [(-1, -1), *path, (len(ours), len(theirs))]
+    found: list[Likely] = []
+    doubtful: set[int] = set()
+    for k, (i, j) in enumerate(path):
         mine, other = ours[i][1], theirs[j][1]
         if mine is other:
             continue
-        row = np.delete(scores[i, before[1] + 1 : after[1]], j - before[1] - 1)
-        column = np.delete(scores[before[0] + 1 : after[0], j], i - before[0] - 1)
-        second = max([0.0, *row, *column])
+        rows, columns = slice(ends[k][0] + 1, ends[k + 2][0]), slice(ends[k][1] + 1, ends[k + 2][1])
+        rival = max([0.0, *np.delete(scores[i, columns], j - columns.start)])
+        second = max([rival, *np.delete(scores[rows, j], i - rows.start)])
         later = path_scores[k + 1 : k + 1 + _AROUND] or path_scores[k : k + 1]
         is_outlier = path_scores[k] < _OUTLIER * float(np.median(later))
-        if 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and not is_outlier:
-            yield mine, other, float(scores[i, j])
+        is_clear = 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and rival <= _RIVAL * scores[i, j]
+        if is_clear and not is_outlier:
+            found.append((mine, other, float(scores[i, j])))
+        else:
+            doubtful |= {id(one) for _, one in (*ours[rows], *theirs[columns])}
+    return found, doubtful
 
 
 def _sequence(evidence: Evidence, side: Side, which: int, out: Collection[int]) -> list[tuple[int, ValueClass]]:

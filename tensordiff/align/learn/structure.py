@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from tensordiff.align.fit import could_be_same
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
-from tensordiff.align.match import could_be_same
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 

@@ -9,6 +9,7 @@ Where two sides count the same blocks differently, every rule of these blocks wi
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from tensordiff.dump.model import Entry
 _LEAST, _FAR, _NEARER = 0.5, 0.5, 0.8
 """How alike a rule's partner must be, and which part of the named one's distance it may be away; or, of one that is
 likely another tensor."""
+_AGREE_AFTER = 6
+"""How many tensors must agree after a layer, that it is healthy: an error spoils what follows."""
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*")
 
 
@@ -41,13 +44,16 @@ class Vetoes:
 
     def look_at_words(self) -> None:
         """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
-        last = self._last_proven(1)
+        if not self.evidence.candidate.index.dump.ordered:
+            return  # nothing says what came after what
+        ends = sorted(self._proven_positions(1))
         known: dict[str, list[bool]] = defaultdict(list)
         for node in self.matches.candidate:
-            if node.outputs and node.position < last and (word := _word(node)) is not None:
+            is_healthy = len(ends) - bisect_right(ends, node.position) >= _AGREE_AFTER
+            if node.outputs and is_healthy and (word := _word(node)) is not None:
                 is_known = id(node) in self.matches.of_candidate or any(map(self._may_be_known, node.outputs))
                 known[word].append(is_known)
-        words = {word for word, seen in known.items() if len(seen) > 1 and not any(seen)}
+        words = {word for word, seen in known.items() if not any(seen)}
         self.matches.foreign |= {id(node) for node in self.matches.candidate if _word(node) in words}
 
     def _may_be_known(self, entry: Entry) -> bool:
@@ -96,9 +102,17 @@ class Vetoes:
 
     def _last_proven(self, side: int) -> int:
         """Where the last output of a side stands that both sides have."""
+        return max(self._proven_positions(side), default=-1)
+
+    def _proven_positions(self, side: int) -> list[int]:
+        """Where each tensor that both sides have is first given by a layer of one of them."""
         position = (self.evidence.candidate if side else self.evidence.reference).position
-        items = (item for one in self.evidence.classes if one.is_proof for item in one.members[side])
-        return max((position[id(item.entry)] for item in items if not item.entry.is_input), default=-1)
+        outputs = (
+            [position[id(item.entry)] for item in one.members[side] if not item.entry.is_input]
+            for one in self.evidence.classes
+            if one.is_proof
+        )
+        return [min(some) for some in outputs if some]
 
     # --- rules against names -----------------------------------------------------------------------------
 

@@ -99,6 +99,16 @@ class RuleBook:
         description = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} maps"
         return self._with("map", (*self.rules.maps, *new), description)
 
+    def with_rules(self, rules: Sequence[Rule]) -> RuleBook:
+        """With those of the rules that are not there yet, as one change."""
+        new = tuple(rule for rule in dict.fromkeys(rules) if rule not in self.rules.rules)
+        for rule in new:
+            check(rule)
+        if not new:
+            raise AlignError("nothing new: these rules are there already")
+        description = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} rules"
+        return self._with("rule", (*self.rules.rules, *new), description)
+
     def changed(self, line: Line, value: AnyRule) -> RuleBook:
         """With a line replaced. A preset's rule is overridden: it is switched off and the new one is tried."""
         check(value)

@@ -55,7 +55,7 @@ class OrphanActions:
             self.show_heading()
             panel.orphans.refresh()
             if rule is not None:
-                panel.add_maps((rule,))
+                panel.add_map_of_person(rule)
 
         panel.app.push_screen(MapScreen(panel.session, reference, candidate), done)
 

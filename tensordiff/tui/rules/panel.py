@@ -2,8 +2,8 @@
 
 It shows a rule book and the session that is aligned by it. A change makes another book, which it sends away
 (``Edited``, ``Written``); whoever owns the session aligns by it and calls ``show`` again. The session is only read
-here: for previews, labels and suggestions. What the keys do is in ``rule_actions``, ``orphan_actions`` and
-``suggestion_search``.
+here: for previews, labels, suggestions and what a map implies. What the keys do is in ``rule_actions``,
+``orphan_actions`` and ``suggestion_search``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from tensordiff.align.rule_usage import RuleUsage
 from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.errors import TensordiffError
+from tensordiff.session.lesson import Lesson, lesson
 from tensordiff.session.session import Session
 from tensordiff.tui.line_list import LineList
 from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.rules.lesson_screen import LessonScreen
 from tensordiff.tui.rules.orphan_actions import OrphanActions
 from tensordiff.tui.rules.orphan_list import OrphanList, SuggestionList
 from tensordiff.tui.rules.rule_actions import RuleActions
@@ -74,6 +76,13 @@ class RulesPanel(Vertical):
 
         session: Session
         usage: RuleUsage
+
+    @dataclass
+    class _LessonFound(Message):
+        """What a map that a person made implies is known."""
+
+        rule: MapRule
+        lesson: Lesson
 
     def __init__(self, session: Session, book: RuleBook, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -207,6 +216,29 @@ class RulesPanel(Vertical):
         """Add maps, as one change."""
         if self.change(lambda book: book.with_maps(rules)):
             self.rules.point_at(rules[-1])
+
+    def add_map_of_person(self, rule: MapRule) -> None:
+        """Add a map that a person made, and offer what it implies for other layers."""
+        session = self.session
+        if rule not in self.book.rules.maps:
+            in_thread(self, "lesson", partial(self._run_lesson, session, rule))
+        self.add_maps((rule,))
+
+    def _run_lesson(self, session: Session, rule: MapRule) -> None:
+        with heap_frozen():
+            found = lesson(session, rule)
+        if found is not None and not get_current_worker().is_cancelled:
+            self.post_message(self._LessonFound(rule, found))
+
+    @on(_LessonFound)
+    def _offer_lesson(self, event: _LessonFound) -> None:
+        event.stop()
+        if event.rule in self.book.rules.maps and self.screen.is_current:
+            self.app.push_screen(LessonScreen(event.lesson), partial(self._take_lesson, event.lesson))
+
+    def _take_lesson(self, taught: Lesson, is_accepted: bool | None) -> None:
+        if is_accepted and self.change(lambda book: book.with_rules(taught.rules)):
+            self.rules.point_at(taught.rules[-1])
 
     def undo(self) -> None:
         """Take back the last change."""

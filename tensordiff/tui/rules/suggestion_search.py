@@ -143,7 +143,7 @@ class SuggestionSearch:
                 self._accept([suggestion])
             case "pick" | "expression" if suggestion is not None:
                 screen = MapScreen(panel.session, suggestion.reference, suggestion.candidate, "Accept suggestion")
-                panel.app.push_screen(screen, lambda rule: panel.add_maps((rule,)) if rule else None)
+                panel.app.push_screen(screen, lambda rule: panel.add_map_of_person(rule) if rule else None)
             case _:
                 panel.do_in_orphans(what)
 

@@ -60,7 +60,7 @@ async def test_pick_one_of_each_side_see_it_and_accept_it_for_every_layer(sessio
         await pilot.press("ctrl+s")
         await settled(app, pilot)
         assert app.panel.book.rules.maps == (MapRule("layers.{i}.self_attn.o_proj", "layers.{i}.self_attn.merge"),)
-        assert len(app.aligned[-1].alignment.pairs) == before + 2
+        assert len(app.aligned[-1].alignment.pairs) == before + 4, "of both layers the output, and the input with it"
 
 
 async def test_this_layer_alone(session: Session) -> None:
@@ -75,7 +75,7 @@ async def test_this_layer_alone(session: Session) -> None:
         await settled(app, pilot)
         wanted = MapRule("layers.1.self_attn.o_proj", "layers.1.self_attn.merge", every=False)
         assert app.panel.book.rules.maps == (wanted,)
-        assert len(app.aligned[-1].alignment.pairs) == len(session.alignment.pairs) + 1
+        assert len(app.aligned[-1].alignment.pairs) == len(session.alignment.pairs) + 2, "the output and the input"
 
 
 async def test_several_of_one_side_are_joined_and_a_pick_can_be_put_back(tmp_path: Path) -> None:

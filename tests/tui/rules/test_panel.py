@@ -15,7 +15,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.rules.panel import RulesPanel
 from tests.tui.app_host import CASES
-from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, said, with_other_mlp
+from tests.tui.rules.panel_host import CANDIDATE, REFERENCE, Host, drawn, opened, renamed, said, with_other_mlp
 from tests.tui.waiting import settled, until
 
 SIZE = (120, 40)
@@ -240,3 +240,26 @@ async def test_real_dumps_at_eighty_columns(case: str) -> None:
         await settled(app, pilot)
         assert f"{len(app.session.alignment.pairs)} paired" in said(app, "#counts")
         assert all(len(line) <= 80 for line in drawn(app.panel.rules).splitlines())
+
+
+async def test_what_was_learned_stands_after_the_rules_with_its_proof_and_is_kept_by_a_key(tmp_path: Path) -> None:
+    candidate = renamed(CANDIDATE, tmp_path / "renamed", lambda name: name.replace("layers.layers.", "gpt.cells."))
+    app = Host(Session.open(Request(REFERENCE, candidate)))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(app, pilot)
+        learned = app.session.dumps.learned
+        lines = drawn(app.panel.rules).splitlines()
+        own = [line for line in lines if line.split()[-2:-1] == ["learned"]]
+        assert learned.rules and own, lines
+        assert [item.is_learned for item in app.panel.rules.items][-len(learned.rules) :] == [True] * len(learned.rules)
+        app.panel.rules.focus()
+        app.panel.rules.move(len(app.panel.rules.items) - len(learned.rules))
+        await pilot.pause()
+        about, first = said(app, "#line-about"), learned.rules[0]
+        assert f"learned, proven on {len(first.proof)}" in about and first.proof[0][0] in about
+        assert f"{first.used} pairs" in about and "a keeps all that was learned" in about
+        await pilot.press("a")
+        await settled(app, pilot)
+        assert app.panel.book.rules.maps == learned.maps
+        assert len(app.aligned[-1].alignment.pairs) >= len(app.session.alignment.pairs)
+        assert not app.aligned[-1].dumps.learned, "what is kept is not learned again"

@@ -1,8 +1,8 @@
 """Hooks on every module of a model, which see what it takes and what it gives.
 
 Inputs are seen before the module runs and outputs after it, so entries are in execution order, and a model that raises
-leaves the inputs of the layer that raised. Calls are counted by layer and step. A module that several others hold, as
-an activation may be, is named after the one that is running when it is called. A ``Sink`` takes the tensors, a
+leaves the inputs of the layer that raised. Calls are counted by layer and step; a module that several others have is
+called what the one that runs it calls it. A ``Sink`` takes the tensors, a
 ``Patch`` replaces them. Hooks are removed whatever happens. A model may run in several threads at once: each has its
 own stack of running calls.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -28,25 +28,33 @@ from tensordiff.capture.process.layers import ROOT, Selection, entry_name
 from tensordiff.dump.model import CallKey, EntryKey
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_HOLDERS = nn.ModuleList | nn.ModuleDict
+"""These hold others and are never called."""
 _ENCODER = json.JSONEncoder(allow_nan=False)  # made once: making one costs more than using it
 _MANY = 4096  # calls of which it is remembered how they were made before that is put in short
 
 
 def layer_names(model: nn.Module) -> list[str]:
-    """The names of a model's layers."""
-    return [name for names in names_of(model).values() for name in names]
+    """The names of a model's layers; one that several others have has one for each."""
+    return [name for name, _ in model.named_modules(prefix=ROOT, remove_duplicate=False)]
 
 
-def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """Every module of a model, and its names: one for each module that holds it."""
-    first = {module: f"{ROOT}.{name}" if name else ROOT for name, module in model.named_modules()}
-    names: dict[nn.Module, list[str]] = {module: [] for module in first}
-    names[model].append(ROOT)
-    for holder, name in first.items():
-        for part, module in holder._modules.items():  # named_children gives a module that is held twice only once
-            if module is not None:
-                names[module].append(f"{name}.{part}")
-    return names
+def _names_by_caller(model: nn.Module) -> dict[int, dict[str, str]]:
+    """Of modules that several others have, by their ids: what each of these calls it, by its own name."""
+    found: dict[int, dict[str, str]] = {}
+    for name, module in model.named_modules(prefix=ROOT, remove_duplicate=False):
+        if isinstance(module, _HOLDERS):
+            continue
+        found.setdefault(id(module), {})[_caller(model, name)] = name
+    return {module: names for module, names in found.items() if len(names) > 1}
+
+
+def _caller(model: nn.Module, name: str) -> str:
+    """The module that calls another: the one it is in, unless that only holds others."""
+    parent = name.rpartition(".")[0]
+    while parent and isinstance(model.get_submodule(parent.removeprefix(ROOT).removeprefix(".")), _HOLDERS):
+        parent = parent.rpartition(".")[0]
+    return parent
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -168,15 +176,18 @@ class Recorder:
         """Hook every module; those of a model before are let go."""
         self.detach()
         self._root = model
-        for module, names in names_of(model).items():
-            if isinstance(module, nn.ModuleList | nn.ModuleDict):
-                continue  # these hold others and are never called
+        shared = _names_by_caller(model)
+        for name, module in model.named_modules():
+            if isinstance(module, _HOLDERS):
+                continue
             if isinstance(module, torch.jit.ScriptModule):
                 self.scripted += 1
                 continue  # these take no such hooks
-            self.hooked.add(names[0])
-            taken = frozenset(name for name in names if self.selection.takes_layer(name, is_leaf=is_leaf(module)))
-            before, after = self._before(names, module, taken), self._after(names[0], module, taken)
+            layer = f"{ROOT}.{name}" if name else ROOT
+            names = shared.get(id(module), {})
+            takes = {one: self.selection.takes_layer(one, is_leaf=is_leaf(module)) for one in (layer, *names.values())}
+            self.hooked.add(layer)
+            before, after = self._before(layer, names, module, takes), self._after(layer, module, takes)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
 
@@ -227,30 +238,24 @@ class Recorder:
 
     # --- within hooks
 
-    def _before(self, names: list[str], module: nn.Module, taken: frozenset[str]) -> Callable[..., Arguments | None]:
-        sees, is_root, cache_layer = self.selection.inputs, module is self._root, cache_layer_of(module)
-        is_shared, layer = len(names) > 1, names[0]
+    def _before(
+        self, layer: str, names: Mapping[str, str], module: nn.Module, takes: Mapping[str, bool]
+    ) -> Callable[..., Arguments | None]:
+        """``names`` are those of a module that several others share, by who calls it."""
+        is_root, cache_layer = module is self._root, cache_layer_of(module)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
-            call = self._enter(self._name_now(names) if is_shared else layer, module)
+            call = self._enter(self._name_for_caller(layer, names) if names else layer, module)
             if self.patch is not None:
                 args, kwargs = self.patch.arguments(call, args, kwargs)
             self._thread.running.append(_Running(call, sys.exc_info()[1]))
-            if sees and call.layer in taken:
+            if takes[call.layer] and self.selection.inputs:
                 self._see_inputs(call, find_arguments(args, kwargs, cache_layer=cache_layer, whole_caches=is_root))
             return None if self.patch is None else (args, kwargs)
 
         return hook
 
-    def _name_now(self, names: list[str]) -> str:
-        """Of the names of a module that is about to be called, the one within the module that runs."""
-        for one in reversed(self._thread.running):
-            for name in names:
-                if name.rpartition(".")[0] == one.call.layer:
-                    return name
-        return names[0]
-
-    def _after(self, layer: str, module: nn.Module, taken: frozenset[str]) -> Callable[..., Any]:
+    def _after(self, layer: str, module: nn.Module, takes: Mapping[str, bool]) -> Callable[..., Any]:
         is_root = module is self._root
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:  # noqa: ARG001
@@ -262,13 +267,17 @@ class Recorder:
                 output = self.patch.output(call, output)
             self.fired.add(layer)
             if self.finished is not None:
-                self.finished(layer)
-            if call.layer in taken:
+                self.finished(call.layer)
+            if takes[call.layer]:
                 for port, tensor in find(output, "output", whole_caches=is_root).tensors.items():
                     self.sink.see(CallTensor(call, port, tensor, self._injected(call, port)))
             return None if self.patch is None else output
 
         return hook
+
+    def _name_for_caller(self, layer: str, names: Mapping[str, str]) -> str:
+        """What a shared module is called by the innermost of those that run and have it; else its first name."""
+        return next((names[one.call.layer] for one in reversed(self._thread.running) if one.call.layer in names), layer)
 
     def _enter(self, layer: str, module: nn.Module) -> Call:
         if self.counts_steps and module is self._root:

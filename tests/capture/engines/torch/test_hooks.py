@@ -294,3 +294,24 @@ def test_a_module_that_several_hold_is_named_after_the_one_that_runs(tmp_path: P
         "model.second.1-output", "model.second-output", "model.other-output", "model-output",
     ]  # fmt: skip
     assert hooks(model) == 0
+
+
+def test_a_shared_module_is_named_after_who_calls_it(tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=32, n_embd=16, n_head=2, n_layer=3, n_positions=16)
+    model = transformers.GPT2Model(config).eval()
+    for folder in ("each", "shared"):
+        with torch.no_grad(), tensordiff.capture(model, tmp_path / folder):
+            model(input_ids=torch.arange(5)[None])
+        for block in model.h:  # as vLLM has one activation for all blocks
+            block.mlp.act = model.h[0].mlp.act
+    assert "model.h.2.mlp.act-output" in names(tmp_path / "each")
+    assert names(tmp_path / "shared") == names(tmp_path / "each")
+
+
+def test_one_activation_of_all_blocks_is_each_blocks_own(tmp_path: Path) -> None:
+    act = nn.GELU()
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), act) for _ in range(3)))
+    with tensordiff.capture(model, tmp_path / "d", layers=r"\.2\.1$"):
+        model(torch.ones(3))
+    assert names(tmp_path / "d") == ["model.2.1-input_0", "model.2.1-output"]

@@ -1,0 +1,90 @@
+"""Lessons: what one map that a person made teaches about all other layers.
+
+The renaming that the map implies is tried on both dumps: how many pairs it would make beyond the map itself, whether it
+would break any, and how many of the new ones the values confirm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tensordiff.align import Pair
+from tensordiff.align.expression import Name, parse
+from tensordiff.align.rules.implied import implied_rules
+from tensordiff.align.rules.rule import Rule
+from tensordiff.align.rules.tables import MapRule
+from tensordiff.dump.names import parse_name
+from tensordiff.errors import TensordiffError
+from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.session import Session
+
+_MEASURED = 64
+"""New pairs whose values are looked at."""
+Key = tuple[str, int, int, str, int, int]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Rules that a map implies, and what they would do."""
+
+    rules: tuple[Rule, ...]
+    pairs: tuple[Pair, ...]
+    """Those that they would make beyond the map's own."""
+    measured: int
+    confirmed: int
+    """Of those measured, how many agree."""
+
+    @property
+    def sentence(self) -> str:
+        """What they would do, in words."""
+        count = len(self.pairs)
+        more = f"{count} more {'pair' if count == 1 else 'pairs'}"
+        return f"{more}; the values confirm {self.confirmed} of the {self.measured} looked at"
+
+
+def lesson(session: Session, given: MapRule) -> Lesson | None:
+    """What a map implies for other layers; None where that is nothing."""
+    names = [_layer(text) for text in (given.reference, given.candidate)]
+    if names[0] is None or names[1] is None:
+        return None
+    dumps = session.dumps
+    own = replace(dumps.rules, maps=tuple(dict.fromkeys((*dumps.rules.maps, given))))
+    base = dumps.with_rules(own)
+    best: tuple[Rule, ...] = ()
+    new: tuple[Pair, ...] = ()
+    for rules in implied_rules(names[0], names[1]):
+        made = _made(base, rules)
+        if len(made) > len(new):
+            best, new = rules, made
+    if not new:
+        return None
+    rows = list(session.comparer.rows(new[:_MEASURED]))
+    return Lesson(best, new, len(rows), sum(row.verdict.name == "agrees" for row in rows))
+
+
+def _layer(text: str) -> str | None:
+    """The layer that a map names; None of an expression."""
+    expression = parse(text.replace("{i}", "0"))
+    return parse_name(expression.text).layer if isinstance(expression, Name) else None
+
+
+def _made(base: PairedDumps, rules: tuple[Rule, ...]) -> tuple[Pair, ...]:
+    """The pairs that rules would add; none where they would break others."""
+    try:
+        after = base.with_rules(replace(base.rules, rules=(*base.rules.rules, *rules)))
+    except TensordiffError:
+        return ()
+    before = _keys(base.alignment.pairs)
+    if before - _keys(after.alignment.pairs):
+        return ()
+    return tuple(pair for pair in after.alignment.pairs if _key(pair) not in before)
+
+
+def _keys(pairs: Iterable[Pair]) -> set[Key]:
+    return set(map(_key, pairs))
+
+
+def _key(pair: Pair) -> Key:
+    ours, theirs = pair.reference, pair.candidate
+    return ours.name, ours.step, ours.call, theirs.name, theirs.step, theirs.call

@@ -1,0 +1,67 @@
+"""Likeness and order: which tensors are likely the same where an error has changed them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tensordiff.align.index import Index
+from tensordiff.align.learn.evidence import evidence_of
+from tensordiff.align.learn.resemblance import resembling
+from tensordiff.align.rules.rule import RuleSet
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Dump, MemoryTensor, entry
+
+RNG = np.random.default_rng(0)
+
+
+def values() -> Array:
+    return np.asarray(RNG.standard_normal((8, 64)).astype("f4"))
+
+
+def wrong(array: Array, size: float = 0.5) -> Array:
+    return np.asarray(array + np.float32(size) * values() * np.float32(np.sqrt((array**2).mean())))
+
+
+def likely(ours: dict[str, Array], theirs: dict[str, Array], *, ordered: bool = True) -> set[tuple[str, str]]:
+    sides = [
+        Dump(Path("held"), "held", tuple(entry(f"{n}-output", MemoryTensor(a)) for n, a in some.items()), ordered)
+        for some in (ours, theirs)
+    ]
+    indexes = Index(sides[0], RuleSet(()), "reference"), Index(sides[1], RuleSet(()), "candidate")
+    found = resembling(evidence_of(*indexes, 0))
+    return {(a.members[0][0].entry.layer, b.members[1][0].entry.layer) for a, b, _ in found}
+
+
+def test_what_an_error_has_changed_is_found_by_likeness() -> None:
+    ours = {name: values() for name in "abc"}
+    theirs = {name.upper(): wrong(array) for name, array in ours.items()}
+    assert likely(ours, theirs) == {("a", "A"), ("b", "B"), ("c", "C")}
+    assert likely(ours, theirs, ordered=False) == {("a", "A"), ("b", "B"), ("c", "C")}
+
+
+def test_order_tells_a_stream_that_changes_little() -> None:
+    stream = [values()]
+    for _ in range(3):
+        stream.append(stream[-1] + np.float32(0.5) * values())
+    ours = {f"s{k}": array for k, array in enumerate(stream)}
+    theirs = {f"t{k}": wrong(array, 0.3) for k, array in enumerate(stream)}
+    assert likely(ours, theirs) == {(f"s{k}", f"t{k}") for k in range(4)}
+
+
+def test_a_norm_is_not_its_input_though_it_points_the_same_way() -> None:
+    x = np.float32(0.1) * values()
+    ours = {"x": x, "norm": x / np.sqrt((x**2).mean(-1, keepdims=True))}
+    theirs = {"NORM": wrong(ours["norm"], 0.2)}
+    assert likely(ours, theirs) == {("norm", "NORM")}
+
+
+def test_of_two_that_fit_neither_is_taken() -> None:
+    ours = {"norm": values()}
+    step = ours["norm"] * (np.float32(1) + np.float32(0.1) * values()[:1])
+    assert likely(ours, {"before_weight": step, "norm": wrong(ours["norm"])}) == set()
+
+
+def test_what_is_unlike_is_not_taken() -> None:
+    assert likely({"a": values()}, {"b": values()}) == set()
