@@ -18,6 +18,7 @@ from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
+from tensordiff.dump.ranks import JoinedRanks
 
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 
@@ -188,6 +189,11 @@ def viewed(entry: Entry, view: str) -> Entry:
 def view_on(entry: Entry) -> str:
     """The view applied to an entry, or the empty text."""
     return entry.stored.view if isinstance(entry.stored, ComputedTensor) else ""
+
+
+def ranks_of(entry: Entry) -> str:
+    """How the ranks of a run make an entry, or the empty text: ``cat along 1 of 2 ranks``."""
+    return str(entry.stored) if isinstance(entry.stored, JoinedRanks) else ""
 
 
 def parts_of(entry: Entry) -> Iterable[Entry]:

@@ -16,7 +16,16 @@ from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
 from tensordiff.align.fit import could_be_same, is_shared_by_rows, same_port
-from tensordiff.align.index import ComputedTensor, Index, have_duplicate_calls, parts_of, port_of, view_on, viewed
+from tensordiff.align.index import (
+    ComputedTensor,
+    Index,
+    have_duplicate_calls,
+    parts_of,
+    port_of,
+    ranks_of,
+    view_on,
+    viewed,
+)
 from tensordiff.align.maps import general, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
@@ -42,11 +51,17 @@ class Pair:
 
     @property
     def views(self) -> list[str]:
-        """Views that a rule asked for. Those that shapes alone ask for are found when the pair is measured."""
-        reference, candidate = view_on(self.reference), view_on(self.candidate)
+        """Ranks that were put together, and views that a rule asked for. Those that shapes alone ask for are found when
+        the pair is measured."""
+        reference, candidate = (view_on(side) or ranks_of(side) for side in (self.reference, self.candidate))
         if not reference and not candidate:
             return []
         return [view for view in (reference, f"candidate {candidate}" if candidate else "") if view]
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether a rule asked for a view."""
+        return bool(view_on(self.reference) or view_on(self.candidate))
 
 
 @dataclass(frozen=True)
@@ -364,7 +379,7 @@ def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
 
     def with_view(pair: Pair) -> Pair:
         rule = own_view(pair.name) or built_in_view(pair.name)
-        if rule is None or pair.reference.is_input or pair.views:
+        if rule is None or pair.reference.is_input or pair.is_viewed:
             return pair
         viewed_pair = _with_view(rule, pair)
         if rule in plan.views:

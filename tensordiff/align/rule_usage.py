@@ -41,7 +41,7 @@ def _of_maps(maps: tuple[MapRule, ...], reference: Index, candidate: Index, alig
 
 def _of_views(views: tuple[ViewRule, ...], alignment: Alignment) -> tuple[int, ...]:
     """Pairs by view: the first view that matches a pair of outputs is the one applied."""
-    names = [pair.name for pair in alignment.pairs if pair.views and not pair.reference.is_input]
+    names = [pair.name for pair in alignment.pairs if pair.is_viewed and not pair.reference.is_input]
     counts = []
     for view in views:
         rest = [name for name in names if not (view.on and view.regex.matches(name))]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.align.rules.file import RulesFile
@@ -16,6 +18,8 @@ from tensordiff.weights.comparison import ParameterRow, WeightsComparison, Weigh
 from tensordiff.weights.parameters import is_checkpoint
 
 _SHOWN = 4
+_MOST_FILES = 2000
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".msgpack", ".distcp")
 
 
 def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
@@ -24,11 +28,24 @@ def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
         return None
     if any(str(side).partition(":")[0] in ENGINES for side in (request.reference, request.candidate)):
         return None
+    if not (_may_hold(request.reference) and _may_hold(request.candidate)):
+        return None
     reference = open_dump(request.reference)
     if not is_checkpoint(reference):
         return None
     candidate = open_dump(request.candidate)
     return (reference, candidate) if is_checkpoint(candidate) else None
+
+
+def _may_hold(path: Path) -> bool:
+    """By the names in a folder: no run is opened twice to find out that it is none."""
+    if not path.is_dir():
+        return True
+    try:
+        names = [entry.name.lower() for entry in islice(path.iterdir(), _MOST_FILES + 1)]
+    except OSError:
+        return True  # who opens it says why not
+    return len(names) <= _MOST_FILES and "manifest.json" not in names and any(n.endswith(_SUFFIXES) for n in names)
 
 
 def compare_captured(reference: Dump, candidate: Dump, rules: RulesFile) -> WeightsOutcome | None:

@@ -100,7 +100,7 @@ class WeightsOutcome:
         if unknown:
             first = f"{printable(unknown[0].name)}: {unknown[0].why}"
             found.append(f"{len(unknown)} parameters could not be compared, first {first}")
-        if not self.compared:
+        if not self.compared and not (self.unread and not self.rows):
             found.append("no parameter of one side could be paired with one of the other; write rules (--rules)")
         elif 100 * self.coverage < self.min_coverage:
             share = f"only {self.compared} of {len(self.rows)} parameters could be paired"
@@ -163,6 +163,7 @@ class WeightsComparison:
         self.limits, self.min_coverage = limits or Limits(), min_coverage
         self.pairing: Pairing = pair_parameters(reference, candidate, rules)
         self._slots = Slots(self.pairing.reference), Slots(self.pairing.candidate)
+        self._only = only
         self._is_chosen: Callable[[str], bool] = UserRegex("--only", only).matches if only else lambda _: True
         self._hints = 0
 
@@ -187,7 +188,10 @@ class WeightsComparison:
         """What the rows come to."""
         unread = [*self.reference.unread, *self.candidate.unread]
         unread += [f"{side}: {item.name} {why}" for side, item, why in self.pairing.unread]
-        return WeightsOutcome(tuple(rows), tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
+        found = tuple(rows)
+        if not found and self._only and len(self):
+            unread.append(f"none of the {len(self)} parameters is named like {self._only!r}; ask for others")
+        return WeightsOutcome(found, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
 
     def _notes(self) -> Iterator[str]:
         if derived := self.pairing.derived:

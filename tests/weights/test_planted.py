@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import ml_dtypes
 import pytest
 
 from tensordiff.dump import open_dump
@@ -56,6 +57,46 @@ def test_the_kind_is_named(clean: Path, tmp_path: Path, plant: Plant, form: str)
     assert planted_row(plant, row) in PAGE
     changed = {name for name, array in weights.items() if array is not None and not _same(array, llama(1001)[name])}
     assert len(outcome.findings) == len(changed)
+
+
+TYPES: dict[str, tuple[Callable[[Weights, Path], Path], Callable[[Weights, Path], Path]]] = {
+    "float32 to bfloat16": (write_sharded, lambda w, p: write_bin(_rounded(w), p)),
+    "bfloat16 to bfloat16": (lambda w, p: write_bin(_rounded(w), p), lambda w, p: write_bin(_rounded(w), p)),
+    "float32 to Q8_0": (write_sharded, lambda w, p: write_gguf(w, p / "model.gguf", "Q8_0")),
+    "float32 to Q4_0": (write_sharded, lambda w, p: write_gguf(w, p / "model.gguf", "Q4_0")),
+}
+
+
+def _rounded(weights: Weights) -> Weights:
+    return {name: array.astype(ml_dtypes.bfloat16) for name, array in weights.items()}
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_the_kinds_are_named_in_coarser_types(tmp_path: Path, types: str) -> None:
+    """What a coarser type hides, a cast to another one above all, may go unnamed; nothing is named wrongly."""
+    write_reference, write_candidate = TYPES[types]
+    plants = [plant for plant in PLANTS if plant.kind != "cast"]
+    reference = write_reference(llama(1002), tmp_path / "ref")
+    wrong = {}
+    for k, plant in enumerate(plants):
+        weights = llama(1002)
+        plant.apply(weights)
+        outcome = _outcome(reference, write_candidate(weights, tmp_path / f"{k}"))
+        row = next(row for row in outcome.rows if row.name == plant.where)
+        if row.hint is None or row.hint.kind != plant.kind:
+            wrong[plant.name] = row.sentence
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("types", TYPES)
+def test_a_cast_beneath_a_coarser_type_is_never_called_something_else(tmp_path: Path, types: str) -> None:
+    write_reference, write_candidate = TYPES[types]
+    reference = write_reference(llama(1002), tmp_path / "ref")
+    for k, plant in enumerate(plant for plant in PLANTS if plant.kind == "cast"):
+        weights = llama(1002)
+        plant.apply(weights)
+        outcome = _outcome(reference, write_candidate(weights, tmp_path / f"{k}"))
+        assert {row.hint.kind for row in outcome.findings if row.hint is not None} <= {"cast"}
 
 
 def test_the_docs_have_every_kind() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from tensordiff import __version__
 from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.interpreter import interpreter
 from tensordiff.cli.options import json_option
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.measure import dispatch, kernel
@@ -27,6 +29,7 @@ from tensordiff.util.user_key import key_file
 SCHEMA = "tensordiff.doctor/1"
 State = Literal["ok", "missing", "problem"]
 _SIGNS: dict[State, str] = {"ok": "✓", "missing": "·", "problem": "✗"}
+_PATIENCE_S = 60
 _CHECKED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool")
 
 
@@ -82,8 +85,8 @@ def _folder(what: str, folder: Path) -> Check:
     """Whether files can be made in a folder, which is made where it is not there yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x")
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass  # whoever can make one can make a file
     except OSError as error:
         lost = "sessions, recent pairs and the key that signs captures are not kept; set XDG_STATE_HOME"
         do = lost if what == "state folder" else "nothing can be captured; set TMPDIR to a folder that can be written"
@@ -92,21 +95,41 @@ def _folder(what: str, folder: Path) -> Check:
 
 
 def _engines() -> Iterator[Check]:
-    """Engines whose packages this interpreter has. Only their names are looked up: importing some takes seconds."""
+    """Engines whose packages their interpreter has. Only names are looked up: importing some takes seconds."""
     for kind, engine in ENGINES.items():
-        lacking = [package for package in engine.packages if find_spec(package) is None]
-        if lacking:
-            do = f"pip install {' '.join(lacking)}, or name an interpreter that has them with --python"
-            yield Check(f"{kind}:", "missing", f"not in this environment: {', '.join(lacking)}", do)
-        else:
-            yield Check(f"{kind}:", "ok", ", ".join(map(_version, engine.packages)))
+        python = interpreter(kind)
+        versions = _versions(python, engine.packages)
+        lacking = [package for package in engine.packages if package not in versions]
+        where = "" if python == sys.executable else f" ({python})"
+        if not lacking:
+            yield Check(f"{kind}:", "ok", ", ".join(f"{name} {versions[name]}".strip() for name in versions) + where)
+            continue
+        do = f"make engine-{kind}" if engine.has_environment else f"pip install {' '.join(lacking)}"
+        do += ", or name an interpreter that has it with --python"
+        yield Check(f"{kind}:", "missing", f"not installed: {', '.join(lacking)}{where}", do)
 
 
-def _version(package: str) -> str:
+_ASK = """
+import importlib.metadata as metadata, importlib.util as util, json, sys
+def version(name):
     try:
-        return f"{package} {metadata.version(package)}"
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return package
+        return ""
+print(json.dumps({name: version(name) for name in sys.argv[1:] if util.find_spec(name) is not None}))
+"""
+
+
+def _versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
+    """The versions of packages that an interpreter finds; an empty text where a package does not say."""
+    command = [python, "-I", "-c", _ASK, *packages]  # an interpreter of the user's own configuration
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S
+        )
+        return dict(json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}  # an interpreter that does not even start has none of them, and that is what is said
 
 
 def _passes_agree() -> Check:

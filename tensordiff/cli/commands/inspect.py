@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.align.index import ranks_of
 from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import dump_of
@@ -65,6 +66,7 @@ def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
 def _record(entry: Entry, stats: bool) -> dict[str, Any]:
     record: dict[str, Any] = {
         "name": entry.name, "layer": entry.layer, "port": entry.port, "call": entry.call, "step": entry.step,
+        "ranks": ranks_of(entry) or None,
     }  # fmt: skip
     try:
         spec = entry.spec
@@ -145,7 +147,8 @@ def _about(record: dict[str, Any]) -> str:
     if record["shape"] is None:
         return ""
     shape = "×".join(map(str, record["shape"])) or "scalar"
-    return f"{record['dtype']:<10} {shape:>14} {format_bytes(record['bytes']):>9}"
+    ranks = f"  {record['ranks']}" if record["ranks"] else ""
+    return f"{record['dtype']:<10} {shape:>14} {format_bytes(record['bytes']):>9}{ranks}"
 
 
 def _stats_cells(stats: dict[str, Any] | None) -> str:

@@ -14,8 +14,8 @@ from tensordiff.weights.hint.seen import SeenPair
 
 HINTS: tuple[Callable[[SeenPair], Hint | None], ...] = (
     content.constant,
-    content.few_elements,
     content.cast,
+    content.few_elements,
     content.last_bits,
     content.offset,
     content.scale,

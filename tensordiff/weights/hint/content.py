@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensordiff.compare.hint import Hint
 from tensordiff.dump.dtypes import DTYPES, name_of
 from tensordiff.weights.hint.seen import SeenPair, rows_alike
+from tensordiff.weights.measure import rounding_of
 from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.samples import Floats, is_telling
 
@@ -36,10 +37,11 @@ def constant(seen: SeenPair) -> Hint | None:
 
 def few_elements(seen: SeenPair) -> Hint | None:
     """A handful of elements changed, all others are the same."""
-    if seen.ref.size < 16 * _FEW:
+    sides = seen.pair.reference.stored, seen.pair.candidate.stored
+    if seen.ref.size < 16 * _FEW or any(quantization_of(side) for side in sides):
         return None
-    apart = np.abs(seen.cand - seen.ref) > seen.slack * np.abs(seen.ref).max()
-    exact = seen.cand != seen.ref if seen.slack <= 1e-6 else apart
+    allowed = rounding_of(sides[0].spec.dtype, sides[1].spec.dtype)[0]
+    exact = np.abs(seen.cand - seen.ref) > allowed.atol + allowed.rtol * np.abs(seen.ref)
     count = int(np.count_nonzero(exact))
     if not 0 < count <= _FEW or len(np.unique(np.argwhere(exact)[:, 0])) < min(2, count):
         return None

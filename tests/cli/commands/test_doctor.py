@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ def test_an_engine_is_there_if_its_packages_are(call: Call) -> None:
 
 
 def test_an_engine_that_is_not_there_is_no_problem(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "torch" else object())
+    monkeypatch.setattr(doctor, "interpreter", lambda kind: "/nowhere/python" if kind == "hf" else sys.executable)
     found = states(call)
-    assert found["hf:"] == ("missing", "not in this environment: torch")
+    assert found["hf:"][0] == "missing" and "torch" in found["hf:"][1] and "(/nowhere/python)" in found["hf:"][1]
     assert call("doctor").status == 0
 
 

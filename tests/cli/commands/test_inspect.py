@@ -39,7 +39,7 @@ def test_json_has_every_entry(call: Call) -> None:
     assert (whole["format"], whole["ordered"], whole["interrupted"]) == ("torch-hook", True, False)
     assert whole["entries"][1] == {
         "name": "model.model.embed_tokens-output", "layer": "model.model.embed_tokens", "port": "output",
-        "call": 1, "step": 0, "shape": [1, 9, 64], "dtype": "float32", "bytes": 2304, "problem": None,
+        "call": 1, "step": 0, "ranks": None, "shape": [1, 9, 64], "dtype": "float32", "bytes": 2304, "problem": None,
     }  # fmt: skip
 
 

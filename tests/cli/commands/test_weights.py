@@ -82,6 +82,9 @@ def test_a_tolerance_of_the_user(call: Call, tmp_path: Path) -> None:
     assert call("weights", *sides, "--threshold", "0.01").status == 0
     assert call("weights", *sides, "--rtol", "0.0001").status == 1
     assert call("weights", *sides, "--only", "layers.2").status == 0
+    said = call("weights", *sides, "--only", "nothing")
+    assert said.status == 2
+    assert "none of the 30 parameters is named like 'nothing'; ask for others" in said.err
 
 
 def test_a_damaged_shard_is_never_passed_over(call: Call, sides: tuple[Path, Path]) -> None:

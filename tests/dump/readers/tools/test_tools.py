@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from tensordiff.align import align
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import BadFile, DumpError
 from tensordiff.session.request import Request
@@ -163,6 +164,15 @@ def test_folders_of_ranks_are_one_dump(tmp_path: Path) -> None:
     dump = open_dump(tmp_path)
     assert {name: array.shape for name, array in values(dump).items()} == {"x": (4, 6), "y": (3, 6)}
     assert dump.problems == ()
+
+
+def test_joined_ranks_are_a_view(tmp_path: Path) -> None:
+    dumps = open_dump(rank_files(tmp_path / "a")), open_dump(rank_files(tmp_path / "b"))
+    views = {pair.name: pair.views for pair in align(*dumps).pairs}
+    assert views == {
+        "x": [], "whole": [], "rows": ["cat along 0 of 2 ranks", "candidate cat along 0 of 2 ranks"],
+        "partial": ["sum of 2 ranks", "candidate sum of 2 ranks"],
+    }  # fmt: skip
 
 
 def test_statistics_of_msprobe_that_are_null_are_counted(tmp_path: Path) -> None:
