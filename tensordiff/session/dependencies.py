@@ -141,13 +141,19 @@ class _Collector:
     def surroundings(self) -> dict[str, str]:
         """What a source finds around it: the machine, the environment, and the packages of its interpreter."""
         found = {"the folder one stands in": os.getcwd(), "the machine": _digest(_machine())}  # noqa: PTH109
-        others = {interpreter(source.kind, self._settings(side).python) for side, source in self.sources.items()}
-        for python in sorted(others - {sys.executable}):
+        for python in sorted(set(self._interpreters())):
             found[f"the packages of {printable(python)}"] = self._packages(python)
         for name, value in sorted(os.environ.items()):
             if name.startswith(_VARIABLES) and not any(word in name for word in _SECRET):
                 found[f"the environment variable {printable(name)}"] = _digest(value)
         return found
+
+    def _interpreters(self) -> Iterator[str]:
+        """Those that the user named, and the environments of engines."""
+        for side, source in self.sources.items():
+            said = self._settings(side).python
+            if said is not None or ENGINES[source.kind].has_environment:
+                yield interpreter(source.kind, said)
 
     def _packages(self, python: str) -> str:
         try:

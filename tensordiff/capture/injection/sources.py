@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align import AlignmentPlan, Pair, align
-from tensordiff.align.expression import Expression, Name, evaluate
+from tensordiff.align.expression import Name, evaluate
 from tensordiff.align.expression.tree import Call
 from tensordiff.align.index import ComputedTensor, parts_of
 from tensordiff.align.rules.file import RulesFile, parse_rules_text, read_rules_file
@@ -68,7 +68,7 @@ def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Arra
     the expression only moves elements, and the numbers say where each one came from. A sum of entries is given whole to
     the first of them, and the others are zero: that is how engines carry a residual apart from what is added to it.
     """
-    if _is_sum(stored.expression):
+    if _is_sum(stored):
         whole, *others = stored.entries.values()
         zeros = {entry.key: np.zeros(entry.spec.shape, values.dtype) for entry in others}
         return {whole.key: values.reshape(whole.spec.shape), **zeros}
@@ -85,13 +85,12 @@ def split_computed(stored: ComputedTensor, values: Array) -> dict[EntryKey, Arra
     return {stored.entries[name].key: flat[one.astype(np.int64)] for name, one in numbered.items()}
 
 
-def _is_sum(expression: Expression) -> bool:
-    """Whether an expression is a sum of entries as they are."""
-    return (
-        isinstance(expression, Call)
-        and expression.function == "sum"
-        and all(isinstance(part, Name) for part in expression.tensors)
-    )
+def _is_sum(stored: ComputedTensor) -> bool:
+    """Whether an expression is a sum of entries as they are, each of them once."""
+    expression = stored.expression
+    if not isinstance(expression, Call) or expression.function != "sum":
+        return False
+    return len(stored.entries) == len(expression.tensors) and all(isinstance(one, Name) for one in expression.tensors)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 from vllm import LLM
 
 from tensordiff.capture.engines.hf.config import override, shorten
@@ -111,6 +111,8 @@ def _overrides(settings: Settings) -> Callable[[Any], Any] | None:
         return None
 
     def change(config: Any) -> Any:
+        if type(config) is PretrainedConfig:
+            return config  # vLLM first asks with an empty one, to see whether another class is wanted
         for key, value in settings.config.items():
             override(config, key, value)
         if settings.num_hidden_layers is not None:

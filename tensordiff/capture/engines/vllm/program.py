@@ -53,7 +53,7 @@ class EngineModule(nn.Module):  # type: ignore[misc]
         processor = getattr(self, "logits_processor", None)
         if not isinstance(processor, nn.Module):
             raise CaptureError(f"{type(self.within[0]).__name__} gives no logits; vllm: sources are models that do")
-        return processor.register_forward_hook(lambda _module, _args, given: self._logits.append(given))
+        return processor.register_forward_hook(lambda _module, _args, given: self._logits.append(given.clone()))
 
 
 def model_within(llm: LLM) -> nn.Module:

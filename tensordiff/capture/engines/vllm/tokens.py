@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
@@ -19,10 +20,11 @@ class SettledTokens(LogitsProcessor):  # type: ignore[misc]
 
     def apply(self, logits: Tensor) -> Tensor:
         """Called with the logits of the last token, after the model."""
-        if self.token is not None:
-            logits.fill_(float("-inf"))
-            logits[:, self.token] = 0.0
-        return logits
+        if self.token is None:
+            return logits
+        settled = torch.full_like(logits, float("-inf"))
+        settled[:, self.token] = 0.0
+        return settled
 
     def is_argmax_invariant(self) -> bool:
         """It changes the likeliest token: that is what it is for."""
