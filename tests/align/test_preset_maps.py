@@ -122,7 +122,8 @@ def test_vllm_s_residuals() -> None:
     }
     alone = ("attn-output", "layernorm-input_0", "layernorm-input_1")
     for found in (pairs(ours, theirs), {other: name for name, other in pairs(theirs, ours).items()}):
-        assert len(found) == 5
+        assert len(found) == 6
+        assert sum(name.startswith("sum(") for name in found.values()) == 2  # what the norm is given, and the block
         assert not any(name.endswith(alone) for name in found.values())
 
 
