@@ -39,9 +39,9 @@ def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
 
 def _may_hold(path: Path) -> bool:
     """By the names in a folder: no run is opened twice to find out that it is none."""
-    if not path.is_dir():
-        return True
     try:
+        if not path.is_dir():
+            return True
         names = [entry.name.lower() for entry in islice(path.iterdir(), _MOST_FILES + 1)]
     except OSError:
         return True  # who opens it says why not

@@ -251,7 +251,7 @@ def test_blocks_of_256(tmp_path: Path, kind: str, change: str) -> None:
         wrong = values * np.float32(1.2)
     elif change == "zero rows":
         wrong[10:20] = 0
-    name = "model.layers.0.mlp.up_proj.weight"
+    name = "model.layers.0.mlp.down_proj.weight"
     reference = write_sharded({name: values}, tmp_path / "ref", shards=1)
     candidate = write_gguf({name: wrong}, tmp_path / "cand.gguf", kind)
     row = compare_weights(open_dump(reference), open_dump(candidate)).rows[0]

@@ -42,17 +42,18 @@ def layer_names(model: nn.Module) -> list[str]:
 def _names_by_caller(model: nn.Module) -> dict[int, dict[str, str]]:
     """Of modules that several others have, by their ids: what each of these calls it, by its own name."""
     found: dict[int, dict[str, str]] = {}
-    for name, module in model.named_modules(prefix=ROOT, remove_duplicate=False):
+    modules = dict(model.named_modules(prefix=ROOT, remove_duplicate=False))
+    for name, module in modules.items():
         if isinstance(module, _HOLDERS):
             continue
-        found.setdefault(id(module), {})[_caller(model, name)] = name
+        found.setdefault(id(module), {})[_caller(modules, name)] = name
     return {module: names for module, names in found.items() if len(names) > 1}
 
 
-def _caller(model: nn.Module, name: str) -> str:
+def _caller(modules: Mapping[str, nn.Module], name: str) -> str:
     """The module that calls another: the one it is in, unless that only holds others."""
     parent = name.rpartition(".")[0]
-    while parent and isinstance(model.get_submodule(parent.removeprefix(ROOT).removeprefix(".")), _HOLDERS):
+    while parent and isinstance(modules[parent], _HOLDERS):
         parent = parent.rpartition(".")[0]
     return parent
 
