@@ -137,7 +137,9 @@ class FusedPairs:
     def tokens_alike(self) -> Iterator[LearnedPair]:
         """What looks like one token of a tensor beyond the first error."""
         for target, near in self._alike_targets():
-            formula = alike_token(target, near) if target.size == target.width else None
+            changed = [part for part in near if not self.evidence.of_entry[id(part.item.entry)].is_proof]
+            # a token of what both sides have alike would be equal, and not only alike
+            formula = alike_token(target, changed) if target.size == target.width else None
             if formula is not None:
                 yield from self._taken_alike(target.entry, formula)
 

@@ -172,6 +172,17 @@ def test_a_norm_that_was_forgotten_stays_the_culprit() -> None:
     assert culprit is not None and culprit.pair.reference.name == "norm-output"
 
 
+def test_what_resembles_a_token_of_a_tensor_that_both_have_is_not_that_token() -> None:
+    """An embedder's sum over all tokens points where the last one does, more or less."""
+    x = noise(1, 1, 9, 16) + 2
+    hidden = np.tanh(x @ noise(2, 16, 16))
+    reference = arrays(**{"a": x, "hidden-input_0": x, "hidden": hidden, "aux": x + 1})
+    candidate = arrays(**{"a": x, "hidden-input_0": x, "hidden": hidden, "model": hidden.sum(1)})
+    session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+    assert "model" not in {pair.candidate.layer for pair in session.alignment.pairs}
+    assert session.outcome(session.rows()).culprit is None
+
+
 def test_swapped_siblings_stay_the_culprit() -> None:
     """Two layers of which each gives what the other should, as after loading weights crosswise: no matter of names."""
     x = noise(1, 1, 9, 16)
