@@ -138,7 +138,9 @@ def read_comparison(path: Path) -> Comparison:
     try:
         return _comparison(str(path), found)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise BadFile(path, f"is not a whole comparison ({error!r}); write it again with compare --json") from error
+        raise BadFile(
+            path, f"is not a whole comparison ({error!r:.200}); write it again with compare --json"
+        ) from error
 
 
 def _comparison(path: str, found: Mapping[str, Any]) -> Comparison:
