@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tensordiff.align.by_value import fingerprint
 from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.learn.evidence import Evidence
 from tensordiff.align.learn.learned import LearnedRule
@@ -161,7 +162,7 @@ class Vetoes:
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
-        found = [self.evidence.print_of(entry) for entry in (ours, theirs)]
+        found = [self.evidence.print_of(entry) or fingerprint(entry) for entry in (ours, theirs)]  # a sample was seen
         return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
 
     # --- numbering -------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> 
         job = Job(source, settings, str(folder / "replayed"), "replay", more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
-        return compare(Request(path, Path(done.path), only=only), CompareOptions(as_json=as_json))
+        return compare(Request(path, Path(done.path), only=only, learn=False), CompareOptions(as_json=as_json))
 
 
 def _what_to_run(dump: Dump, options: ReplayOptions) -> tuple[Source, Settings]:

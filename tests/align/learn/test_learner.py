@@ -183,6 +183,18 @@ def test_what_resembles_a_token_of_a_tensor_that_both_have_is_not_that_token() -
     assert session.outcome(session.rows()).culprit is None
 
 
+def test_a_part_of_a_run_is_paired_by_its_names_though_other_blocks_resemble_it() -> None:
+    """Beside a residual stream the outputs of all blocks are much alike."""
+    x = noise(1, 64, 64)
+    stream = [x + 0.1 * k * noise(2 + k, 64, 64) for k in range(13)]
+    whole = {f"model.{k}-{port}": stream[k + (port == "output")] for k in range(12) for port in ("input_0", "output")}
+    for k in range(12):
+        part = {name: values for name, values in whole.items() if name.startswith(f"model.{k}-")}
+        session = Session.of_dumps(Request(Path("a"), Path("b")), arrays(**whole), arrays(**part))
+        assert all(pair.reference.name == pair.candidate.name for pair in session.alignment.pairs)
+        assert len(session.alignment.pairs) == 2
+
+
 def test_swapped_siblings_stay_the_culprit() -> None:
     """Two layers of which each gives what the other should, as after loading weights crosswise: no matter of names."""
     x = noise(1, 1, 9, 16)
