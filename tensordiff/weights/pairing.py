@@ -22,7 +22,14 @@ from tensordiff.dump.model import Dump, Entry, StoredTensor
 from tensordiff.dump.names import natural_key
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.layouts import fit_shapes, with_conventions
-from tensordiff.weights.parameters import Parameter, by_canonical, is_packed, parameters_of, why_unreadable
+from tensordiff.weights.parameters import (
+    OF_ACTIVATIONS,
+    Parameter,
+    by_canonical,
+    is_packed,
+    parameters_of,
+    why_unreadable,
+)
 from tensordiff.weights.samples import are_alike, is_telling, sample, slack_of
 from tensordiff.weights.sides import ParameterPair, SideView
 from tensordiff.weights.views import Concatenated, Stacked, Transposed
@@ -39,6 +46,7 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection)$")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MOST_BY_VALUE = 4000
 _PACKED = "is packed by a quantization that is not read; compare a checkpoint that is not quantized so"
+_ALONE = "is a scale of activations, which the other side does not have"
 _ROPE_NAMES = re.compile(r"\.self_attn\.w([qk])$")
 
 
@@ -126,7 +134,8 @@ class _Work:
         """
         sides: tuple[tuple[Side, list[Parameter]], ...] = (("reference", self.reference), ("candidate", self.candidate))
         packed = [(side, item) for side, items in sides for item in items if is_packed(item)]
-        self.unread += ((side, item, _PACKED) for side, item in packed)
+        whys = {OF_ACTIVATIONS: _ALONE}
+        self.unread += ((side, item, whys.get(item.kind, _PACKED)) for side, item in packed)
         stems = {item.canonical for _, item in packed}
         kept = [[i for i in items if not (i.canonical in stems and i.kind != "bias")] for _, items in sides]
         self.reference, self.candidate = kept

@@ -25,7 +25,9 @@ from tensordiff.weights.packed import Fp8Scaled, Quantization, mlx_packed, quant
 _KINDS = {
     "weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias", "kernel": "weight", "embedding": "weight",
 }  # fmt: skip
-_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", "input_scale")
+OF_ACTIVATIONS = "input_scale"
+"""The kind of a scale that no weight is multiplied by: it is compared by itself."""
+_COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", OF_ACTIVATIONS)
 _PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape")
 _IS_PARAMETER = re.compile(rf"(?:^|[./])(?:{'|'.join((*_KINDS, *_COMPANIONS, *_PACKED))})$")
 _DERIVED = re.compile(
@@ -126,17 +128,24 @@ def _parse(entry: Entry) -> Parameter:
 
 
 def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
-    """By stem and kind; parts on several devices are one parameter."""
+    """By stem and kind; parts on several devices are one parameter.
+
+    Of several that would be the same (``gamma`` beside ``weight``, a whole beside its parts) the first is that, and the
+    others are parameters under their own names: none is left out.
+    """
     stems: dict[str, dict[str, Parameter]] = defaultdict(dict)
     shards: dict[tuple[str, str], list[Parameter]] = defaultdict(list)
     for item in parsed:
         whole = _SHARD.sub("", item.stem)
         if whole != item.stem:
             shards[whole, item.kind].append(item)
+        elif item.kind in stems[item.stem]:
+            stems[item.name][""] = replace(item, stem=item.name, kind="")
         else:
             stems[item.stem][item.kind] = item
     for (stem, kind), parts in shards.items():
-        if kind in stems[stem]:  # the whole is there beside its parts
+        if kind in stems[stem]:
+            stems.update({part.name: {"": replace(part, stem=part.name, kind="")} for part in parts})
             continue
         parts.sort(key=lambda part: [int(number) for number in _SHARD.findall(part.stem)])
         first = replace(parts[0], name=_SHARD.sub("", parts[0].name), stem=stem)
@@ -151,7 +160,7 @@ def _with_companions(stems: Mapping[str, Mapping[str, Parameter]], told: tuple[i
         for kind, item in kinds.items():
             if made is not None and kind == "weight":
                 yield replace(item, stored=made)
-            elif made is None or kind not in _COMPANIONS:
+            elif made is None or kind not in _COMPANIONS or kind == OF_ACTIVATIONS:
                 yield item
 
 

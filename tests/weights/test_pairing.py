@@ -445,3 +445,37 @@ def test_mlx_keeps_experts_in_a_stack(tmp_path: Path) -> None:
             all_of = [weights[f"model.layers.{k}.mlp.experts.{e}.{part}.weight"] for e in range(4)]
             made[f"model.layers.{k}.mlp.switch_mlp.{part}.weight"] = np.stack(all_of)
     assert outcome(tmp_path, weights, made).exit_status == 0
+
+
+# --- nothing is left out silently ------------------------------------------------------------------
+
+UP = "model.layers.0.mlp.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("kept", "beside"),
+    [("model.norm.weight", "model.norm.gamma"), (f"{UP}.weight", f"{UP}._shards.0.weight")],
+    ids=["gamma beside weight", "a part beside its whole"],
+)
+def test_two_that_would_be_the_same_parameter_are_both_compared(tmp_path: Path, kept: str, beside: str) -> None:
+    values, other = (np.random.default_rng(seed).standard_normal((16, 8)).astype("f4") for seed in (0, 1))
+    reference = open_dump(write_sharded({kept: values, beside: other}, tmp_path / "ref", shards=1))
+    same = open_dump(write_sharded({kept: values, beside: other}, tmp_path / "same", shards=1))
+    wrong = open_dump(write_sharded({kept: values, beside: -other}, tmp_path / "wrong", shards=1))
+    assert compare_weights(reference, same).verdict == "agrees"
+    found = compare_weights(reference, wrong)
+    assert found.verdict == "diverges" and len(found.rows) == 2
+
+
+@pytest.mark.parametrize(("theirs", "status"), [(1.0, 0), (2.0, 1), (None, 2)])
+def test_scales_of_activations_are_compared_by_themselves(tmp_path: Path, theirs: float | None, status: int) -> None:
+    sides = []
+    for name, scale in (("ref", 1.0), ("cand", theirs)):
+        tensors = {
+            f"{UP}.weight": np.random.default_rng(0).standard_normal((16, 8)).astype(ml_dtypes.float8_e4m3fn),
+            f"{UP}.weight_scale": np.ones((1, 1), np.float32),
+        }
+        if scale is not None:
+            tensors[f"{UP}.input_scale"] = np.array([scale], np.float32)
+        sides.append(open_dump(write_sharded(tensors, tmp_path / name, shards=1)))
+    assert compare_weights(sides[0], sides[1]).exit_status == status
