@@ -12,10 +12,10 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensordiff.align.by_value import fingerprint
+from tensordiff.align.by_value import Fingerprint, fingerprint
 from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.learn.evidence import Evidence
 from tensordiff.align.learn.learned import LearnedRule
@@ -42,6 +42,7 @@ class Vetoes:
     """What is equal."""
     matches: NodeMatches
     alignment: Alignment
+    _read: dict[int, Fingerprint | None] = field(default_factory=dict)
 
     def look_at_words(self) -> None:
         """Leave out the layers of the candidate whose word means, wherever all is healthy, what the reference lacks."""
@@ -145,7 +146,8 @@ class Vetoes:
             return True if is_refuted and self.agrees_after(ours) else None
         others = [(ours, named[0])] if named[0] is not theirs else []
         others += [(named[1], theirs)] if named[1] is not ours else []
-        return True if all(self._is_unlike(a, b, self._alike(ours, theirs)) for a, b in others) else None
+        rival = self._alike(ours, theirs)
+        return True if all(self._is_unlike(a, b, rival) for a, b in others) else None
 
     def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
         """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
@@ -162,8 +164,14 @@ class Vetoes:
         return rival >= _LEAST and 1.0 - rival <= nearer * (1.0 - self._alike(ours, theirs))
 
     def _alike(self, ours: Entry, theirs: Entry) -> float:
-        found = [self.evidence.print_of(entry) or fingerprint(entry) for entry in (ours, theirs)]  # a sample was seen
+        found = self._print_of(ours), self._print_of(theirs)
         return alike(found[0], found[1]) if found[0] is not None and found[1] is not None else 0.0
+
+    def _print_of(self, entry: Entry) -> Fingerprint | None:
+        """An entry's fingerprint; only a sample of all was read before, and the others are read once."""
+        if id(entry) not in self._read:
+            self._read[id(entry)] = self.evidence.print_of(entry) or fingerprint(entry)
+        return self._read[id(entry)]
 
     # --- numbering -------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -96,13 +96,16 @@ def _folder(what: str, folder: Path) -> Check:
 
 def _engines() -> Iterator[Check]:
     """Engines whose packages their interpreter has. Only names are looked up: importing some takes seconds."""
+    pythons = {kind: interpreter(kind) for kind in ENGINES}
+    needed = {package for engine in ENGINES.values() for package in engine.packages}
+    found = {python: _versions(python, sorted(needed)) for python in set(pythons.values())}
     for kind, engine in ENGINES.items():
-        python = interpreter(kind)
-        versions = _versions(python, engine.packages)
+        python, versions = pythons[kind], found[pythons[kind]]
         lacking = [package for package in engine.packages if package not in versions]
         where = "" if python == sys.executable else f" ({python})"
         if not lacking:
-            yield Check(f"{kind}:", "ok", ", ".join(f"{name} {versions[name]}".strip() for name in versions) + where)
+            said = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
+            yield Check(f"{kind}:", "ok", said + where)
             continue
         do = f"make engine-{kind}" if engine.has_environment else f"pip install {' '.join(lacking)}"
         do += ", or name an interpreter that has it with --python"
@@ -120,7 +123,7 @@ print(json.dumps({name: version(name) for name in sys.argv[1:] if util.find_spec
 """
 
 
-def _versions(python: str, packages: tuple[str, ...]) -> dict[str, str]:
+def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """The versions of packages that an interpreter finds; an empty text where a package does not say."""
     command = [python, "-I", "-c", _ASK, *packages]  # an interpreter of the user's own configuration
     try:
