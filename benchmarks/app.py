@@ -3,11 +3,15 @@
 Both tables are filled with the same rows in the same process, headless at 160×48, taking turns. *Ready* is from
 nothing to painted; *sort* and *filter* from the call to painted. The first frame is that of a process of its own, on
 a terminal. A stall is the longest time between two turns of the event loop while something is done with a comparison
-of real files, in the app as people use it. ``python -m benchmarks.app`` prints it all.
+of real files, in the app as people use it; beside the clock stands what this process used of the processor in such a
+time, which others on the machine disturb less, and which thread kept the others from running for longest.
+``python -m benchmarks.app`` prints it all. ``--pairs 1000000`` measures first frame and stalls of that size alone,
+which takes minutes; ``--dumps DIR`` keeps its dumps there for another time.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import fcntl
 import os
@@ -18,9 +22,12 @@ import sys
 import tempfile
 import termios
 import time
+from array import array
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from types import FrameType
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.text import Text
@@ -39,7 +46,7 @@ from tensordiff.dump.model import Spec, entry
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.session.request import Request
 from tensordiff.tui.app import TensordiffApp
-from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.jobs.job_line import JobLine, Purpose
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.model import Batch, Listing, Order, Pattern
 from tensordiff.tui.table.table import LayerTable
@@ -48,6 +55,7 @@ SIZE = (160, 48)
 COUNTS = (1_000, 10_000, 100_000)
 MOST_FOR_DATATABLE = 10_000
 _BEAT_S, _PAUSE_S, _IDLE_S, _FRAMES = 0.001, 0.5, 10, 7
+_WATCH_S, _HELD_S = 0.002, 0.01
 _LAYERS_WITHIN = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
                   "mlp.up_proj", "mlp.act_fn", "mlp.down_proj", "mlp", "input_layernorm")  # fmt: skip
 
@@ -172,22 +180,77 @@ def _best(some: list[tuple[float, float, float]]) -> tuple[float, ...]:
     return tuple(min(column) for column in zip(*some, strict=True)) if some else (0.0, 0.0, 0.0)
 
 
+class Stall(NamedTuple):
+    """How long the event loop stood still, at most."""
+
+    clock_s: float = 0.0
+    process_s: float = 0.0
+    """What all threads of this process used of the processor meanwhile; of another such time where that was longer."""
+    usual_process_s: float = 0.0
+    """The same of ninety-nine turns in a hundred."""
+    held_s: float = 0.0
+    """The processor's time of the thread that kept all others from running for longest."""
+    holder: str = ""
+    """What it was at."""
+
+
 class Heart:
-    """How long the event loop stood still, at most, since it was asked last."""
+    """How long the event loop stood still, at most, since it was asked last, and who kept it from running."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self._clock_s, self._process_s = array("d"), array("d")
+        self._held: tuple[float, str] = (0.0, "")
         self.beating = asyncio.create_task(self._beat())
+        Thread(target=self._watch, daemon=True).start()
 
     async def _beat(self) -> None:
         while True:
-            before = time.perf_counter()
+            before, used = time.perf_counter(), time.process_time()
             await asyncio.sleep(_BEAT_S)
-            self.longest = max(self.longest, time.perf_counter() - before - _BEAT_S)
+            self._clock_s.append(time.perf_counter() - before - _BEAT_S)
+            self._process_s.append(time.process_time() - used)
 
-    def told(self) -> float:
-        longest, self.longest = self.longest, 0.0
+    def _watch(self) -> None:
+        """In a thread, which sleeps and wakes: where it wakes late, some other thread did not let it run.
+
+        Python lets others run after a call that took long, so that call is where the other thread still stands.
+        """
+        while not self.beating.done():
+            before = {thread: _processor_s(thread) for thread in sys._current_frames()}
+            asleep = time.perf_counter()
+            time.sleep(_WATCH_S)
+            if time.perf_counter() - asleep > _HELD_S:
+                frames = sys._current_frames()
+                used = {thread: _processor_s(thread) - before[thread] for thread in before if thread in frames}
+                longest = max(used, key=used.__getitem__)
+                if used[longest] > self._held[0]:
+                    self._held = used[longest], _place(frames[longest])
+
+    def told(self) -> Stall:
+        process = np.sort(self._process_s) if self._process_s else np.zeros(1)
+        longest = Stall(
+            max(self._clock_s, default=0.0), float(process[-1]), float(process[99 * len(process) // 100]), *self._held
+        )
+        self._clock_s, self._process_s, self._held = array("d"), array("d"), (0.0, "")
         return longest
+
+
+def _processor_s(thread: int) -> float:
+    """What a thread has used of the processor; it may be gone."""
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread))
+    except OSError:
+        return 0.0
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where a thread is in this project, or where it is at all."""
+    at = frame
+    while at is not None and "/tensordiff/" not in at.f_code.co_filename:
+        at = at.f_back
+    found = at or frame
+    assert found is not None
+    return f"{Path(found.f_code.co_filename).name}:{found.f_lineno} {found.f_code.co_name}"
 
 
 def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
@@ -201,23 +264,27 @@ def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
     return Request(folder / "reference", folder / "candidate")
 
 
-async def stalls(request: Request) -> dict[str, float]:
-    """The longest stall while each thing is done, and how long all of them took, in seconds."""
+async def stalls(request: Request) -> tuple[float, dict[str, Stall]]:
+    """How long it took to open and measure, in seconds, and the longest stall while each thing is done."""
     wanted = Launch(request.reference, request.candidate, lambda: request)
     app, found, begun = TensordiffApp(wanted, saves_state=False), {}, time.perf_counter()
     async with app.run_test(size=SIZE):
         heart = Heart()
+        await _listed(app)
+        found["opened"] = heart.told()
         await _measured(app)
-        found["seconds"] = time.perf_counter() - begun
-        found["opened and measured"] = heart.told()
+        seconds = time.perf_counter() - begun
+        found["measured"] = heart.told()
+        print({what: _ms(took) for what, took in found.items()}, f"{seconds:.1f} s", file=sys.stderr, flush=True)
         for what, do in _DOINGS.items():
             await asyncio.sleep(_PAUSE_S)
             heart.told()
             await do(app)
             await asyncio.sleep(_PAUSE_S)
             found[what] = heart.told()
+            print(what, _ms(found[what]), file=sys.stderr, flush=True)  # of a large size the rest takes minutes
         heart.beating.cancel()
-    return found
+    return seconds, found
 
 
 async def _sort(app: TensordiffApp) -> None:
@@ -233,6 +300,13 @@ async def _filter(app: TensordiffApp) -> None:
         await asyncio.sleep(_PAUSE_S / 2)
 
 
+async def _go_to(app: TensordiffApp) -> None:
+    """Open the list of layers, type into it, and leave."""
+    for key in ("l", *"mlp 1", "escape"):
+        app.simulate_key(key)
+        await asyncio.sleep(_PAUSE_S / 2)
+
+
 async def _realign(app: TensordiffApp) -> None:
     """Show the rules, and switch the first of them off and on again."""
     for key in ("m", "space", "space"):
@@ -243,7 +317,12 @@ async def _realign(app: TensordiffApp) -> None:
         await _measured(app)
 
 
-_DOINGS = {"sorted by six columns": _sort, "filtered": _filter, "aligned anew twice, and measured": _realign}
+_DOINGS = {
+    "sorted by six columns": _sort,
+    "filtered": _filter,
+    "gone to by name": _go_to,
+    "aligned anew twice, and measured": _realign,
+}
 
 
 def first_frame(request: Request) -> float:
@@ -265,7 +344,7 @@ def first_frame(request: Request) -> float:
     return took
 
 
-async def capture_stall(folder: Path) -> float:
+async def capture_stall(folder: Path) -> Stall:
     """The longest stall while a child imports torch and runs a model, shown by the job line."""
     (folder / "net.py").write_text(_NET)
     source = parse_source(f"py:{folder / 'net.py'}:net")
@@ -275,7 +354,7 @@ async def capture_stall(folder: Path) -> float:
     async with app.run_test(size=SIZE):
         await _measured(app)
         job = app.screen.query_one(JobLine)
-        job.start(Run(Job(source, CaptureSettings(), str(folder / "again"))), "capture", "capture")
+        job.start(Run(Job(source, CaptureSettings(), str(folder / "again"))), "capture", Purpose.CAPTURE)
         heart = Heart()
         while job.run is not None:
             await asyncio.sleep(0.01)
@@ -283,12 +362,17 @@ async def capture_stall(folder: Path) -> float:
         return heart.told()
 
 
-async def idle_stall() -> float:
+async def idle_stall() -> Stall:
     """The same for a loop that has nothing to do: what the machine itself adds."""
     heart = Heart()
     await asyncio.sleep(_IDLE_S)
     heart.beating.cancel()
     return heart.told()
+
+
+async def _listed(app: TensordiffApp) -> None:
+    while not any(len(table.listing) for table in app.screen.query(LayerTable)):
+        await asyncio.sleep(0.01)
 
 
 async def _measured(app: TensordiffApp) -> None:
@@ -320,9 +404,7 @@ def stall_rows() -> list[list[str]]:
         lines: list[list[str]] = []
         for pairs, shape in ((2_000, (16, 256)), (10_000, (4, 8)), (100_000, (4, 8))):
             request = write_dumps(folder / str(pairs), pairs, shape)
-            found = run(lambda request=request: stalls(request))
-            lines.append([f"{pairs:,} pairs opened and measured", f"{found.pop('seconds'):.2f} s", "-"])
-            lines += [[f"longest stall: {pairs:,} pairs {what}", _ms(took), "50 ms"] for what, took in found.items()]
+            lines += _stall_lines(pairs, request)
         frames = sorted(first_frame(request) for _ in range(_FRAMES))
     painted = f"{frames[_FRAMES // 2]:.2f} s ({frames[0]:.2f} to {frames[-1]:.2f})"
     return [
@@ -333,11 +415,39 @@ def stall_rows() -> list[list[str]]:
     ]
 
 
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms"
+def _stall_lines(pairs: int, request: Request) -> list[list[str]]:
+    seconds, found = run(lambda: stalls(request))
+    told = [[f"longest stall: {pairs:,} pairs {what}", _ms(took), "50 ms"] for what, took in found.items()]
+    return [[f"{pairs:,} pairs opened and measured", f"{seconds:.2f} s", "-"], *told]
+
+
+def rows_of_size(pairs: int, folder: Path) -> list[list[str]]:
+    """First frame and stalls of one size; dumps that lie in the folder already are taken."""
+    if not (folder / "candidate").is_dir():
+        write_dumps(folder, pairs, (4, 8))
+    request = Request(folder / "reference", folder / "candidate")
+    frames = sorted(first_frame(request) for _ in range(_FRAMES))
+    painted = f"{frames[_FRAMES // 2]:.2f} s ({frames[0]:.2f} to {frames[-1]:.2f})"
+    return [[f"from exec to the first frame, {pairs:,} pairs", painted, "0.5 s"], *_stall_lines(pairs, request)]
+
+
+def _ms(stall: Stall) -> str:
+    held = f"; {1000 * stall.held_s:.0f} ms in {stall.holder}" if stall.holder else ""
+    usual = f"99 of 100 turns within {1000 * stall.usual_process_s:.1f}"
+    return f"{1000 * stall.clock_s:.0f} ms ({1000 * stall.process_s:.0f} ms of the processor, {usual}{held})"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="The app: tables, first frame, stalls.")
+    parser.add_argument("--pairs", type=int, help="first frame and stalls of so many pairs alone")
+    parser.add_argument("--dumps", type=Path, help="the folder of their dumps; they are written if it has none")
+    asked = parser.parse_args()
+    if asked.pairs is not None:
+        with tempfile.TemporaryDirectory() as name:
+            lines = rows_of_size(asked.pairs, asked.dumps or Path(name))
+        print(f"load {os.getloadavg()[0]:.1f}\n\n| what | measured | limit we hold |\n|---|---|---|")
+        print("\n".join("| " + " | ".join(line) + " |" for line in lines))
+        return
     print("| rows | what | tensordiff | DataTable | ratio |\n|---|---|---|---|---|")
     for line in compared_rows():
         print("| " + " | ".join(line) + " |", flush=True)

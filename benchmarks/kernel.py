@@ -69,7 +69,7 @@ def _row(types: tuple[str, str], megabytes: int) -> list[str]:
             "measured": lambda: measure_many((ref, cand, None) for ref, cand in pairs),
             "limit": lambda: read_pairs(pairs),
         },
-        seconds=1.0 if megabytes < 256 else 3.0,
+        seconds=0.7 if megabytes < 256 else 2.0,
     )
     today, compared, measured, limit = (best[name] / count for name in ("today", "compared", "measured", "limit"))
     return [

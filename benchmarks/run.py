@@ -27,7 +27,8 @@ computing (16-bit types above all) stands further from the limit, which is bound
 each, isclose) plus torch's MSE, warm. **limit** is all cores reading the two buffers once and doing nothing with them:
 nobody can be quicker than today by more than the limit is. **measured** is the measuring pass, **compared** all that
 `compare` does with such pairs: a judge that doubts reads some of their elements again.
-Ratios travel between machines; times do not.
+Ratios travel between machines; times do not. Where a goal is missed in the cache (16-bit floats of 1 MB, float8), the
+pass is bound by its vector operations: [a decision](decisions/0002-measuring-pass-in-c.md) counts them.
 """
 
 BUSY = """Where that is more than 0, others worked on the machine meanwhile. All methods take turns, so a ratio

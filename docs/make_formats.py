@@ -14,6 +14,7 @@ from tensordiff.dump.readers import formats
 from tensordiff.errors import DumpError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.weights.comparison import compare_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "formats.md"
@@ -43,12 +44,20 @@ def culprit(reference: Path, candidate: Path) -> str:
         session = Session.open(Request(reference, candidate))
     except DumpError as error:
         return type(error).__name__
+    if session.are_checkpoints:
+        return first_parameter(session)
     outcome = session.outcome(session.rows())
     if outcome.culprit is None:
         return f"{outcome.verdict}, {len(session.alignment.pairs)} pairs"
     pair = outcome.culprit.pair
     port = f" {pair.reference.port}" if pair.reference.is_input else ""
     return f"`{pair.name}{port}`"
+
+
+def first_parameter(session: Session) -> str:
+    """The first parameter that differs, of two checkpoints; what they came to where none does."""
+    outcome = compare_weights(session.reference, session.candidate)
+    return f"`{outcome.findings[0].name}`" if outcome.findings else f"{outcome.verdict}, {outcome.compared} pairs"
 
 
 def foreign_row(name: str) -> str:

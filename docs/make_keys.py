@@ -9,7 +9,7 @@ from tensordiff.tui.keys import KEYS, WHERES, Key, Where
 TITLES: dict[Where, str] = {
     "app": "Everywhere", "diff": "The comparison", "table": "The table", "rules": "The rules",
     "orphans": "Orphans", "bisect": "The bisect bar", "layer": "A layer", "map": "Mapping by pointing",
-    "start": "The start screen", "dialog": "Dialogs",
+    "weights": "Two checkpoints", "start": "The start screen", "help": "The page of keys", "dialog": "Dialogs",
 }  # fmt: skip
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "left_parenthesis": "(", "right_parenthesis": ")",
@@ -22,7 +22,7 @@ HEAD = """# Keys
 
 Made by `python -m docs.make_keys` from the one table that the footer, the help (`?`) and the palette (`ctrl+p`) come
 from too. Keys of the focused part come first, then those of the screen around it. Everything here is in the palette,
-and whatever stands in a table, a list or a heading can be clicked.
+and everything in a table, a list or a heading can be clicked.
 
 Change keys in `tensordiff.toml`, in this folder or one above it, or in your configuration folder, by the id in the
 last column:

@@ -59,7 +59,9 @@ def by_component(found: Sequence[Layer]) -> list[str]:
     groups: dict[tuple[tuple[str, str], str], list[Layer]] = defaultdict(list)
     for layer in found:
         groups[layer.dtypes, layer.component].append(layer)
-    head = ["type", "component", "outputs", "rel_l2 median", "99 %", "worst", "in roundings", "in→out× 99 %", "worst"]
+    head = [
+        "type", "component", "outputs", "rel_l2 median", "99 %", "worst", "in roundings", "amplification 99 %", "worst",
+    ]  # fmt: skip
     lines = [_line(head), _line(["---", "---", *["---:"] * 7])]
     for (dtypes, name), some in sorted(groups.items()):
         errors = np.array([layer.error for layer in some])

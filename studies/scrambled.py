@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensordiff.align import Pair
 from tensordiff.align.by_value import rel_l2
 from tensordiff.align.expression import evaluate
 from tensordiff.align.index import ComputedTensor, parts_of
@@ -92,9 +93,9 @@ _WORDS = [
     "glance",
 ]
 _NUMBER = re.compile(r"[0-9]+")
-HELD_OUT = range(108, 112)
+HELD_OUT = range(132, 136)
 """Seeds that are reported: nothing was tuned on them."""
-SPENT = "0 to 39 were tuned on, 100 to 103 were reported on before and looked at"
+SPENT = "0 to 60 were tuned on, 100 to 103, 108 to 111 and 120 to 131 were reported on before"
 
 
 class Pairing(NamedTuple):
@@ -220,8 +221,10 @@ def _is_wrong(
 
 
 def _digest(entry: Entry) -> int:
+    """The same for every copy of a tensor, in a wider type too: an error is in all of them."""
     array = np.ascontiguousarray(entry.read())
-    return hash((entry.step, array.size, zlib.crc32(array.tobytes())))
+    values = array if array.dtype.kind in "iub" else array.astype(np.float64)
+    return hash((entry.step, array.size, zlib.crc32(values.tobytes())))
 
 
 def _noisy(array: Array, size: float, seed: int) -> Array:
@@ -255,32 +258,54 @@ class Trial(NamedTuple):
 
 def run_trial(pairing: Pairing, seed: int) -> Trial:
     """Rename, plant, compare."""
-    rng = random.Random(f"{pairing.name}/{seed}")  # noqa: S311
-    reference, candidate = open_dump(pairing.reference), open_dump(pairing.candidate)
-    clean = _session(reference, candidate)
-    truth = [pair for pair in clean.alignment.pairs if _is_true(pair.reference, pair.candidate)]
+    return run_trial_of(pairing.name, open_dump(pairing.reference), open_dump(pairing.candidate), seed)
+
+
+class Planted(NamedTuple):
+    """A candidate with a bug, and the pairs that are right without it."""
+
+    truth: list[Pair]
+    buggy: Dump
+    rng: random.Random
+
+
+def planted(name: str, reference: Dump, candidate: Dump, seed: int) -> Planted:
+    """Plant a bug in a random block."""
+    rng = random.Random(f"{name}/{seed}")  # noqa: S311
+    truth = [
+        pair for pair in _session(reference, candidate).alignment.pairs if _is_true(pair.reference, pair.candidate)
+    ]
     outputs = [
         pair for pair in truth
         if not pair.reference.is_input and not pair.candidate.is_input and _NUMBER.search(pair.reference.layer)
         and len(list(parts_of(pair.candidate))) == 1
     ]  # fmt: skip
     culprit = rng.choice([pair for pair in outputs if pair.reference.step == outputs[0].reference.step])
-    target = next(iter(parts_of(culprit.candidate)))
-    buggy = with_bug(candidate, target, rng)
+    return Planted(truth, with_bug(candidate, next(iter(parts_of(culprit.candidate))), rng), rng)
+
+
+def run_trial_of(name: str, reference: Dump, candidate: Dump, seed: int) -> Trial:
+    """Rename, plant, compare two dumps."""
+    truth, buggy, rng = planted(name, reference, candidate, seed)
     expected = _culprit(_session(reference, buggy))
     spelled = renamed(buggy, scheme(candidate, rng))
     session = _session(reference, spelled)
     original = {id(new): old for new, old in zip(spelled.entries, candidate.entries, strict=True)}
     paired = {id(original[id(part)]) for pair in session.alignment.pairs for part in parts_of(pair.candidate)}
     wanted = {id(part): part for pair in truth for part in parts_of(pair.candidate)}
-    wrong = tuple(
+    missed = tuple(part.name for key, part in wanted.items() if key not in paired)
+    named = _culprit(session, original)
+    wrong = wrong_pairs(session, original)
+    return Trial(name, seed, len(wanted), len(wanted) - len(missed), wrong, expected, named, missed)
+
+
+def wrong_pairs(session: Session, original: dict[int, Entry]) -> tuple[str, ...]:
+    """The pairs of different tensors; ``original`` are the candidate's entries without a bug, by ids."""
+    return tuple(
         f"{pair.reference.name} = {pair.candidate.name}"
         for pair in session.alignment.pairs
         if not _is_true(pair.reference, _original(pair.candidate, original))
     )
-    missed = tuple(part.name for key, part in wanted.items() if key not in paired)
-    named = _culprit(session, original)
-    return Trial(pairing.name, seed, len(wanted), len(wanted) - len(missed), wrong, expected, named, missed)
 
 
 def _session(reference: Dump, candidate: Dump) -> Session:

@@ -1,12 +1,15 @@
 """Find the first tensor where two runs of the same neural network stop agreeing.
 
-As a library, beside a running torch model::
+>>> import tensordiff
+>>> result = tensordiff.compare({"a": [1.0, 2.0], "b": [3.0, 4.0]}, {"a": [1.0, 2.0], "b": [3.0, 5.0]})
+>>> result.verdict, result.culprit.name
+('diverges', 'b')
 
-    with tensordiff.capture(model, "dump/"):
-        model(**inputs)
+``compare(reference, candidate)`` takes dumps, sources and arrays; ``align`` pairs only, ``bisect`` searches.
+``capture`` and ``inject`` write dumps; ``tap(name, tensor)`` records a tensor of your own within any ``forward``. In a
+test, ``tensordiff.testing.assert_agrees(a, b)`` raises ``Disagreement``.
 
-and ``tensordiff.tap(name, tensor)`` within any ``forward``. In a test, ``tensordiff.testing.assert_agrees(a, b)``.
-Importing ``tensordiff`` loads none of these; each is imported when it is first used.
+Importing ``tensordiff`` loads none of this; each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,19 +19,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensordiff import testing
-    from tensordiff.capture.engines.torch.library import capture
     from tensordiff.capture.tap import tap
     from tensordiff.disagreement import Disagreement
+    from tensordiff.errors import TensordiffError
+    from tensordiff.library.alignment import align
+    from tensordiff.library.bisection import bisect
+    from tensordiff.library.comparison import compare
+    from tensordiff.library.result import Result, ResultRow
+    from tensordiff.library.runs import capture, inject
 
-__all__ = ["Disagreement", "__version__", "capture", "tap", "testing"]
+__all__ = [
+    "Disagreement", "Result", "ResultRow", "TensordiffError", "__version__", "align", "bisect", "capture", "compare",
+    "inject", "tap", "testing",
+]  # fmt: skip
 __version__ = "0.1.0"
+
+_PACKAGES = ("align", "capture", "compare", "testing")
+"""Modules; the first three can be called."""
+_FUNCTIONS = {
+    "Disagreement": "disagreement",
+    "Result": "library.result",
+    "ResultRow": "library.result",
+    "TensordiffError": "errors",
+    "bisect": "library.bisection",
+    "inject": "library.runs",
+    "tap": "capture.tap",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("capture", "testing"):
+    if name in _PACKAGES:
         return import_module(f"tensordiff.{name}")
-    if name == "tap":
-        return import_module("tensordiff.capture.tap").tap
-    if name == "Disagreement":
-        return import_module("tensordiff.disagreement").Disagreement
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"tensordiff.{_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module 'tensordiff' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,8 @@ TensordiffError            a sentence for a person
   AlignError               a rules file or an expression is wrong, or nothing could be paired
   WriteError               a dump or report could not be written
   CaptureError             a source could not be run
+  StoreError               a store (s3://, https://) failed more often than it is tried again
+  ClusterError             a cluster's workers cannot measure what they are given
 
 One sentence each: what was being done, to which file and tensor, what to try. The command line prints
 the sentence and exits with status 2, with a traceback only under ``--debug``; the app shows it in a
@@ -20,8 +22,8 @@ from __future__ import annotations
 from os import PathLike
 
 __all__ = [
-    "AlignError", "BadFile", "CaptureError", "DumpError", "NotADump", "TensordiffError", "WriteError", "printable",
-    "printable_lines",
+    "AlignError", "BadFile", "CaptureError", "ClusterError", "DumpError", "NotADump", "StoreError", "TensordiffError",
+    "WriteError", "printable", "printable_lines",
 ]  # fmt: skip
 
 
@@ -66,3 +68,11 @@ class WriteError(TensordiffError):
 
 class CaptureError(TensordiffError):
     """A source could not be run, or not to its end."""
+
+
+class StoreError(TensordiffError):
+    """A store could not be reached, or not often enough to go on; no error of one file or tensor."""
+
+
+class ClusterError(TensordiffError):
+    """A cluster could not be reached, or its workers cannot measure what they are given."""

@@ -13,17 +13,13 @@ framework is imported. Under pytest the report has a place to go to without bein
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
-from tensordiff.compare.limits import Limits
-from tensordiff.compare.measure.dtype_plan import Tolerance
-from tensordiff.compare.row import Row
 from tensordiff.disagreement import Disagreement, report_path
-from tensordiff.report import write_report
-from tensordiff.report.labels import label
-from tensordiff.report.model import summary_sentence
-from tensordiff.search.outcome import Outcome
-from tensordiff.session.from_arrays import Arrays, PathLike, session_of
-from tensordiff.session.session import Session
+from tensordiff.library.comparison import compare
+from tensordiff.library.result import Result, ResultRow
+from tensordiff.library.run_options import PathLike, RunOptions
+from tensordiff.session.from_arrays import Arrays
 
 __all__ = ["Disagreement", "assert_agrees"]
 
@@ -46,52 +42,47 @@ def assert_agrees(
     min_coverage: float = 50.0,
     allow_partial: bool = False,
     learn: bool = True,
+    keep: PathLike | None = None,
     report: PathLike | None = None,
-) -> Outcome:
+    **options: Unpack[RunOptions],
+) -> Result:
     """Raise a ``Disagreement`` that names the culprit, unless the two agree; then return what was measured.
 
-    Each side is the path of a dump, or arrays by name in the order they were computed. The rest is as on the command
-    line. On failure ``report`` is written, in the format of its suffix (``.html .md .txt .json .csv .png``).
+    Each side is the path of a dump, a source, or arrays by name in the order they were computed. The rest is as of
+    ``tensordiff.compare``. On failure ``report`` is written, in the format of its suffix (``.html .md .txt .json .csv
+    .png``), and the error's ``result`` has all that was measured.
+
+    >>> from tensordiff.testing import assert_agrees
+    >>> assert_agrees({"a": [1.0, 2.0]}, {"a": [1.0, 2.0]}).verdict
+    'agrees'
     """
     __tracebackhide__ = True
-    session = session_of(
-        reference,
-        candidate,
-        golden=golden,
-        injected=injected,
-        rules=rules,
-        tolerances=tolerances,
-        limits=Limits(Tolerance.of(atol, rtol), threshold),
-        step=step,
-        only=only,
-        min_coverage=min_coverage,
-        allow_partial=allow_partial,
-        learn=learn,
-    )
-    outcome = session.outcome(session.rows())
-    if outcome.exit_status == 0:
-        return outcome
-    raise Disagreement(summary_sentence(outcome), _detail(session, outcome), _report(session, outcome, report))
+    result = compare(
+        reference, candidate, rules=rules, tolerances=tolerances, golden=golden, injected=injected, atol=atol,
+        rtol=rtol, threshold=threshold, step=step, only=only, min_coverage=min_coverage, allow_partial=allow_partial,
+        learn=learn, keep=keep, **options,
+    )  # fmt: skip
+    if result.exit_status == 0:
+        return result
+    raise Disagreement(result.sentence, _detail(result), _report(result, report), result)
 
 
-def _detail(session: Session, outcome: Outcome) -> str:
-    lines = ["", *(f"  {reason}" for reason in outcome.reasons)]
-    if outcome.culprit is not None and (hint := session.hint(outcome.culprit)) is not None:
-        lines.append(f"looks like: {hint.sentence}")
-    faults = [row for row in outcome.rows if row.verdict.name in ("diverges", "unknown")]
+def _detail(result: Result) -> str:
+    lines = ["", *(f"  {reason}" for reason in result.doubts)]
+    if result.hint is not None:
+        lines.append(f"looks like: {result.hint.sentence}")
+    faults = [row for row in result.rows if row.verdict in ("diverges", "unknown")]
     lines += [_fault(row) for row in faults[:_NAMED]]
     if len(faults) > _NAMED:
         lines.append(f"  and {len(faults) - _NAMED} more")
     return "\n".join(lines)
 
 
-def _fault(row: Row) -> str:
-    return f"  {row.verdict.name} {label(row.pair)}: {row.verdict.why}"
+def _fault(row: ResultRow) -> str:
+    return f"  {row.verdict} {row.name}: {row.why}"
 
 
-def _report(session: Session, outcome: Outcome, wanted: PathLike | None) -> Path | None:
+def _report(result: Result, wanted: PathLike | None) -> Path | None:
     default = report_path.get()
     path = Path(wanted) if wanted is not None else default() if default is not None else None
-    if path is not None:
-        write_report(session, outcome, path)
-    return path
+    return None if path is None else result.report(path)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ import pytest
 
 from tests.processes import PATIENCE_S
 
+# Some machines forbid it. Without bytecode every child compiles all that it imports, and there are a thousand children.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 hypothesis.settings.register_profile("tensordiff", deadline=None)  # a busy machine is no finding
 hypothesis.settings.load_profile("tensordiff")
 
@@ -22,6 +28,12 @@ hypothesis.settings.load_profile("tensordiff")
 def pytest_xdist_auto_num_workers() -> int:
     """Two a core: tests of the app and of children spend half of their time waiting."""
     return 2 * (os.cpu_count() or 1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests, which stay to the end, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ _POLL_S = 0.02
 
 def run(command: Sequence[str | Path], *, check: bool = False, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, and take what it says as text."""
+    options.setdefault("env", dict(os.environ))  # what Mojo sets in C, once MAX is imported, is left behind
     return subprocess.run(command, capture_output=True, text=True, check=check, timeout=PATIENCE_S, **options)
 
 
@@ -66,7 +67,29 @@ def ended(process: subprocess.Popen[Any]) -> int:
 def children(process: int) -> list[int]:
     """The processes that one has started and that are there still, as Linux knows them."""
     tasks = Path(f"/proc/{process}/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
+    return [int(pid) for task in tasks for pid in _read(task).split()]
+
+
+def command_line(pid: int) -> bytes:
+    """The command of a process; nothing where it has ended."""
+    return _read(Path(f"/proc/{pid}/cmdline"))
+
+
+def open_files(pid: int) -> list[Path]:
+    """The files that a process has open, of those that it has open still when they are looked at."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(link.readlink())
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """What Linux says of a process or a thread, which may end between being listed and being read."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def is_there(pid: int) -> bool:

@@ -13,8 +13,7 @@ from types import ModuleType
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.session.request import Request
-from tensordiff.session.session import Session
+from tests.verdicts import verdict_of
 
 ROOT = Path(__file__).parents[1]
 FORMATS_MD = (ROOT / "docs" / "formats.md").read_text("utf-8")
@@ -36,12 +35,6 @@ PLANTED = ("layers.1.mlp", "norm", "lm_head", "blk.1.ffn_gate", "blocks.1.mlp", 
 """The layer, or the nearest after it that a tool dumped; ``silu_1`` is its node in the exported graph."""
 
 
-def outcome(reference: Path, candidate: Path) -> tuple[str, int]:
-    session = Session.open(Request(reference, candidate))
-    found = session.outcome(session.rows())
-    return found.verdict, found.exit_status
-
-
 def test_the_table_of_formats_is_the_registrys() -> None:
     assert SCRIPT.format_rows() in FORMATS_MD
 
@@ -60,8 +53,8 @@ def test_nothing_wrong_is_said_of_a_clean_side(name: str) -> None:
     """Neither against itself, nor, wherever something pairs, against our own capture."""
     clean = FOREIGN / name / "clean"
     expected = ("unknown", 2) if open_dump(clean).statistics else ("agrees", 0)
-    assert outcome(clean, clean) == expected
-    assert outcome(SCRIPT.OURS, clean) in (expected, ("unknown", 2))
+    assert verdict_of(clean, clean) == expected
+    assert verdict_of(SCRIPT.OURS, clean) in (expected, ("unknown", 2))
 
 
 @SKIP

@@ -14,9 +14,11 @@ import json
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -33,20 +35,23 @@ from tensordiff.dump.model import Entry, EntryKey
 from tensordiff.errors import TensordiffError
 from tensordiff.report.change import read_comparison
 from tensordiff.search.bisect import Bisect, ProbePoint
-from tensordiff.session.preferences import read_preferences
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.state import SessionState, read_state, state_text
-from tensordiff.session.suite_record import read_record
+from tensordiff.session.storage.preferences import read_preferences
+from tensordiff.session.storage.state import SessionState, read_state, state_text
+from tensordiff.session.storage.suite_record import read_record
 from tensordiff.tui.start import read_recent
+from tensordiff.weights.comparison import compare_weights
 from torture import samples
 from torture.mutation import mutated
 from torture.part import Check
+from torture.tool_samples import CHECKPOINTS, PLAIN_CHECKPOINTS
 
 _COMMANDS = (
     ("inspect", "MUTANT"), ("inspect", "MUTANT", "--stats"), ("lint", "MUTANT"), ("lint", "ORIGINAL", "MUTANT"),
     ("compare", "ORIGINAL", "MUTANT"), ("compare", "MUTANT", "ORIGINAL", "--json"), ("align", "ORIGINAL", "MUTANT"),
     ("tolerances", "MUTANT", "ORIGINAL"), ("report", "ORIGINAL", "MUTANT"), ("bisect", "ORIGINAL", "MUTANT", "--auto"),
+    ("weights", "ORIGINAL", "MUTANT"), ("weights", "MUTANT", "ORIGINAL", "--json"), ("convert", "MUTANT", "-o", "OUT"),
 )  # fmt: skip
 _TOUCH_BELOW = 1 << 24
 _SLACK = 1.05  # sums are not the same in every order
@@ -56,6 +61,7 @@ Values = Mapping[EntryKey, Array]
 class _Dump(NamedTuple):
     """A valid dump to be damaged."""
 
+    name: str
     root: Path
     """A folder with nothing else in it."""
     inside: Path
@@ -76,7 +82,7 @@ def opened(folder: Path) -> Iterator[Check]:
         with contextlib.suppress(ImportError):  # of torch, which the core does without
             root = folder / "original" / name
             inside = samples.make_dump(name, root)
-            dumps[name] = _Dump(root, inside, _values(open_dump(root / inside))[0])
+            dumps[name] = _Dump(name, root, inside, _values(open_dump(root / inside))[0])
     texts = _texts(dumps["safetensors"].path, folder)
     others = [path.read_bytes() for path in sorted((folder / "original").rglob("*")) if path.is_file()]
     place = folder / "mutant"
@@ -111,11 +117,24 @@ def _check_dump(rng: random.Random, original: _Dump, place: Path, others: list[b
         if session.outcome(session.rows()).exit_status == 0:
             left = {_key(entry) for entry in session.alignment.reference_orphans if entry.is_input}
             judged = {key: array for key, array in original.values.items() if key not in left}
-            yield from _of_agreement(judged, values, unread)
+            yield from _of_agreement(judged, values, unread, _partners(session, original.path))
     except TensordiffError as error:
         yield from _of_sentence(error)
+    if original.name in CHECKPOINTS:
+        yield from _check_weights(original, sides, values, unread)
     if rng.random() < 0.3:
         yield from _of_command(rng, original.path, path)
+
+
+def _check_weights(original: _Dump, sides: tuple[Path, Path], values: Values, unread: set[EntryKey]) -> Iterator[str]:
+    """The same as parameters; where a quantization explains differences, only how it ends."""
+    try:
+        outcome = compare_weights(open_dump(sides[0]), open_dump(sides[1]))
+    except TensordiffError as error:
+        yield from _of_sentence(error)
+        return
+    if outcome.exit_status == 0 and original.name in PLAIN_CHECKPOINTS:
+        yield from (f"as weights {wrong}" for wrong in _of_agreement(original.values, values, unread))
 
 
 def _damage(rng: random.Random, folder: Path, others: list[bytes]) -> None:
@@ -172,12 +191,26 @@ def _values(dump: Dump) -> tuple[dict[EntryKey, Array], set[EntryKey]]:
     return values, unread
 
 
-def _of_agreement(ours: Values, theirs: Values, unread: set[EntryKey]) -> Iterator[str]:
+def _partners(session: Session, original: Path) -> dict[EntryKey, EntryKey]:
+    """What each tensor of the original was compared with: where damage exchanged two names, values overrule them."""
+    is_reference = session.reference.path == original
+    pairs = ((pair.reference, pair.candidate) for pair in session.alignment.pairs)
+    sides = (pair if is_reference else pair[::-1] for pair in pairs)
+    return {_key(ours): _key(theirs) for ours, theirs in sides}
+
+
+def _of_agreement(
+    ours: Values, theirs: Values, unread: set[EntryKey], partners: Mapping[EntryKey, EntryKey] = MappingProxyType({})
+) -> Iterator[str]:
     """What may not be where a comparison said that the two agree, or drift and no more."""
+    answered = set(partners.values())
     for key, ref in ours.items():
-        if key in unread:
-            yield f"agrees, although {key.name} cannot be read"
-        elif key in theirs and (off := _distance(ref, theirs[key])):
+        if key not in partners and key in answered:
+            continue  # what has its name was proven to be another tensor, and this one is told as not paired
+        partner = partners.get(key, key)
+        if partner in unread:
+            yield f"agrees, although {partner.name} cannot be read"
+        elif partner in theirs and (off := _distance(ref, theirs[partner])):
             yield f"agrees, although {key.name} is off: {off}"
 
 
@@ -203,7 +236,12 @@ def _of_sentence(error: TensordiffError) -> Iterator[str]:
 
 def _of_command(rng: random.Random, original: Path, mutant: Path) -> Iterator[str]:
     """A command must end as commands do."""
-    words = [{"ORIGINAL": str(original), "MUTANT": str(mutant)}.get(word, word) for word in rng.choice(_COMMANDS)]
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"ORIGINAL": str(original), "MUTANT": str(mutant), "OUT": f"{folder}/out"}
+        yield from _of_words([places.get(word, word) for word in rng.choice(_COMMANDS)])
+
+
+def _of_words(words: list[str]) -> Iterator[str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = _exit_status(words, debug=False)

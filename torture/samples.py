@@ -14,6 +14,7 @@ import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array
 from tensordiff.dump.writer import DumpWriter
+from torture.tool_samples import CHECKPOINTS, TOOLS
 
 Tensors = Mapping[str, Array]
 _CODES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int64": "I64"}
@@ -155,7 +156,7 @@ def _verify_layers(path: Path) -> None:
 DUMPS: dict[str, Callable[[Path], None]] = {
     "safetensors": _safetensors, "npz": _npz, "npz-deflated": _compressed_npz, "npy": _npy, "max": _max,
     "native": _native, "native-interrupted": _interrupted, "steps": _steps, "torch-zip": _torch_zip,
-    "torch-legacy": _torch_legacy, "torch-hook": _torch_hook, "verify_layers": _verify_layers,
+    "torch-legacy": _torch_legacy, "torch-hook": _torch_hook, "verify_layers": _verify_layers, **TOOLS, **CHECKPOINTS,
 }  # fmt: skip
 
 

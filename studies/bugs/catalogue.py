@@ -10,7 +10,7 @@ from studies.bugs import attention, parts, streams
 from studies.bugs.spot import Planting, Spot
 
 _QUERY_OR_KEY = re.compile(r"(q_proj|k_proj|q_norm|k_norm|query|key|c_attn)$")
-_SEES_BACK = ("all_but_first", "grows_with_position", "from_token")
+_SEES_BACK = ("all_but_first", "grows_with_position", "from_token", "later_tokens")
 _SEES_AHEAD = ("all_but_last", "falls_with_position", "up_to_token")
 _TOKENS = ("one_token", "first_token", "last_token", "from_token")
 
@@ -63,17 +63,17 @@ _CATALOGUE: Sequence[tuple[Plant, tuple[str, ...]]] = (
     (attention.swapped_q_k, (*_SEES_BACK,)),
     (attention.mask_missing, (*_SEES_AHEAD, "mask")),
     (attention.mask_off_by_one, (*_SEES_AHEAD, "mask")),
-    (attention.short_window, ("from_token", "grows_with_position", "mask")),
+    (attention.short_window, ("from_token", "grows_with_position", "later_tokens", "mask")),
     (attention.lost_head, ("one_head", "one_slice",)),
     (attention.heads_out_of_order, ("lost_transpose",)),
     (streams.residual_lost, ("residual_lost", "passed_through",)),
     (streams.residual_twice, ("residual_twice",)),
     (streams.residual_scale, ("residual_scaled", "residual_twice", "scale",)),
-    (streams.gate_after_up, ()),
+    (streams.gate_after_up, ("gate_swapped",)),
     (streams.router_scale, ("scale", "expert_weights")),
     (streams.router_not_normed, ("scale_per_token", "expert_weights")),
     (streams.router_top_k, ("routes",)),
-    (streams.one_expert, ("one_expert",)),
+    (streams.one_expert, ("one_expert", "scattered_tokens")),
     (streams.expert_scale, ("scale",)),
 )  # fmt: skip
 BUGS = tuple(Bug(plant, frozenset(hints)) for plant, hints in _CATALOGUE)

@@ -12,9 +12,10 @@ from studies.museum.questions import Asking, prompt
 Change = Callable[[Any], None]
 """Changes a model in place."""
 
-SEES_BACK = ("all_but_first", "grows_with_position", "from_token")
+SEES_BACK = ("all_but_first", "grows_with_position", "from_token", "later_tokens")
 """What is seen of a bug in scores or positions, where the first token attends to nothing but itself."""
-ROUTES = ("routes", "expert_weights")
+ROUTES = ("routes", "expert_weights", "scattered_tokens", "one_token")
+"""Tokens are sent to other experts; where only blocks were dumped, just those tokens are wrong."""
 ROWS = ("batch_rows", "one_slice")
 """Some rows of a batch are wrong and others right."""
 

@@ -23,6 +23,8 @@ SEVERAL = 5.0
 """How many times a clean port's error a bug's must be."""
 _ROUNDING = {2: 2.0**-9, 4: 2.0**-24}
 """The least that a clean port's error counts as, by the size of a number: a part of one rounding."""
+_LAST_BITS = 2.0**-20
+"""Of float32, relative to a token: by no more a token changes that no bug has reached."""
 
 
 class Runs(NamedTuple):
@@ -106,12 +108,17 @@ def _inputs(dump: Dump, call: CallKey) -> dict[str, Array]:
 
 
 def changed_tokens(runs: Runs, entry: Entry, axis: int) -> set[int] | None:
-    """The places along an axis of an output that the bug changes at all; None where shapes do not allow that."""
+    """The places along an axis of an output that the bug changes by more than the last bits of float32.
+
+    Those change where an expert is given other tokens beside one, and sums run in another order. None where shapes do
+    not allow that.
+    """
     sides = [_by_key(dump.entries).get(entry.key) for dump in (runs.clean[0], runs.wrong)]
     if any(side is None for side in sides):
         return None
-    clean, wrong = (side.read() for side in sides if side is not None)
+    clean, wrong = (side.read().astype(np.float64) for side in sides if side is not None)
     if clean.shape != wrong.shape or axis >= clean.ndim:
         return None
     others = tuple(other for other in range(clean.ndim) if other != axis)
-    return set(np.flatnonzero(np.asarray(clean != wrong).any(others)).tolist())
+    change, size = (np.sqrt(np.square(values).sum(others)) for values in (wrong - clean, clean))
+    return set(np.flatnonzero(~(change <= _LAST_BITS * size)).tolist())

@@ -16,6 +16,7 @@ from studies.captures import Dumped
 from studies.museum.architectures import Architecture
 from studies.museum.questions import Question, ask
 from tensordiff.capture.engines.torch import facts
+from tensordiff.capture.engines.torch.devices.flags import flags
 from tensordiff.capture.engines.torch.hooks import CallTensor, Recorder
 from tensordiff.capture.engines.torch.tensors import to_array, why_not_copied
 from tensordiff.capture.process.layers import ROOT
@@ -51,7 +52,7 @@ def record(name: str, model: Any, question: Question, plant: Callable[[Any], Non
         ask(model, question)
     finally:
         recorder.detach()
-    about = {"framework": "torch", "dtype": facts.dtype_of(model), "flags": facts.flags(model)}
+    about = {"framework": "torch", "dtype": facts.dtype_of(model), "flags": flags(model)}
     return Dump(Path(name), "tensordiff", tuple(sink.entries), ordered=True, facts=about)
 
 

@@ -73,15 +73,16 @@ def _bugs(results: Sequence[Result]) -> Iterator[str]:
     """Bug by bug: how often the culprit is exact, of the times it is shown, and what else is said."""
     if not results:
         return
-    heads = ("what was wrong", "reported in", "model", "computed by", *DUMPED, "hints, everything dumped")
+    heads = ("what was wrong", "reported in", "model", "computed by", *DUMPED, "hints", "hints, blocks alone")
     yield line(heads)
-    yield line(["---"] * 4 + ["---:"] * len(DUMPED) + ["---"])
+    yield line(["---"] * 4 + ["---:"] * len(DUMPED) + ["---"] * 2)
     for name, group in _grouped(results, lambda result: result.exhibit).items():
         exhibit = BY_NAME[name]
         counts = [_exact([r for r in group if r.dumped == dumped]) for dumped in DUMPED]
-        hints = _hints([result for result in group if result.dumped == "everything" and result.is_shown])
+        shown = [result for result in group if result.is_shown]
+        hints = [_hints([result for result in shown if result.dumped == dumped]) for dumped in ("everything", "blocks")]
         links = ", ".join(map(_link, exhibit.reports))
-        yield line((exhibit.what, links, exhibit.architecture.name, _culprits(exhibit), *counts, hints))
+        yield line((exhibit.what, links, exhibit.architecture.name, _culprits(exhibit), *counts, *hints))
 
 
 def _culprits(exhibit: Exhibit) -> str:

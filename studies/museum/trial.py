@@ -161,14 +161,15 @@ def _is_within(layer: str, other: str) -> bool:
 
 
 def _is_true(exhibit: Exhibit, runs: Runs, culprit: Row, hint: Hint) -> bool:
-    """Whether a hint is one of the exhibit's, and the tokens that it names are those that the bug changes."""
+    """Whether a hint is one of the exhibit's; tokens named wrong must be those that the bug changes, and none right."""
     if hint.kind not in exhibit.hints:
         return False
-    tokens, axis = hint.evidence.get("tokens"), hint.evidence.get("axis")
-    if not isinstance(tokens, list) or not isinstance(axis, int):
+    tokens, right, axis = (hint.evidence.get(key) for key in ("tokens", "right", "axis"))
+    changed = changed_tokens(runs, culprit.pair.candidate, axis) if isinstance(axis, int) else None
+    if changed is None:
         return True
-    changed = changed_tokens(runs, culprit.pair.candidate, axis)
-    return changed is None or changed == set(tokens)
+    is_wrong_there = not isinstance(tokens, list) or changed == set(tokens)
+    return is_wrong_there and not (isinstance(right, list) and changed & set(right))
 
 
 def compare(reference: Dump, candidate: Dump) -> tuple[Session, Outcome]:

@@ -138,8 +138,8 @@ def layouts(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[
     core_r, core_c = ([n for n in shape if n != 1] for shape in (reference, candidate))
     if _is_regrouped(core_r, core_c):
         yield "reshape " + " ".join(map(str, candidate))
-    yield from _permutations(reference, candidate)
-    yield from _rope_orders(reference, candidate)
+    yield from permuted_axes(reference, candidate)
+    yield from rope_orders(reference, candidate)
 
 
 def _is_regrouped(a: list[int], b: list[int]) -> bool:
@@ -147,7 +147,8 @@ def _is_regrouped(a: list[int], b: list[int]) -> bool:
     return a != b and math.prod(a) == math.prod(b) and (a[:1] == b[:1] or a[-1:] == b[-1:])
 
 
-def _permutations(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+def permuted_axes(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+    """Orders of the reference's axes that give the candidate's shape."""
     axes = [axis for axis, size in enumerate(reference) if size != 1]
     wanted = [size for size in candidate if size != 1]
     if len(axes) != len(wanted) or not 2 <= len(axes) <= 4:
@@ -158,7 +159,7 @@ def _permutations(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Ite
             yield "permute " + " ".join(map(str, (*ones, *order)))
 
 
-def _rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
+def rope_orders(reference: tuple[int, ...], candidate: tuple[int, ...]) -> Iterator[str]:
     """Rope halves against interleaved pairs, in the whole last axis or in each head."""
     if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
         return

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tensordiff.align.index import parts_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
+from tensordiff.util.slices import SlicedDict, release
 
 
 class _Pair(Protocol):
@@ -49,6 +50,12 @@ class SideCoverage:
         """The same by bytes. Reads headers."""
         compared, left = sum(map(_nbytes, self.compared)), sum(map(_nbytes, self.left))
         return compared / (compared + left) if compared + left else self.share
+
+    @property
+    def missing_steps(self) -> list[int]:
+        """Steps of which nothing was compared, where something was of others."""
+        steps = {entry.step for entry in self.compared}
+        return sorted({entry.step for entry in self.left} - steps) if steps else []
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -95,7 +102,7 @@ class Coverage:
         """In words, for a line."""
         sides = (("reference", self.reference), ("candidate", self.candidate))
         said = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
-        return f"compared are {', '.join(said)}"
+        return f"compared {', '.join(said)}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -103,13 +110,22 @@ class Coverage:
 
 
 def _side(compared: Sequence[Entry], paired: Sequence[Entry], orphans: Iterable[Entry]) -> SideCoverage:
-    used = {id(part): part for entry in compared for part in parts_of(entry)}
+    used, left = SlicedDict[int, Entry](), SlicedDict[int, Entry]()
+    for entry in compared:
+        for part in parts_of(entry):
+            used[id(part)] = part
     # An entry may stand in several pairs, such as the logits of all tokens and of the last one.
-    left = {id(part): part for entry in paired for part in parts_of(entry) if id(part) not in used}
+    is_all = len(compared) == len(paired) and all(a is b for a, b in zip(compared, paired, strict=True))
+    for entry in () if is_all else paired:
+        for part in parts_of(entry):
+            if used.get(id(part)) is None:
+                left[id(part)] = part
     rest = [*left.values(), *orphans]
-    outputs = [[entry for entry in some if not entry.is_input] for some in (used.values(), rest)]
+    outputs = [[entry for entry in some if not entry.is_input] for some in (used.in_order(), rest)]
     counted = outputs if any(outputs) else [[*used.values()], rest]
-    return SideCoverage(tuple(counted[0]), tuple(counted[1]))
+    side = SideCoverage(tuple(counted[0]), tuple(counted[1]))
+    release(used, left, rest, *outputs)
+    return side
 
 
 def _nbytes(entry: Entry) -> int:

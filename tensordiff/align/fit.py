@@ -30,6 +30,14 @@ def could_be_same(reference: Entry, candidate: Entry) -> bool:
     return reconcile(a.shape, b.shape) is not None and (a.dtype.kind in "iub") == (b.dtype.kind in "iub")
 
 
+def fits_whole(reference: Entry, candidate: Entry) -> bool:
+    """Whether two entries could be the same tensor and have as many elements; not where a header cannot be read."""
+    try:
+        return could_be_same(reference, candidate) and reference.spec.size == candidate.spec.size
+    except (DumpError, AlignError):
+        return False
+
+
 def same_port(reference: Entry, candidate: Entry) -> bool:
     """Whether two ports could be the same: both inputs or both outputs, of names and shapes that allow it."""
     if reference.is_input != candidate.is_input or are_named_apart(reference, candidate):

@@ -18,12 +18,18 @@ from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
 from tensordiff.dump.names import NameParts, parse_name
-from tensordiff.dump.ranks import JoinedRanks
+from tensordiff.dump.ranks.joined_tensor import JoinedRanks
+from tensordiff.util.slices import SlicedDict, release
 
 _NUMBER = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 
 Key = tuple[str, str, int]
 """Canonical layer, port, step."""
+
+
+def apart(layer: str) -> str:
+    """The canonical name of a layer that shares its name with another tensor of the other side."""
+    return f"{layer} (another tensor)"
 
 
 def port_of(port: str) -> str:
@@ -38,20 +44,28 @@ class Index:
     dump: Dump
     rules: RuleSet
     side: Side
+    namesakes: frozenset[str] = frozenset()
+    """Layers that have a name which means another tensor on the other side."""
 
     def canonical(self, entry: Entry) -> str:
         """The canonical name of an entry's layer."""
+        if entry.layer in self.namesakes:
+            return apart(entry.layer)
         return self.rules.canonical(entry.layer, self.side, entry.origin and entry.origin.module_class)
 
     @cached_property
-    def calls(self) -> dict[Key, list[Entry]]:
+    def calls(self) -> Mapping[Key, list[Entry]]:
         """Entries by canonical layer, port and step, each in order of calls."""
-        by_name: dict[Key, list[Entry]] = defaultdict(list)
+        by_name: SlicedDict[Key, list[Entry]] = SlicedDict()
         rewrite = self.rules.rewriter(self.side)
         for entry in self.dump.entries:
             _, layer, port, _, step, _, origin = entry
-            name = rewrite(layer, origin and origin.module_class)
-            by_name[name, "output" if port == "output_0" else port, step].append(entry)
+            name = apart(layer) if layer in self.namesakes else rewrite(layer, origin and origin.module_class)
+            key = name, "output" if port == "output_0" else port, step
+            if (calls := by_name.get(key)) is None:
+                by_name[key] = [entry]
+            else:
+                calls.append(entry)
         for calls in by_name.values():
             if len(calls) > 1:  # rare; dumps without an order are sorted by name, the second call before the first
                 calls.sort(key=lambda entry: entry.call)
@@ -129,6 +143,10 @@ class Index:
         for entry in self.dump.entries:
             calls[entry.layer, entry.step].add(entry.call)
         return calls
+
+    def release(self) -> None:
+        """Nobody looks anything up here any more: let go what was indexed."""
+        release(*(kept for kept in vars(self).values() if isinstance(kept, dict | SlicedDict)))
 
     def resolve(self, expression: Expression, step: int) -> Entry | None:
         """The entry that an expression means, plain or computed; None if one of its names is missing."""

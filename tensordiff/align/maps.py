@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tensordiff.align.expression import Expression, Name, bind, generalize, names, parse, placeholders
 from tensordiff.align.expression.placeholder import filled
+from tensordiff.align.fit import fits_whole
 from tensordiff.align.index import Index
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
@@ -21,12 +22,19 @@ def general(rule: MapRule) -> MapRule:
     if not rule.every:
         return rule
     sides = generalize(parse(rule.reference), parse(rule.candidate))
-    return MapRule(str(sides[0]), str(sides[1]))
+    return MapRule(str(sides[0]), str(sides[1]), if_fits=rule.if_fits, needs=rule.needs)
 
 
 def mapped(maps: Iterable[MapRule], reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
     """The pairs that maps make, one map after the other."""
-    return (pair for rule in maps for pair in resolve_map(rule, reference, candidate))
+    for rule in maps:
+        made = resolve_map(rule, reference, candidate)
+        yield from fitting(made) if rule.if_fits else made
+
+
+def fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:
+    """Pairs whose shapes agree: a map that was learned in one layer may find another thing in the next."""
+    return ((reference, candidate) for reference, candidate in pairs if fits_whole(reference, candidate))
 
 
 def resolve_map(
@@ -36,11 +44,18 @@ def resolve_map(
     ours, theirs = parse(rule.reference), parse(rule.candidate)
     for step in reference.steps if steps is None else steps:
         for numbers in _numbers(ours, theirs, reference, candidate, step):
+            if rule.needs and not _has_any((reference, candidate), rule.needs, numbers, step):
+                continue
             # The candidate's first: in most maps it is the one name that the dump does not have.
             c = _resolved(candidate, theirs, numbers, step)
             r = _resolved(reference, ours, numbers, step) if c is not None else None
             if r is not None and c is not None:
                 yield r, c
+
+
+def _has_any(sides: Iterable[Index], wanted: Iterable[str], numbers: Numbers, step: int) -> bool:
+    names = [filled(name, numbers) for name in wanted]
+    return any(side.find(name, step) is not None for side in sides for name in names)
 
 
 def _resolved(side: Index, expression: Expression, numbers: Numbers, step: int) -> Entry | None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
-from tensordiff.align.fit import could_be_same, is_shared_by_rows, same_port
+from tensordiff.align.fit import could_be_same, fits_whole, is_shared_by_rows, same_port
 from tensordiff.align.index import (
     ComputedTensor,
     Index,
@@ -26,7 +26,7 @@ from tensordiff.align.index import (
     view_on,
     viewed,
 )
-from tensordiff.align.maps import general, mapped, resolve_map
+from tensordiff.align.maps import fitting, general, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -34,8 +34,11 @@ from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule import RuleSet, switched_off
 from tensordiff.align.rules.tables import MapRule, ViewRule
 from tensordiff.dump.model import Dump, Entry
-from tensordiff.errors import AlignError, DumpError
+from tensordiff.dump.ranks.joined_tensor import JoinedRanks
+from tensordiff.util.slices import SlicedSet, release
 
+_SHOWN = (ComputedTensor, JoinedRanks)
+"""What is stored behind an entry that was made of others."""
 PairedBy = Literal["name", "rule", "map", "fused", "value", "learned"]
 
 
@@ -53,6 +56,8 @@ class Pair:
     def views(self) -> list[str]:
         """Ranks that were put together, and views that a rule asked for. Those that shapes alone ask for are found when
         the pair is measured."""
+        if type(self.reference.stored) not in _SHOWN and type(self.candidate.stored) not in _SHOWN:
+            return []  # nearly all, and there may be very many
         reference, candidate = (view_on(side) or ranks_of(side) for side in (self.reference, self.candidate))
         if not reference and not candidate:
             return []
@@ -104,6 +109,8 @@ class AlignmentPlan:
     """Learned from values and structure (``learn``)."""
     learned_over_names: tuple[MapRule, ...] = ()
     """Learned, and taken before names."""
+    namesakes: frozenset[str] = frozenset()
+    """Layers of the candidate whose names mean something else in the reference."""
 
     @classmethod
     def for_dumps(cls, reference: Dump, candidate: Dump, own: RulesFile | None = None) -> AlignmentPlan:
@@ -118,7 +125,8 @@ class AlignmentPlan:
         """With the maps of what was learned."""
         over = tuple(rule.map for rule in learned.rules if rule.beats_names)
         rest = tuple(rule.map for rule in learned.rules if not rule.beats_names)
-        return replace(self, learned_over_names=over, learned_maps=rest)
+        apart = frozenset(one.layer for one in learned.namesakes)
+        return replace(self, learned_over_names=over, learned_maps=rest, namesakes=apart)
 
 
 class LearnedMap(Protocol):
@@ -133,6 +141,14 @@ class LearnedMap(Protocol):
         """Whether it is taken before names."""
 
 
+class LearnedNamesake(Protocol):
+    """What a plan needs to know of a layer that has another's name."""
+
+    @property
+    def layer(self) -> str:
+        """The candidate's layer."""
+
+
 class LearnedMaps(Protocol):
     """What a plan needs to know of what was learned."""
 
@@ -140,11 +156,15 @@ class LearnedMaps(Protocol):
     def rules(self) -> Sequence[LearnedMap]:
         """The rules."""
 
+    @property
+    def namesakes(self) -> Sequence[LearnedNamesake]:
+        """Layers of the candidate whose names mean something else in the reference."""
+
 
 def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -> Alignment:
     """Pair two dumps."""
     plan = plan or AlignmentPlan.for_dumps(reference, candidate)
-    sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate")
+    sides = Index(reference, plan.rules, "reference"), Index(candidate, plan.rules, "candidate", plan.namesakes)
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
     matcher.take_all("rule", pair_operations(*sides))
@@ -158,7 +178,9 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
         matcher.take_learned(plan.learned_maps, only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
         matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
-    return matcher.alignment(plan)
+    alignment = matcher.alignment(plan)
+    matcher.release()
+    return alignment
 
 
 class _Matcher:
@@ -167,10 +189,10 @@ class _Matcher:
     def __init__(self, reference: Index, candidate: Index) -> None:
         self.reference, self.candidate = reference, candidate
         self.pairs: list[tuple[Entry, Entry, PairedBy]] = []
-        self.used_reference: set[int] = set()
-        self.used_candidate: set[int] = set()
-        self.whole: set[int] = set()
-        """Entries of either side, by their ids, that are in a pair themselves; a part of an expression may be, too."""
+        self.used_reference: SlicedSet[int] = SlicedSet()
+        self.used_candidate: SlicedSet[int] = SlicedSet()
+        self._only_parts: set[int] = set()
+        """Entries of either side, by their ids, that are parts of expressions in pairs and in no pair themselves."""
         self.learned_usage: dict[MapRule, int] = {}
 
     @property
@@ -190,9 +212,13 @@ class _Matcher:
         is_fused = by == "value" and any(len(list(parts_of(side))) > 1 for side in (reference, candidate))
         self.pairs.append((reference, candidate, "fused" if is_fused else by))
         for side, used in ((reference, self.used_reference), (candidate, self.used_candidate)):
-            parts = {id(part) for part in parts_of(side)}
-            used |= parts
-            self.whole |= parts & {id(side)}
+            for part in parts_of(side):
+                one = id(part)
+                if part is side:
+                    self._only_parts.discard(one)
+                elif one not in used:
+                    self._only_parts.add(one)
+                used.add(one)
 
     def take_all(self, by: PairedBy, pairs: Iterable[tuple[Entry, Entry]], *, only_orphans: bool = False) -> None:
         """Take the pairs whose entries are free. Parts of a fused entry may also be in pairs of their own."""
@@ -208,23 +234,26 @@ class _Matcher:
         for rule in maps:
             before = len(self.pairs)
             made = resolve_map(rule, self.reference, self.candidate)
-            self.take_all("learned", _fitting(made), only_orphans=only_orphans)
+            self.take_all("learned", fitting(made), only_orphans=only_orphans)
             self.learned_usage[rule] = len(self.pairs) - before
 
     def take_named(self) -> None:
         """Take the entries whose names the rules make equal; what is part of an expression may be whole elsewhere."""
-        theirs, whole = self.candidate.calls, self.whole
+        theirs, only_parts = self.candidate.calls, self._only_parts
+        used_reference, used_candidate = self.used_reference, self.used_candidate
         for key, calls in self.reference.calls.items():
             others = theirs.get(key)
             if others is None or ("/" in key[0] and is_operation(key[0])):
                 continue
             for reference, candidate in _fit_calls(calls, others):
                 ours, other = id(reference), id(candidate)
-                if ours not in whole and other not in whole:
+                is_ours_free = ours not in used_reference or ours in only_parts
+                if is_ours_free and (other not in used_candidate or other in only_parts):
                     self.pairs.append((reference, candidate, "name" if reference[0] == candidate[0] else "rule"))
-                    whole |= {ours, other}
-                    self.used_reference.add(ours)
-                    self.used_candidate.add(other)
+                    used_reference.add(ours)
+                    used_candidate.add(other)
+                    if only_parts:
+                        only_parts -= {ours, other}
 
     def _names(self, pairs: Iterable[tuple[Entry, Entry, PairedBy]]) -> Iterator[str]:
         """A name for each pair: canonical, or its own where that is not unique; of a fusion, the fused layer's."""
@@ -232,7 +261,10 @@ class _Matcher:
         for reference, candidate, _ in pairs:
             is_fused = isinstance(reference.stored, ComputedTensor) and len(reference.stored.entries) > 1
             name = None if is_fused else own_names.get(id(reference))
-            yield name or (self.candidate.canonical(candidate) if is_fused else self.reference.canonical(reference))
+            if is_fused:
+                port = f"-{candidate.port}" if candidate.is_input else ""
+                name = f"{self.candidate.canonical(candidate)}{port}"
+            yield name or self.reference.canonical(reference)
 
     def alignment(self, plan: AlignmentPlan) -> Alignment:
         """All pairs in execution order, and the orphans."""
@@ -248,6 +280,12 @@ class _Matcher:
             order_from,
             self.learned_usage,
         )
+
+    def release(self) -> None:
+        """The alignment is made: let go what it was made from."""
+        release(self.pairs, self.used_reference, self.used_candidate)
+        self.reference.release()
+        self.candidate.release()
 
 
 def _wholes(reference: Entry, candidate: Entry) -> Iterator[tuple[Entry | None, Entry | None]]:
@@ -335,11 +373,6 @@ def _inputs_by_call(entries: Iterable[Entry]) -> dict[tuple[str, int, int], list
     return found
 
 
-def _fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry]]:
-    """Pairs whose shapes agree: a rule that was learned in one layer may find another thing in the next."""
-    return ((reference, candidate) for reference, candidate in pairs if _fits(reference, candidate))
-
-
 def _only_output(entry: Entry, entries: Sequence[Entry]) -> bool:
     """Whether it is its layer's only output: two outputs of one shape may be different things."""
     return not any(e is not entry and e.layer == entry.layer and not e.is_input for e in entries)
@@ -359,15 +392,8 @@ def _other_calls(
             continue
         for other in others:
             seen = viewed(calls[0], str(rule.reference))
-            if matcher.is_free(None, other) and not other.is_input and _fits(seen, other):
+            if matcher.is_free(None, other) and not other.is_input and fits_whole(seen, other):
                 yield seen, other
-
-
-def _fits(reference: Entry, candidate: Entry) -> bool:
-    try:
-        return could_be_same(reference, candidate) and reference.spec.size == candidate.spec.size
-    except (DumpError, AlignError):
-        return False
 
 
 # --- views ---------------------------------------------------------------------------------------
@@ -384,7 +410,7 @@ def _viewer(plan: AlignmentPlan) -> Callable[[Pair], Pair]:
         viewed_pair = _with_view(rule, pair)
         if rule in plan.views:
             return viewed_pair
-        is_wanted = not could_be_same(pair.reference, pair.candidate) and _fits(
+        is_wanted = not could_be_same(pair.reference, pair.candidate) and fits_whole(
             viewed_pair.reference, viewed_pair.candidate
         )
         return viewed_pair if is_wanted else pair

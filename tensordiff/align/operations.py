@@ -4,6 +4,11 @@ If one side runs one operation more, all later numbers are shifted. So the two s
 cost (as edit distance does): the same operation with the same shape costs nothing if its values are alike;
 other values, another shape, another operation and an operation without partner cost more and more. An operation
 in the place of another (gelu for silu) is paired with it where both got the same inputs: there the two sides part.
+Tensors whose heads are transposed on one side count as alike where their values prove it (``operation_layouts``).
+
+Engines run what does not depend on each other in an order of their own: llama.cpp computes values before keys. So the
+order is a guess, which values overrule: operations that were paired with other values, or with none, are paired where
+their values are the same, whatever their place. Only then is what is left paired in its order.
 """
 
 from __future__ import annotations
@@ -17,13 +22,22 @@ from functools import cached_property
 import numpy as np
 
 from tensordiff.align.index import Index
+from tensordiff.align.operation_layouts import Layouts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 
 _NAME = re.compile(r"(.*)/(op|fn)_(\d+)_([^/]*)", re.DOTALL)
 _UNPAIRED = 1.0
-_OTHER_OP, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.3, 1.7, 0.9, 0.4
+_OTHER_NAME, _OTHER_OP, _REPLACED, _OTHER_SHAPE, _OTHER_VALUES = 1.2, 1.3, 1.7, 0.9, 0.4
+_VIEWS = frozenset({
+    "view", "unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand", "slice", "select",
+    "split", "alias", "detach", "clone",
+})  # fmt: skip
+"""Operations that compute nothing, or only move what is there: several of them hold the same values."""
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "mul_mat", "linear", "gemm"})
+_FIRST_OUTPUTS = {"output": "output_0", "output_0": "output"}
+"""What an operation gives, or gives first, where the other side's gives one thing or several."""
 _MAX_CELLS = 1 << 22
 _MAX_READ = 1 << 16  # elements of an output that are looked at
 
@@ -40,6 +54,12 @@ class Operation:
     name: str
     number: int
     entries: tuple[Entry, ...]
+
+    @cached_property
+    def kind(self) -> str:
+        """What it computes, by the same word for every engine: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
+        word = self.name.removeprefix("aten.").partition(".")[0].lower().lstrip("_")
+        return "product" if word in _PRODUCTS else "view" if word in _VIEWS else word
 
     @cached_property
     def outputs(self) -> tuple[Entry, ...]:
@@ -60,9 +80,9 @@ class Operation:
         return _stats_of(self.outputs[0])
 
     @cached_property
-    def inputs(self) -> tuple[ValueStats, ...]:
-        """Statistics of all inputs that were written."""
-        return tuple(_stats_of(entry) for entry in self.entries if entry.is_input)
+    def inputs(self) -> tuple[Entry, ...]:
+        """All inputs that were written."""
+        return tuple(entry for entry in self.entries if entry.is_input)
 
 
 def _stats_of(entry: Entry) -> ValueStats:
@@ -80,11 +100,23 @@ def is_operation(layer: str) -> bool:
 
 
 def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
-    """The pairs of two dumps of operations, layer by layer."""
-    theirs = _operations(candidate)
-    for group, ours in _operations(reference).items():
-        for a, b in align_operations(ours, theirs.get(group, [])):
-            yield from _ports(a, b)
+    """The pairs of two dumps of operations, layer by layer.
+
+    If each dump has the operations of one layer, those are paired whatever the layer is called: whoever compares them
+    says that it is the same one.
+    """
+    ours, theirs, layouts = _operations(reference), _operations(candidate), Layouts()
+    only = _only_layer(ours), _only_layer(theirs)
+    for group, some in ours.items():
+        same = group if None in only else (only[1] or "", *group[1:])
+        for a, b in _paired(some, theirs.get(same, []), layouts):
+            yield from ((layouts.in_layout(entry, other), other) for entry, other in _ports(a, b, layouts))
+
+
+def _only_layer(operations: Mapping[Group, list[Operation]]) -> str | None:
+    """The one layer that all are of; None where they are of several, or of none."""
+    layers = {layer for layer, *_ in operations}
+    return layers.pop() if len(layers) == 1 else None
 
 
 def _operations(index: Index) -> Mapping[Group, list[Operation]]:
@@ -101,37 +133,102 @@ def _operations(index: Index) -> Mapping[Group, list[Operation]]:
     }
 
 
-def _ports(ours: Operation, theirs: Operation) -> Iterator[tuple[Entry, Entry]]:
-    """Ports of the same name; of two different operations only the outputs."""
+def _ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tuple[Entry, Entry]]:
+    """Ports of the same name; of two different operations those inputs that may be the same."""
     ports = {entry.port: entry for entry in theirs.entries}
     for entry in ours.entries:
-        other = ports.get(entry.port) or (ports.get("output_0") if entry.port == "output" else None)
-        if other is not None and (ours.name == theirs.name or not entry.is_input):
+        other = ports.get(entry.port) or ports.get(_FIRST_OUTPUTS.get(entry.port, ""))
+        if other is not None and (not entry.is_input or _may_be_same_input(entry, other, (ours, theirs), layouts)):
             yield entry, other
 
 
-def align_operations(ours: Sequence[Operation], theirs: Sequence[Operation]) -> list[tuple[Operation, Operation]]:
+def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operation], layouts: Layouts) -> bool:
+    """Whether two inputs may be compared: an operation that gives the same may have been given something else."""
+    ours, theirs = both
+    if ours.name == theirs.name or layouts.is_same(entry, other):
+        return True
+    is_proven = _is_proven(ours, theirs, layouts)
+    return not is_proven and ours.kind == theirs.kind and entry.spec.shape == other.spec.shape
+
+
+def _paired(
+    ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
+) -> list[tuple[Operation, Operation]]:
+    """The pairs of two sequences: by their order, unless values say otherwise; in the order of the first."""
+    pairs = align_operations(ours, theirs, layouts)
+    # A view that holds what the other side computed is kept only where what computed it is not found.
+    proven = [(a, b) for a, b in pairs if (a.kind == "view") == (b.kind == "view") and _is_proven(a, b, layouts)]
+    if len(ours) * len(theirs) <= _MAX_CELLS:
+        proven += _out_of_order(_without(ours, proven, 0), _without(theirs, proven, 1), layouts)
+        settled = [{pair[side].number for pair in proven} for side in (0, 1)]
+        guessed = [(a, b) for a, b in pairs if a.number not in settled[0] and b.number not in settled[1]]
+        pairs = [*proven, *guessed]
+        pairs += align_operations(_without(ours, pairs, 0), _without(theirs, pairs, 1), layouts)
+        pairs += _last(ours, theirs, pairs)
+    return sorted(pairs, key=lambda pair: pair[0].number)
+
+
+def _without(
+    operations: Sequence[Operation], pairs: Sequence[tuple[Operation, Operation]], side: int
+) -> list[Operation]:
+    """The operations of a side that are in none of the pairs."""
+    paired = {pair[side].number for pair in pairs}
+    return [operation for operation in operations if operation.number not in paired]
+
+
+def _out_of_order(
+    ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
+) -> Iterator[tuple[Operation, Operation]]:
+    """Pairs of operations that gave the same values, wherever they stand; a view is no partner of what computes."""
+    free = list(ours)
+    for b in theirs:
+        fitting = (a for a in free if a.kind == b.kind or "view" not in (a.kind, b.kind))
+        if same := [a for a in fitting if _is_proven(a, b, layouts)]:
+            nearest = min(same, key=lambda a: (a.name != b.name, a.kind != b.kind, abs(a.number - b.number)))
+            free.remove(nearest)
+            yield nearest, b
+
+
+def _last(
+    ours: Sequence[Operation], theirs: Sequence[Operation], pairs: Sequence[tuple[Operation, Operation]]
+) -> Iterator[tuple[Operation, Operation]]:
+    """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
+    a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
+    if a is None or b is None or (a.kind, a.shapes) != (b.kind, b.shapes):
+        return
+    if not any(a.number == one.number or b.number == other.number for one, other in pairs):
+        yield a, b
+
+
+def _is_proven(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:
+    """Whether two operations gave the same."""
+    return layouts.is_same(ours.outputs[0], theirs.outputs[0])
+
+
+def align_operations(
+    ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
+) -> list[tuple[Operation, Operation]]:
     """The pairs of the alignment of two sequences that costs least."""
     if len(ours) * len(theirs) > _MAX_CELLS:
-        return [pair for pair in zip(ours, theirs, strict=False) if cost(*pair) < _UNPAIRED]
+        return [pair for pair in zip(ours, theirs, strict=False) if cost(*pair, layouts) < _UNPAIRED]
     # least[i][j]: the least cost of aligning the first i with the first j.
     least = np.zeros((len(ours) + 1, len(theirs) + 1))
     least[:, 0], least[0, :] = np.arange(len(ours) + 1) * _UNPAIRED, np.arange(len(theirs) + 1) * _UNPAIRED
     for i, a in enumerate(ours, 1):
         for j, b in enumerate(theirs, 1):
             alone = min(least[i - 1, j], least[i, j - 1]) + _UNPAIRED
-            least[i, j] = min(alone, least[i - 1, j - 1] + cost(a, b))
-    return _trace_back(least, ours, theirs)
+            least[i, j] = min(alone, least[i - 1, j - 1] + cost(a, b, layouts))
+    return _trace_back(least, ours, theirs, layouts)
 
 
 def _trace_back(
-    least: Array, ours: Sequence[Operation], theirs: Sequence[Operation]
+    least: Array, ours: Sequence[Operation], theirs: Sequence[Operation], layouts: Layouts
 ) -> list[tuple[Operation, Operation]]:
     """The pairs along the cheapest path, from its end."""
     pairs: list[tuple[Operation, Operation]] = []
     i, j = len(ours), len(theirs)
     while i and j:
-        if least[i, j] == least[i - 1, j - 1] + cost(ours[i - 1], theirs[j - 1]):
+        if least[i, j] == least[i - 1, j - 1] + cost(ours[i - 1], theirs[j - 1], layouts):
             i, j = i - 1, j - 1
             pairs.append((ours[i], theirs[j]))
         elif least[i, j] == least[i - 1, j] + _UNPAIRED:
@@ -141,24 +238,43 @@ def _trace_back(
     return pairs[::-1]
 
 
-def cost(ours: Operation, theirs: Operation) -> float:
+def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     """The cost of pairing two operations; from 2 up they are left unpaired instead."""
     shapes = 0.0 if ours.shapes == theirs.shapes else _OTHER_SHAPE
+    other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_OP
+    if shapes and _is_transposed(ours, theirs, layouts):
+        return 0.0 if ours.name == theirs.name else other
     if ours.name != theirs.name:
         # Another name for the same operation needs the same shape and values; another operation in the place of one
-        # needs the same inputs.
+        # needs the same inputs. Likeness is not enough: what was normalized is all alike.
         if shapes:
             return 3.0
-        return _OTHER_OP if _alike(ours.stats, theirs.stats) else _REPLACED if _have_alike_inputs(ours, theirs) else 3.0
+        return (
+            other
+            if _is_proven(ours, theirs, layouts)
+            else _REPLACED
+            if _had_same_inputs(ours, theirs, layouts)
+            else 3.0
+        )
     if shapes:
         return shapes
     return 0.0 if _alike(ours.stats, theirs.stats) else _OTHER_VALUES
 
 
-def _have_alike_inputs(ours: Operation, theirs: Operation) -> bool:
-    """Whether two operations got the same number of inputs, with alike values."""
+def _is_transposed(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:
+    """Whether the outputs of two operations are the same in another layout."""
+    if len(ours.outputs) != len(theirs.outputs):
+        return False
+    try:
+        return all(layouts.view(a, b) is not None for a, b in zip(ours.outputs, theirs.outputs, strict=True))
+    except DumpError:
+        return False
+
+
+def _had_same_inputs(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:
+    """Whether two operations got the same number of inputs, with the same values."""
     mine, others = ours.inputs, theirs.inputs
-    return bool(mine) and len(mine) == len(others) and all(map(_alike, mine, others))
+    return bool(mine) and len(mine) == len(others) and all(map(layouts.is_same, mine, others))
 
 
 def _alike(ours: ValueStats, theirs: ValueStats) -> bool:

@@ -14,14 +14,17 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeVar
 
-from tensordiff.align.index import parts_of
+from tensordiff.align.index import ComputedTensor, parts_of
 from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.dump.names import natural_key
 from tensordiff.errors import DumpError
+from tensordiff.util.slices import release, sorted_positions
 
 Order = Literal["same", "differs", "unknown"]
+ItemT = TypeVar("ItemT")
 PairT = TypeVar("PairT", bound=tuple[Entry, Entry, str])
 
 
@@ -35,19 +38,36 @@ class OrderDifference(NamedTuple):
 
 def in_execution_order(reference: Dump, candidate: Dump, pairs: Sequence[PairT]) -> tuple[list[PairT], str]:
     """Pairs in execution order, and what the order was taken from."""
+    if reference.ordered and _are_in_order((pair[0] for pair in pairs), reference.entries):
+        return list(pairs), "reference"
     if candidate.ordered and not reference.ordered:
         positions = _positions(candidate.entries)
-        return sorted(pairs, key=lambda pair: _position(positions, pair[1])), "candidate"
+        return _sorted(pairs, [_position(positions, pair[1]) for pair in pairs]), "candidate"
     entries, source = (reference.entries, "reference") if reference.ordered else _inferred(reference)
     positions = _positions(entries)
-    in_order = sorted(pairs, key=lambda pair: _position(positions, pair[0]))
-    return (_with_ties_in_order(in_order, positions, candidate) if candidate.ordered else in_order), source
+    in_order = _sorted(pairs, [_position(positions, pair[0]) for pair in pairs])
+    if candidate.ordered:
+        in_order = _with_ties_in_order(in_order, positions, candidate)
+    release(positions)
+    return in_order, source
+
+
+def _are_in_order(some: Iterable[Entry], entries: Iterable[Entry]) -> bool:
+    """Whether some entries, none of them computed, stand among all in this order: the usual case, and no dict of a
+    million positions is needed to see it."""
+    left = iter(entries)
+    return all(any(entry is one for entry in left) for one in some)
+
+
+def _sorted(items: Sequence[ItemT], places: list[int]) -> list[ItemT]:
+    """Items by their places, equal ones in their own order."""
+    return [items[at] for at in sorted_positions(places)]
 
 
 def _with_ties_in_order(pairs: list[PairT], positions: dict[int, int], candidate: Dump) -> list[PairT]:
     """Pairs of which several end with the same entry of the reference, these in the candidate's order."""
     ends = [_position(positions, pair[0]) for pair in pairs]
-    if len(set(ends)) == len(ends):
+    if all(a < b for a, b in pairwise(ends)):
         return pairs
     theirs = _positions(candidate.entries)
     keyed = sorted(zip(ends, pairs, strict=True), key=lambda item: (item[0], _position(theirs, item[1][1])))
@@ -76,6 +96,8 @@ def _without_partial_views(pairs: Sequence[tuple[Entry, Entry, str]]) -> list[tu
 
 
 def _is_view_of(entry: Entry, whole: Collection[int]) -> bool:
+    if not isinstance(entry.stored, ComputedTensor):  # nearly all
+        return False
     parts = list(parts_of(entry))
     return len(parts) == 1 and parts[0] is not entry and id(parts[0]) in whole
 
@@ -84,6 +106,10 @@ def compare_order(reference: Dump, candidate: Dump, pairs: Sequence[tuple[Entry,
     """Whether the paired entries ran in the same order on both sides."""
     if not (reference.ordered and candidate.ordered):
         return "unknown"
+    ours = (one for one, _, _ in pairs if not one.is_input)
+    theirs = (other for one, other, _ in pairs if not one.is_input)
+    if _are_in_order(ours, reference.entries) and _are_in_order(theirs, candidate.entries):
+        return "same"
     return "differs" if order_differences(reference, candidate, pairs) else "same"
 
 
@@ -93,8 +119,11 @@ def order_differences(
     """The positions at which the two sequences of paired outputs differ."""
     outputs = [(r, c) for r, c in _without_partial_views(pairs) if not r.is_input]
     ours, theirs = _positions(reference.entries), _positions(candidate.entries)
-    by_reference = sorted(outputs, key=lambda pair: _position(ours, pair[0]))
-    by_candidate = sorted(outputs, key=lambda pair: _position(theirs, pair[1]))
+    places = [_position(ours, pair[0]) for pair in outputs], [_position(theirs, pair[1]) for pair in outputs]
+    release(ours, theirs)
+    if all(a < b for side in places for a, b in pairwise(side)):
+        return []
+    by_reference, by_candidate = (_sorted(outputs, side) for side in places)
     return [
         OrderDifference(k, a[0].name, b[0].name)
         for k, (a, b) in enumerate(zip(by_reference, by_candidate, strict=True))
@@ -214,16 +243,17 @@ def _topological_order(keys: Mapping[CallKey, Key], edges: set[tuple[CallKey, Ca
 _USUAL_ORDER = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        r"embed|^w[tp]e$|rotary",
-        r"input_layernorm|^ln_1$|norm1|attention_norm",
-        r"^[qkv]_proj|qkv|^query|^key|^value|^self$|gate|^up_proj|intermediate|^fc1$|^w[13]$",
+        r"embed|^w[tp]e$|rotary|^hook_resid_pre$",
+        r"input_layernorm|^ln_?1$|norm1|attention_norm",
+        r"^[qkv]_proj|qkv|^query|^key|^value|^self$|gate|^up_proj|intermediate|^fc1$|^w[13]$|^hook_(?:[qkv]|pre)",
         r"[qk]_norm|^act|activation",
         r"^(?!post).*(?:attn|attention)",
-        r"^o_proj|^out_proj|^down|^dense|^output|^fc2$|^w2$",
-        r"post_attention|^ln_2$|norm2|ffn_norm",
-        r"mlp|feed_forward|ffn",
+        r"^o_proj|^out_proj|^down|^dense|^output|^fc2$|^w2$|^hook_(?:z|post)$",
+        r"post_attention|^ln_?2$|norm2|ffn_norm|^hook_resid_mid$",
+        r"^(?!hook).*mlp|feed_forward|ffn",
+        r"^hook_(?:mlp_out|resid_post)$",
         r"^(?:layers?|blocks?|h|encoder|decoder|language_model|model|transformer|\d+)$",
-        r"norm|^ln_f$",
+        r"norm|^ln_f(?:inal)?$",
         r"head|pooler|classifier|logits",
     )
 )

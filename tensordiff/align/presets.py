@@ -8,13 +8,14 @@ preset gets those of the other side.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import get_args
 
-from tensordiff.align.rules.file import MapRule, parse_rules
+from tensordiff.align.rules.file import MapRule, RulesDocument, parse_rules
 from tensordiff.align.rules.rule import Rule, RuleSet, Side
 from tensordiff.align.rules.tables import map_rule, rule
 from tensordiff.dump.model import Dump
@@ -24,11 +25,12 @@ PRESETS = (
     "megatron",  # before max, which removes language_model.
     "max",
     "vllm",
+    "vllm_gemma",
     "fairseq",
     "llama_original",
-    "llama_cpp",
+    "llama_cpp_graph",
+    "gguf_gemma",
     "gguf",
-    "llamacpp",
     "gpt2",
     "bert",
     "verify_layers",
@@ -49,32 +51,39 @@ class Preset:
     name: str
     about: str
     detect: tuple[str, ...]
-    rules: tuple[Rule, ...]
-    maps: tuple[MapRule, ...]
-    """In both directions, in canonical names."""
+    needs: tuple[str, ...]
+    """What there must be as well, each of these."""
+    document: RulesDocument = field(repr=False, compare=False)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """Read when they are asked for: few presets fit a dump, and to check expressions takes long."""
+        return tuple(replace(item, source=self.name, is_ours=True) for item in self.document.tables("rule", rule))
+
+    @cached_property
+    def maps(self) -> tuple[MapRule, ...]:
+        """In both directions, in canonical names."""
+        maps = self.document.tables("map", map_rule)
+        return maps + tuple(MapRule(item.candidate, item.reference, item.every, needs=item.needs) for item in maps)
 
     @cached_property
     def _detector(self) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{expression})" for expression in self.detect))
 
-    def fits(self, outlines: Iterable[str]) -> bool:
+    def fits(self, outlines: Collection[str]) -> bool:
         """Whether names are of this kind; every number in them must have been replaced by 0."""
-        return any(map(self._detector.search, outlines))
+        return any(map(self._detector.search, outlines)) and all(
+            any(re.search(needed, outline) for outline in outlines) for needed in self.needs
+        )
 
 
 @cache
 def preset(name: str) -> Preset:
     """Load a preset."""
     parsed = parse_rules((_FOLDER / f"{name}.toml").read_text("utf-8"), f"{name}.toml")
-    parsed.refuse_other_keys("about", "detect", "rule", "map")
-    maps = parsed.tables("map", map_rule)
-    return Preset(
-        name,
-        str(parsed.content["about"]),
-        parsed.texts("detect") or (),
-        tuple(replace(item, source=name, is_ours=True) for item in parsed.tables("rule", rule)),
-        maps + tuple(MapRule(item.candidate, item.reference, item.every) for item in maps),
-    )
+    parsed.refuse_other_keys("about", "detect", "needs", "rule", "map")
+    detect, needs = parsed.texts("detect") or (), parsed.texts("needs") or ()
+    return Preset(name, str(parsed.content["about"]), detect, needs, parsed)
 
 
 @cache
@@ -122,9 +131,15 @@ def fitting(dump: Dump) -> tuple[str, ...]:
     return _fitting({entry.layer for entry in dump.entries})
 
 
+_AT_ONCE = 4096
+
+
 def _fitting(layers: Iterable[str]) -> tuple[str, ...]:
-    # All names in one substitution, which takes a third of the time.
-    outlines = set(_NUMBER.sub("0", _BETWEEN.join(layers)).split(_BETWEEN))
+    # Many names in one substitution, which takes a third of the time; not all, since other threads wait meanwhile.
+    outlines: set[str] = set()
+    left = iter(layers)
+    while some := list(islice(left, _AT_ONCE)):
+        outlines.update(_NUMBER.sub("0", _BETWEEN.join(some)).split(_BETWEEN))
     return tuple(name for name in PRESETS if preset(name).fits(outlines))
 
 

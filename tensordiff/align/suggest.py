@@ -32,7 +32,7 @@ from tensordiff.align.by_value import (
     rel_l2,
 )
 from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
-from tensordiff.align.expression.tree import Name
+from tensordiff.align.expression.tree import Name, generalize_counts
 from tensordiff.align.fit import could_be_same
 from tensordiff.align.index import Index
 from tensordiff.align.maps import resolve_map
@@ -72,8 +72,10 @@ class Suggestion:
     @cached_property
     def general(self) -> tuple[str, str]:
         """Both sides for every layer: ``{i}`` in the place of the layer's number."""
-        sides = generalize(parse(self.reference), parse(self.candidate))
-        return str(sides[0]), str(sides[1])
+        sides = parse(self.reference), parse(self.candidate)
+        made = generalize(*sides)
+        reference, candidate = made if made != sides else generalize_counts(*sides)
+        return str(reference), str(candidate)
 
 
 class Support(NamedTuple):
@@ -176,7 +178,8 @@ class Suggester:
         seen = view_of(parse_view(match.view), reference) if match.view else reference
         evidence = [f"values agree to {match.rel_l2:.1e}"]
         if agreeing:
-            evidence.append(f"{agreeing} inputs of the layer agree too")
+            inputs = "an input of the layer agrees" if agreeing == 1 else f"{agreeing} inputs of the layer agree"
+            evidence.append(f"{inputs} too")
         return Suggestion(str(seen), str(Name(candidate)), match.rel_l2, tuple(evidence), rivals, agreeing)
 
     # --- fused tensors ---------------------------------------------------------------------------
@@ -355,7 +358,9 @@ def accept_chosen(
     elsewhere = _suggested_names(suggestions, reference, candidate)
     for one in chosen:
         general, group = one.general, groups.get(one.general, [one])
-        is_every = placeholders(parse(general[0])) and _extends(general, group, reference, candidate, elsewhere)
+        is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
+        is_general = is_sure and placeholders(parse(general[0]))
+        is_every = is_general and _extends(general, group, reference, candidate, elsewhere)
         accepted[MapRule(*general) if is_every else MapRule(one.reference, one.candidate, every=False)] = None
     return tuple(accepted)
 

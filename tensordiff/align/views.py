@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,12 @@ class Views(NamedTuple):
         return array.reshape(self.shape)
 
 
+@lru_cache(maxsize=1024)
+def no_views(shape: Shape) -> Views:
+    """Both sides have a shape already; one record for all pairs of that shape."""
+    return Views(shape)
+
+
 def reconcile(reference: Shape, candidate: Shape) -> Views | None:
     """The views under which two shapes are the same, or None."""
     if reference == candidate:
@@ -59,8 +66,8 @@ def broadcast(reference: Shape, candidate: Shape) -> Views | None:
     """
     if len(reference) != len(candidate) or len(reference) < 2 or reference[1:] != candidate[1:]:
         return None
-    if 1 not in (reference[0], candidate[0]):
-        return None
+    if 1 not in (reference[0], candidate[0]) or 0 in (reference[0], candidate[0]):
+        return None  # one row for no rows at all says nothing of it
     whole = (max(reference[0], candidate[0]), *reference[1:])
     ours, theirs = (() if shape == whole else ("broadcast 0",) for shape in (reference, candidate))
     return Views(whole, ours, theirs)

@@ -1,4 +1,5 @@
-"""Which interpreter runs a source: the one of the command line, the engine's own environment, or this one.
+"""Which interpreter runs a source (the one of the command line, the engine's own environment, or this one), and what
+it answers when it is asked something before that.
 
 Some engines pin other versions of torch than tensordiff is tested with, so each has an environment of its own beside
 the one that tensordiff runs in: ``.venv-vllm`` beside ``.venv``. The user's own ``tensordiff.toml`` may name another.
@@ -7,9 +8,13 @@ Neither the current folder nor a dump is ever asked: both may be a stranger's.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from tensordiff.capture.engines import ENGINES
 from tensordiff.errors import BadFile
@@ -18,6 +23,22 @@ from tensordiff.util.small_files import TooLong, read_small
 NAME = "tensordiff.toml"
 TABLE = "engines"
 _MAX_BYTES = 1 << 20
+_PATIENCE_S = 120.0
+"""Importing a framework may take most of a minute on a busy machine."""
+_RUN = """
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+exec(compile(sys.argv.pop(1), "asked", "exec"))
+"""
+"""Runs the program that follows; what lies in the current folder is not imported instead of a package."""
+
+
+class NoAnswer(Exception):
+    """An interpreter that was asked something did not start, failed, or took too long."""
+
+    def __init__(self, python: str, cause: Exception) -> None:
+        super().__init__(f"{python} could not be asked ({type(cause).__name__})")
+        self.has_started = not isinstance(cause, OSError)
 
 
 def user_file() -> Path:
@@ -25,6 +46,18 @@ def user_file() -> Path:
     from platformdirs import user_config_path
 
     return user_config_path("tensordiff", appauthor=False) / NAME
+
+
+def read_preferences_file(path: Path) -> dict[str, Any]:
+    """What a ``tensordiff.toml`` holds, whoever asks; raises ``BadFile`` where it cannot be read."""
+    try:
+        return tomllib.loads(read_small(path, _MAX_BYTES).decode("utf-8"))
+    except TooLong as error:
+        raise BadFile(path, "is too large to be a file of preferences") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(path, f"the preferences cannot be read ({error})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise BadFile(path, f"is not valid TOML ({error})") from error
 
 
 def interpreter(kind: str, said: str | None = None) -> str:
@@ -38,15 +71,36 @@ def interpreter(kind: str, said: str | None = None) -> str:
     return sys.executable
 
 
+def ask(python: str, program: str, *arguments: str) -> str:
+    """What a program prints, run by an interpreter of the user's own; raises ``NoAnswer``.
+
+    The environment is given because Mojo, once imported, sets PYTHONEXECUTABLE in C, and a child without an environment
+    of its own would inherit that.
+    """
+    command = [python, "-c", _RUN, program, *arguments]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    try:
+        return subprocess.run(  # noqa: S603 - the interpreter that is to run the user's source
+            command, capture_output=True, encoding="utf-8", check=True, timeout=_PATIENCE_S, env=environment
+        ).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+        raise NoAnswer(python, error) from error
+
+
+def ask_json(python: str, program: str, *arguments: str) -> dict[str, Any]:
+    """The object that a program prints as its last line, where imports may have printed more before it."""
+    try:
+        return dict(json.loads(ask(python, program, *arguments).strip().rpartition("\n")[2]))
+    except (ValueError, TypeError) as error:
+        raise NoAnswer(python, error) from error
+
+
 def _of_user(kind: str) -> Path | None:
     """What the user's own file names; raises ``BadFile`` where that is no interpreter."""
     path = user_file()
     if not path.is_file():
         return None
-    try:
-        engines = tomllib.loads(read_small(path, _MAX_BYTES).decode("utf-8")).get(TABLE, {})
-    except (OSError, ValueError, TooLong, RecursionError) as error:
-        raise BadFile(path, f"the preferences cannot be read ({error})") from error
+    engines = read_preferences_file(path).get(TABLE, {})
     named = engines.get(kind) if isinstance(engines, dict) else None
     if named is None:
         return None

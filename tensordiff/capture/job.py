@@ -8,12 +8,13 @@ where to write.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.engines import ENGINES, spellings
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
 
@@ -34,9 +35,9 @@ class Source:
 
     def absolute(self) -> Source:
         """The same source, independent of the working folder; the id of a model stays as it is."""
-        path = Path(self.target).expanduser()
-        if not path.exists():
+        if not _is_there(self.target):
             return self
+        path = Path(self.target).expanduser()
         # What belongs to a file lies beside its name, which in the hub's cache is a link.
         keeps_link = ENGINES[self.kind].takes_file and not self.function
         return replace(self, target=str(path.absolute() if keeps_link else path.resolve()))
@@ -46,7 +47,12 @@ class Source:
         """Whether it names the same in every folder: an absolute path, or the id of a model that is no folder here."""
         if Path(self.target).is_absolute():
             return True
-        return not ENGINES[self.kind].takes_file and not Path(self.target).expanduser().exists()
+        return not ENGINES[self.kind].takes_file and not _is_there(self.target)
+
+
+def _is_there(target: str) -> bool:
+    """Whether a file or folder has this name; a manifest may name what no file system could hold, nor any user have."""
+    return os.path.exists(os.path.expanduser(target))  # noqa: PTH110, PTH111 - Path raises in these cases
 
 
 def parse_source(text: str) -> Source | None:
@@ -60,6 +66,43 @@ def parse_source(text: str) -> Source | None:
     if not target or function == "":
         raise CaptureError(f"{printable(text)}: does not say what to run; write {engine.spelling}")
     return Source(kind, target, function)
+
+
+def required_source(text: str) -> Source:
+    """Parse a source; raises where the text is none, and says what may have been meant."""
+    source = parse_source(text)
+    if source is None:
+        meant = f"did you mean {_meant(text)}? Sources are" if _meant(text) else "write"
+        raise CaptureError(f"{printable(text)}: is not a source; {meant} {spellings()}")
+    return source.absolute()
+
+
+def _meant(text: str) -> str:
+    """The source that a path alone may have been meant as; empty where nothing lies there that looks like one."""
+    path = Path(text).expanduser()
+    kinds = {".py": f"py:{text}:FUNCTION", ".onnx": f"onnx:{text}", ".gguf": f"llamacpp:{text}"}
+    meant = f"hf:{text}" if (path / "config.json").is_file() else kinds.get(path.suffix.lower(), "")
+    return printable(meant) if path.exists() else ""
+
+
+def refuse_settings(source: Source, settings: Settings) -> None:
+    """Refuse settings that the engine of a source cannot honour, before a framework is imported."""
+    default = Settings()
+    for name, why in ENGINES[source.kind].refuses.items():
+        if getattr(settings, name) != getattr(default, name):
+            option = f"--{name.replace('_', '-')}"
+            raise CaptureError(f"{printable(source)}: {option} is not for {source.kind}: sources; {why}")
+    if settings.gradients and not ENGINES[source.kind].has_gradients:
+        able = " and ".join(f"{kind}:" for kind, engine in ENGINES.items() if engine.has_gradients)
+        raise CaptureError(
+            f"{printable(source)}: --gradients is not for {source.kind}: sources, which run only forward; "
+            f"{able} sources have gradients"
+        )
+
+
+Writes = Literal["dump", "listing", "stream"]
+"""What a job leaves in its folder: a dump; what a dump would hold, without values; or tensors that are read and removed
+while it runs (``stream``)."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +121,9 @@ class Job:
     """Proves to the user later that it was they who had this run; see ``signature``."""
     lists_files: bool = False
     """Whether the child says which files it was made of."""
+    writes: Writes = "dump"
+    window_bytes: int = 0
+    """Of a stream, how much may wait to be read."""
 
     def facts(self) -> dict[str, Any]:
         """What a manifest says of it: the source, and how it was run."""
@@ -89,12 +135,12 @@ class Job:
         source = {"kind": self.source.kind, "target": self.source.target, "function": self.source.function}
         fields = {"source": source, "settings": self.settings.to_json(), "output": self.output, "task": self.task}
         rest = {"more": self.more, "signature": self.signature, "lists_files": self.lists_files}
-        return json.dumps({**fields, **rest})
+        return json.dumps({**fields, **rest, "writes": self.writes, "window_bytes": self.window_bytes})
 
     @classmethod
     def decode(cls, line: str | bytes) -> Job:
         """What ``encode`` gave, read back."""
         fields = json.loads(line)
         source, settings = Source(**fields["source"]), Settings.from_json(fields["settings"])
-        rest = fields["more"], fields["signature"], fields["lists_files"]
+        rest = (fields[name] for name in ("more", "signature", "lists_files", "writes", "window_bytes"))
         return cls(source, settings, fields["output"], fields["task"], *rest)

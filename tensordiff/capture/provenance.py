@@ -8,8 +8,8 @@ manifest that this user has not signed, text and token ids are all that is asked
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from tensordiff.capture.engines import ENGINES
@@ -26,7 +26,7 @@ _ID_PORTS = ("input_input_ids", "input_decoder_input_ids")
 _INPUT_FILES = ("prompt_file", "inputs", "image")
 _PLAIN = (
     "prompt", "input_ids", "steps", "decode_ids", "dtype", "weights_dtype", "device", "num_hidden_layers", "seed",
-    "deterministic", "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized",
+    "deterministic", "layers", "leaves", "no_inputs", "max_bytes", "prefer_module_v3", "optimized", "gradients",
 )  # fmt: skip
 """Settings that name no file and load no code, whatever they are set to."""
 _MOST_STEPS = 10_000
@@ -77,7 +77,7 @@ def read_provenance(dump: Dump) -> Provenance:
         raise CaptureError(f"does not say in a usable way what made it ({error})") from error
     if source is None:
         raise CaptureError(f"was made by {printable(f'{text:.200}')}, which is no source that is known here")
-    if ENGINES[source.kind].takes_file and not Path(source.target).is_file():
+    if ENGINES[source.kind].takes_file and not os.path.isfile(source.target):  # noqa: PTH113
         raise CaptureError(f"was made by {printable(f'{text:.200}')}, which is not there any more")
     doubt = why_not_own(text, found, dump.facts.get("signature"))
     if not doubt and not source.is_absolute:  # an id on the hub when it was captured

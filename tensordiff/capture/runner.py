@@ -158,7 +158,7 @@ class Run:
         """The event for a child that ended without a last event."""
         source, status = printable(self.job.source), self._child.status
         path = dump_at(self.job.output)
-        left = f"; what was captured so far lies in {printable(path)}" if path else ""
+        left = f"; what was captured so far is in {printable(path)}" if path else ""
         if self.is_cancelled:
             return Failed(f"{source}: cancelled while {self._phase}{left}", self._tail(), path)
         if status < 0:

@@ -50,6 +50,8 @@ class Settings:
     dtype: str | None = None
     weights_dtype: str | None = None
     """What weights are rounded through; the model computes in ``dtype`` all the same."""
+    quantized_as: str | None = None
+    """A quantized candidate (a checkpoint, a GGUF file, a dump that holds weights) whose weights the model gets."""
     device: str = "auto"
     attn_implementation: str | None = None
     num_hidden_layers: int | None = None
@@ -74,6 +76,8 @@ class Settings:
     weights: bool = False
     """Write what the model holds after loading, too; not of a run with injection or of operations, beside which the
     plain one has them."""
+    gradients: bool = False
+    """Run backward too, and write the gradients of what modules take and give and of parameters."""
     optimized: bool = False
     """Of ``onnx:``, the graph as onnxruntime optimizes it, and of its values those that are left then."""
     inject: Injection | None = None
@@ -88,12 +92,22 @@ class Settings:
         for option, count in (("--steps", self.steps), ("--num-hidden-layers", self.num_hidden_layers)):
             if count is not None and count < 1:
                 raise CaptureError(f"{option} {count!s:.40}: is less than one; leave it out")
+        self._check_gradients()
         if self.max_bytes is not None and self.max_bytes < 0:
             raise CaptureError(f"--max-bytes {self.max_bytes}: is less than nothing; give a size such as 500MB")
 
+    def _check_gradients(self) -> None:
+        """Gradients are those of one whole forward."""
+        others = (("--ops", self.ops), ("--inject", self.inject), ("--steps", self.steps if self.steps > 1 else None))
+        for option, given in others if self.gradients else ():
+            if given is not None:
+                raise CaptureError(
+                    f"--gradients and {option}: gradients are those of one plain run; leave one of them out"
+                )
+
     def files(self) -> dict[str, str]:
         """The files and folders that a run reads because its settings name them, by setting."""
-        named = {name: getattr(self, name) for name in ("prompt_file", "inputs", "image")}
+        named = {name: getattr(self, name) for name in ("prompt_file", "inputs", "image", "quantized_as")}
         if self.inject is not None:
             named |= {"inject": self.inject.dump, "rules": self.inject.rules}
         return {name: path for name, path in named.items() if path is not None}

@@ -9,7 +9,7 @@ import click
 
 from tensordiff.cli.streams import ask, has_person, say
 from tensordiff.errors import CaptureError
-from tensordiff.session.trust import RerunOffer, Trust, UntrustedSource
+from tensordiff.session.rerun.trust import RerunOffer, Trust, UntrustedSource
 
 T = TypeVar("T")
 trust_option = click.option(
@@ -34,10 +34,10 @@ def with_consent(begin: Callable[[Trust], T], *, trust_source: bool) -> T:
 
 def _ask_for_yes(offer: RerunOffer) -> None:
     """Show all that would be run, and go on only after a yes that is spelled out."""
-    say(f"{offer.what} was not captured by you here: {offer.provenance.doubt}. To run it again means to run")
+    say(f"{offer.what} was not captured by you here: {offer.provenance.doubt}. Running it again would run")
     for line in offer.lines():
         say(f"  {line}")
-    if ask("Run that? Type yes, or anything else to leave it: ") != "yes":
+    if ask("Run that? Type yes to run it, anything else to cancel: ") != "yes":
         raise CaptureError(f"{offer.what} was not run again, as you did not type yes")
 
 

@@ -24,30 +24,30 @@ from tensordiff.errors import TensordiffError, printable, printable_lines
 
 COMMANDS = {
     "compare": "Pair two dumps, measure every pair, name the culprit.",
-    "bisect": "Search for the first bad place with few answers: yours, or verdicts.",
-    "capture": "Run a model and write what every layer was given and gave.",
+    "bisect": "Find the first bad layer by binary search: you answer, or the verdicts do.",
+    "capture": "Run a model and write the inputs and outputs of every layer.",
     "replay": "Run one layer alone on the inputs of a dump; write a repro of it.",
     "align": "Show pairs, orphans and suggestions; write a rules file.",
-    "tolerances": "Say what tolerances would pass; write them for compare to enforce.",
-    "report": "Write what was found as a file for others; or what changed since last time.",
+    "tolerances": "Find tolerances that pass; write them for compare to enforce.",
+    "report": "Write a report, or what changed since an earlier one.",
     "verify": "Capture both sides, compare without and with injection, write reports.",
     "weights": "Compare two checkpoints as parameters: rows, heads, experts, scales.",
     "inspect": "Show what is in a dump.",
     "convert": "Write any dump as tensordiff's own format, or as safetensors.",
-    "lint": "Say what is wrong with a dump, or with a pair.",
+    "lint": "Check a dump, or a pair, for mistakes.",
     "demo": "Open the sample dumps that come with tensordiff.",
     "serve": "Open two dumps in the app, in a browser.",
-    "doctor": "Say what this install can do, and check that it measures right.",
+    "doctor": "Show what this install can do, and check that it measures correctly.",
 }
 EPILOG = """\b
 Everyday:
-  tensordiff REF CAND                 open two dumps, REF being the trusted one; compare, where there is no terminal
-  tensordiff compare REF CAND --json  the same for a script
-  tensordiff bisect REF CAND --auto   binary search, reading a few pairs; without --auto you judge
+  tensordiff REF CAND                 open two dumps in the app, the trusted one first
+  tensordiff compare REF CAND         print the comparison; --json for a script
+  tensordiff bisect REF CAND --auto   binary search that reads few pairs; without --auto you judge
   tensordiff align REF CAND           how names were paired, and what is left over
-  tensordiff tolerances REF CAND      what would pass, for compare --tolerances to enforce
-  tensordiff report REF CAND -o F     what was found, for others: F is .md .html .json .txt .csv or .png
-  tensordiff verify REF CAND -o DIR   without and with injection, all of it written to a folder
+  tensordiff tolerances REF CAND      which tolerances would pass, for compare --tolerances
+  tensordiff report REF CAND -o F     a report to share: F is .md .html .json .txt .csv or .png
+  tensordiff verify REF CAND -o DIR   with and without injection, reports in a folder
   tensordiff weights A B              two checkpoints, parameter by parameter
   tensordiff inspect DUMP             what was captured
   tensordiff lint REF CAND            is the comparison fair?
@@ -55,10 +55,11 @@ Everyday:
 
 A dump is a file or a folder: .safetensors, .pt, .max, .npy, .npz, .gguf, .msgpack, MAX's print-hook and
 verify_layers folders, those of a dozen other tools (docs/formats.md), tensordiff's own.
-Exit status: 0 agrees, 1 diverges, 2 could not tell, 130 interrupted.
+Exit status: 0 agrees, 1 diverges, 2 inconclusive, 130 interrupted.
 Completion for your shell: eval "$(_TENSORDIFF_COMPLETE=bash_source tensordiff)" (or zsh_source, fish_source).
 """
 _DEBUG, _COMPLETE = "--debug", "_TENSORDIFF_COMPLETE"
+_HELP = frozenset({"-h", "--help", "--version"})
 _LIKE_A_PATH = re.compile(r"[./\\~]")
 
 
@@ -79,12 +80,16 @@ class _Commands(click.Group):
         names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """An option of a comparison may stand before its paths, too."""
+        return super().parse_args(ctx, ["--", *args] if args and _is_of_a_comparison(args[0]) else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] in COMMANDS:
             return args[0], _load(args[0]), args[1:]
-        if _is_side(args[0]):
+        if _is_side(args[0]) or _is_of_a_comparison(args[0]):
             name = "open" if _opens_the_app(args) else "compare"
             return name, _load(name), args
         if not ctx.resilient_parsing:
@@ -104,8 +109,18 @@ def _opens_the_app(args: list[str]) -> bool:
     """Two paths on a terminal; an option that only compare has asks for compare."""
     if not streams.has_screen():
         return False
-    known = {name for param in _load("open").params for name in param.opts} | {"-h", "--help"}
+    known = _options_of("open") | _HELP
     return all(arg.partition("=")[0] in known for arg in args if arg.startswith("-"))
+
+
+def _is_of_a_comparison(word: str) -> bool:
+    """Whether a word is an option of ``compare`` or of the app."""
+    name = word.partition("=")[0]
+    return name.startswith("--") and name not in _HELP and name in _options_of("compare") | _options_of("open")
+
+
+def _options_of(command: str) -> set[str]:
+    return {name for param in _load(command).params for name in (*param.opts, *param.secondary_opts)}
 
 
 def _unknown(word: str) -> str:
@@ -151,14 +166,40 @@ def _terminate(*_: object) -> NoReturn:
     raise _Terminated
 
 
+def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C that came while an object was destroyed has nobody above to catch it: it comes again, a little later."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    import threading
+
+    number = signal.SIGTERM if issubclass(lost.exc_type, _Terminated) else signal.SIGINT
+    again = threading.Timer(0.01, os.kill, (os.getpid(), number))  # raised in here it would be lost as well
+    again.daemon = True
+    again.start()
+
+
 def run() -> NoReturn:
     """The console script."""
     streams.prepare()
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to go on without a terminal
-        signal.signal(signal.SIGHUP, _terminate)
+    sys.unraisablehook = _repeat_interrupt
     args = sys.argv[1:]
-    sys.exit(_exit_status([arg for arg in args if arg != _DEBUG], _DEBUG in args))
+    try:
+        signal.signal(signal.SIGTERM, _terminate)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to go on without a terminal
+            signal.signal(signal.SIGHUP, _terminate)
+        status = _exit_status([arg for arg in args if arg != _DEBUG], _DEBUG in args)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over, and a late Ctrl-C changes neither status nor output
+    except KeyboardInterrupt as error:  # just before the command began, or just after it was done
+        status = _status_of(error)
+    # A Ctrl-C within text that Python executes, as dataclasses do when they are imported, is remembered as one that
+    # nobody handled, and python -m ends by the signal instead of the status. Executing something else makes it forget.
+    exec("")  # noqa: S102
+    sys.exit(status)
+
+
+def _status_of(error: BaseException) -> int:
+    return 143 if isinstance(error, _Terminated) else 130
 
 
 def _exit_status(args: list[str], debug: bool) -> int:
@@ -180,7 +221,7 @@ def _exit_status(args: list[str], debug: bool) -> int:
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
         streams.say("interrupted")
-        return 143 if isinstance(error, _Terminated) else 130
+        return _status_of(error)
     except Exception as error:  # whatever happens, status 1 means that tensors diverge and nothing else
         if debug:
             _show_traceback()

@@ -6,11 +6,16 @@ Nothing that compares is imported before a command runs: ``--help`` must be quic
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from tensordiff.util.remote import user_path
+from tensordiff.util.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from tensordiff.capture.settings import Settings
@@ -20,13 +25,48 @@ Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 T = TypeVar("T", bound=tuple[Any, ...])
 
-PATH = click.Path(path_type=Path)
+
+class UserPath(click.Path):
+    """A path, which may be a URL where a dump lies there."""
+
+    def coerce_path_result(self, value: str | os.PathLike[str]) -> Any:
+        """A ``Path``; of a URL one that hides its secrets."""
+        return user_path(value)
+
+
+PATH = UserPath()
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
-junit_option = click.option("--junit", type=PATH, metavar="FILE", help="Write JUnit XML for a CI, a test case a pair.")
+junit_option = click.option(
+    "--junit", type=PATH, metavar="FILE", help="Write JUnit XML for a CI, one test case per pair."
+)
 
 keep_option = click.option(
-    "--keep", type=PATH, metavar="DIR", help="Keep what is captured, in this folder; else it goes at the end."
+    "--keep", type=PATH, metavar="DIR", help="Keep captured dumps in this folder; else they are deleted at the end."
 )
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes: 500000000, 500MB, 2GB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The text in bytes."""
+        size = parse_bytes(str(value))
+        return size if size is not None else self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
+
+
+_STREAM = (
+    click.option("--stream", is_flag=True, help="Compare while the sources run: no dump of them is written."),
+    click.option("--stop", is_flag=True, help="With --stream: end both runs at the first culprit."),
+    click.option("--window", type=Bytes(), metavar="SIZE",
+                 help="With --stream: how much of both sides may wait to be compared (default 2GB)."),
+)  # fmt: skip
+
+
+def stream_options(function: Command) -> Command:
+    """Comparing while sources run."""
+    return _with(function, _STREAM)
 
 
 def take(options: dict[str, Any], record: type[T]) -> T:
@@ -42,15 +82,17 @@ def make_request(reference: Path, candidate: Path, **options: Any) -> Request:
 
     atol, rtol, threshold = options.pop("atol"), options.pop("rtol"), options.pop("threshold")
     given = {name: options.pop(name) for name in SETTINGS if name in options}
-    limits = Limits(Tolerance.of(atol, rtol), threshold)
-    return Request(reference, candidate, limits=limits, settings=capture_settings(**given), **options)
+    limits, settings = Limits(Tolerance.of(atol, rtol), threshold), capture_settings(**given)
+    if (device := options.pop("candidate_device", None)) is not None:
+        options["candidate_settings"] = replace(settings, device=device)
+    return Request(reference, candidate, limits=limits, settings=settings, **options)
 
 
 def capture_settings(**options: Any) -> Settings:
     """The settings that the options of a source make."""
     from tensordiff.capture.settings import Settings
 
-    paths = ("prompt_file", "inputs", "image")
+    paths = ("prompt_file", "inputs", "image", "quantized_as")
     plain: dict[str, Any] = {key: _absolute(value) if key in paths else value for key, value in options.items()}
     plain["config"] = dict(options.get("config") or ())
     return Settings(**plain)
@@ -74,12 +116,12 @@ class Amount(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text as a number."""
-        from tensordiff.align.rules.tables import check_amount
+        from tensordiff.align.rules.tables import check_limit
         from tensordiff.errors import AlignError
 
         amount = super().convert(value, param, ctx)
         try:
-            check_amount(param.name or "it" if param else "it", amount)
+            check_limit(param.name or "it" if param else "it", amount)
         except AlignError as error:
             self.fail(str(error), param, ctx)
         return amount
@@ -91,18 +133,20 @@ _COMPARISON = (
     click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike."),
     click.option("--session", type=PATH, metavar="FILE", help="A session file of the app: its rules, its search."),
     click.option("--tolerances", type=PATH, metavar="FILE", help="Tolerances (TOML) by layer; made by tolerances -o."),
-    click.option("--golden", type=PATH, metavar="DUMP", help="The run in higher precision: each side's own error."),
-    click.option("--injected", type=PATH, metavar="DUMP", help="The candidate given the reference's inputs."),
+    click.option("--golden", type=PATH, metavar="DUMP", help="A run in higher precision: gives each side's own error."),
+    click.option("--injected", type=PATH, metavar="DUMP", help="The candidate run with the reference's inputs."),
     click.option("--atol", type=_AMOUNT, metavar="X", help="Absolute tolerance. If only one is given, the other is 0."),
     click.option("--rtol", type=_AMOUNT, metavar="X", help="Tolerance relative to |reference|."),
     click.option("--threshold", type=_AMOUNT, metavar="X", help="Largest rel_l2 that still agrees."),
     click.option("--step", type=click.IntRange(min=0), metavar="N", help="Only this step of the run."),
     click.option("--only", metavar="REGEX", help="Only layers whose name matches."),
     click.option("--min-coverage", type=click.FloatRange(0, 100), default=50.0, metavar="PCT",
-                 help="Compared outputs of each side that agreeing needs (default 50)."),
+                 help="Least share of outputs that must be compared (default 50)."),
     click.option("--learn/--no-learn", default=True,
-                 help="Learn from the values how names differ, for what they leave over (default: on)."),
-    click.option("--allow-partial", is_flag=True, help="Let a capture that was interrupted agree."),
+                 help="Learn from the values how names differ (default: on)."),
+    click.option("--cluster", metavar="ADDRESS",
+                 help="Let a Dask cluster's workers measure: tcp://HOST:8786, or local:4 here."),
+    click.option("--allow-partial", is_flag=True, help="Let an interrupted capture agree."),
 )  # fmt: skip
 
 
@@ -164,51 +208,38 @@ class Override(click.ParamType[tuple[str, Any]]):
             return key, text
 
 
-class Bytes(click.ParamType[int]):
-    """A number of bytes: 500000000, 500MB, 2GB."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The text in bytes."""
-        text = str(value).strip().lower().removesuffix("b")
-        units = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-        unit = units.get(text[-1:], 1)
-        try:
-            size = int(float(text.rstrip("kmgt")) * unit)
-        except (ValueError, OverflowError):
-            size = -1
-        return size if size >= 0 else self.fail(f"{value!r} is not a size such as 500MB or 2GB", param, ctx)
-
-
 def _option(name: str, **attributes: Any) -> tuple[str, dict[str, Any]]:
     return name, attributes
 
 
 _INPUT = (
-    _option("--prompt", metavar="TEXT", help="What the model is asked."),
+    _option("--prompt", metavar="TEXT", help="The prompt."),
     _option("--prompt-file", type=PATH, metavar="FILE", help="The same, from a file."),
     _option("--input-ids", type=Ids(), metavar="1,2,3", help="Token ids instead of a prompt."),
     _option("--inputs", type=PATH, metavar="FILE", help="Keyword arguments of the model (.safetensors)."),
-    _option("--image", type=PATH, metavar="FILE", help="A picture, for a model that sees."),
-    _option("--steps", type=click.IntRange(min=1), default=1, metavar="N", help="Prompt, then N-1 decoded tokens."),
-    _option("--decode-ids", type=Ids(), metavar="1,2,3", help="These decoded tokens, not the likeliest."),
+    _option("--image", type=PATH, metavar="FILE", help="An image, for a multimodal model."),
+    _option("--steps", type=click.IntRange(min=1), default=1, metavar="N", help="Run N steps: prefill + N-1 decode."),
+    _option("--decode-ids", type=Ids(), metavar="1,2,3", help="Decode these tokens, not the most likely ones."),
 )
 _RUN = (
     _option("--dtype", metavar="TYPE", help="float32, bfloat16 …; the checkpoint's own unless given."),
-    _option("--weights-dtype", metavar="TYPE", help="Round the weights through this type; --dtype stays as it is."),
+    _option("--weights-dtype", metavar="TYPE", help="Round the weights to this type; compute in --dtype still."),
+    _option("--quantized-as", type=PATH, metavar="CAND",
+            help="For hf: run with the weights of a quantized candidate, as far as its quantization explains them."),
     _option("--device", default="auto", metavar="DEVICE",
-            help="auto, cpu, cuda:1, mps, device_map=auto; max: gpu:0,1."),
+            help="auto, cpu, gpu, gpu:1, gpu:0,1, cuda:1, mps or device_map=auto, for every engine."),
     _option("--attn-implementation", metavar="NAME", help="eager, sdpa …"),
     _option("--num-hidden-layers", type=Layers(), metavar="N|all", help="Keep the first N layers."),
     _option("--config", type=Override(), multiple=True, metavar="KEY=VALUE", help="Override the config; a.b=1."),
-    _option("--seed", type=int, default=0, metavar="N", help="Of all random numbers (default 0)."),
+    _option("--seed", type=int, default=0, metavar="N", help="Seed of all random numbers (default 0)."),
     _option("--deterministic", is_flag=True, help="Deterministic kernels, no TF32."),
     _option("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never)."),
     _option("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
-    _option("--prefer-module-v3", is_flag=True, help="Of max: the model as its new module system has it."),
-    _option("--weights", is_flag=True, help="Write the parameters, too, as the engine holds them once it loaded."),
-    _option("--optimized", is_flag=True, help="Of onnx: the graph as onnxruntime optimizes it."),
+    _option("--prefer-module-v3", is_flag=True, help="For max: the model in MAX's new module system."),
+    _option("--weights", is_flag=True, help="Also write the parameters, as the engine holds them after loading."),
+    _option("--gradients", is_flag=True,
+            help="For hf: and py: run backward too, and write the gradients of inputs, outputs and parameters."),
+    _option("--optimized", is_flag=True, help="For onnx: the graph as onnxruntime optimizes it."),
     _option("--python", metavar="PATH", help="Run in another interpreter, with its own torch or MAX."),
 )  # fmt: skip
 SETTINGS = tuple(name.removeprefix("--").replace("-", "_") for name, _ in _INPUT + _RUN)
@@ -228,4 +259,5 @@ def run_options(function: Command) -> Command:
 def source_options(function: Command) -> Command:
     """Both, for commands that take sources in place of dumps; ``capture --help`` alone explains how models are run."""
     hidden = tuple(click.option(name, **attributes, hidden=True) for name, attributes in _RUN)
-    return input_options(_with(function, hidden))
+    own = click.option("--candidate-device", metavar="DEVICE", help="Where the candidate runs, if not on --device.")
+    return input_options(_with(function, (*hidden, own)))

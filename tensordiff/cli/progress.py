@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tensordiff.util.text_width import cut_middle, pad
+from tensordiff.util.text_width import columns, cut_end, cut_middle, pad
 
 T = TypeVar("T")
 _EVERY_S = 0.1
 _PATIENCE_S = 0.5  # nothing is shown for work that is over before
-_BAR, _WIDE = 20, 48
+_BAR, _WIDE, _USUAL = 20, 48, 80
+
+
+def _terminal_columns() -> int:
+    """How wide the terminal of stderr is, now."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _USUAL
+    except (OSError, ValueError):  # it has gone, or does not say
+        return _USUAL
 
 
 class Line:
@@ -38,9 +47,11 @@ class Line:
         return self.is_shown and time.monotonic() >= self.next_draw
 
     def draw(self, text: str) -> None:
-        """Replace the text of the line."""
+        """Replace the text of the line, which is never wider than the terminal: a second line would stay behind."""
         self.next_draw = time.monotonic() + _EVERY_S
-        sys.stderr.write(f"\r{text} (Ctrl-C stops)\x1b[K")
+        room = _terminal_columns() - 1
+        whole = f"{text} (Ctrl-C stops)"
+        sys.stderr.write(f"\r{whole if columns(whole) <= room else cut_end(text, room)}\x1b[K")
         sys.stderr.flush()
         self.is_drawn = True
 
@@ -80,7 +91,7 @@ class Bar(Line):
         """Show what is being done, and how far that is where ``total`` is not 0."""
         if self.is_due or (self.is_shown and not total):
             seconds = time.monotonic() - self.began
-            self.draw(f"{self.label}{_told(what, done, total)} {seconds:.0f} s")
+            self.draw(f"{self.label}{seconds:.0f} s {_told(what, done, total)}")
 
 
 def _told(what: str, done: int, total: int) -> str:

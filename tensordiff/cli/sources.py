@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensordiff.capture.engines import spellings
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
-from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Settings
 from tensordiff.cli.notices import say_if_slow
@@ -15,8 +14,9 @@ from tensordiff.cli.streams import say
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources, capture_folder, source_in
-from tensordiff.session.state import identity_of, read_state, what_changed
+from tensordiff.session.storage.state import identity_of, read_state, what_changed
 from tensordiff.util.temporary_folders import is_temporary, keep_temporary_folder
 
 
@@ -40,6 +40,7 @@ def open_session(request: Request) -> Session:
 def run_sources(request: Request) -> Request:
     """The same request with a dump in the place of each source."""
     sources = Sources.of(request)
+    check_sources(sources)
     while (side := sources.side) is not None:
         sources = sources.with_dump(run_source(sources.job(), side))
     return sources.request
@@ -56,17 +57,9 @@ def dump_of(path: Path, keep: Path | None = None) -> Path:
 def run_source(job: Job, label: str = "") -> Path:
     """Run a source, and say where its dump lies, and for how long."""
     done, path = follow(Run(job), label), Path(job.output)
-    until = "; it goes when this ends, unless --keep DIR says where it stays" if is_temporary(path) else ""
+    until = "; deleted when this ends, --keep DIR keeps it" if is_temporary(path) else ""
     say(f"captured {printable(job.source)}: {done.entries:,} tensors, in {printable(path)}{until}")
     return path
-
-
-def required_source(text: str) -> Source:
-    """Parse a source; raises where the text is none."""
-    source = parse_source(text)
-    if source is None:
-        raise CaptureError(f"{printable(text)}: is not a source; write {spellings()}")
-    return source.absolute()
 
 
 def follow(run: Run, label: str = "") -> Done:
@@ -76,7 +69,7 @@ def follow(run: Run, label: str = "") -> Done:
     except KeyboardInterrupt:
         left = dump_at(run.job.output)
         if left is not None and not is_temporary(Path(left)):
-            say(f"what was captured so far lies in {printable(left)}, flagged as interrupted")
+            say(f"what was captured so far is in {printable(left)}, flagged as interrupted")
         raise
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import click
@@ -18,9 +17,12 @@ from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, TensordiffError, printable
 from tensordiff.report.labels import COLOURS, GLYPHS, entry_label, label, short
+from tensordiff.report.model import explanation
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.util.nearest_name import nearest_name
+from tensordiff.util.sizes import format_percent
 
 _SHOWN = 4
 
@@ -32,17 +34,24 @@ def print_summary(page: Page, session: Session, outcome: Outcome, findings: Sequ
     if outcome.rows:
         echo("  ".join(_count(name, count) for name, count in counts.items() if count))
     if outcome.rows and outcome.coverage is not None:
-        page.print(outcome.coverage.sentence, f"coverage {outcome.coverage.share:.0%}: ")
+        part = f", {len(outcome.in_part)} of them in part" if outcome.in_part else ""
+        page.print(f"{outcome.coverage.sentence}{part}", f"coverage {format_percent(outcome.coverage.share)}: ")
+    if outcome.in_part:
+        _print_in_part(page, outcome.in_part)
     _print_orphans(page, "reference", session.alignment.reference_orphans)
     _print_orphans(page, "candidate", session.alignment.candidate_orphans)
     if logits := session.logits(outcome.rows):
         page.print(_logits(logits))
     if outcome.rows:
-        print_findings(page, "lint of the measured values", findings)
+        print_findings(page, "checks of the measured values", findings)
     if outcome.culprit is None:
-        echo(f"verdict: {outcome.verdict}")
+        if outcome.unanswered:
+            page.print(outcome.unanswered)
+        page.print(f"verdict: {outcome.verdict}{explanation(outcome).rstrip(',')}")
     else:
         _print_culprit(page, outcome.culprit, session.hint(outcome.culprit))
+        if outcome.taken_weights:
+            page.print(f"more than its {printable(outcome.taken_weights)} explain", "  ")
         if (weights := session.layer_weights(outcome.culprit)) is not None and weights.hint is None:
             page.print(weights.sentence, "  ")
         _print_others(page, outcome.culprits[1:])
@@ -52,16 +61,18 @@ def _count(name: VerdictName, count: int) -> str:
     return click.style(f"{GLYPHS[name]} {count} {name}", fg=COLOURS[name])
 
 
+def _print_in_part(page: Page, rows: Sequence[Row]) -> None:
+    """Print what views left out: of these outputs the rest is not known to agree."""
+    shown = ", ".join(f"{short(row.pair.name)} ({'; '.join(row.views)})" for row in rows[:_SHOWN])
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    page.print(f"{shown}{more}", "compared in part, by a view: ")
+
+
 def _logits(found: LogitsDiff) -> str:
     tokens = f"{found.tokens}" if found.tokens == found.of else f"{found.tokens} of {found.of}"
-    same = f"top-1 {_percent(found.top_1)}, top-{found.k} {_percent(found.top_k)} the same"
+    same = f"top-1 {format_percent(found.top_1)}, top-{found.k} {format_percent(found.top_k)} the same"
     worst = f"worst kl_div {found.kl_div:.1e}, cos_dist {found.cosine_distance:.1e}"
     return f"logits of {tokens} tokens: {same}; {worst}"
-
-
-def _percent(share: float) -> str:
-    """Rounded down: 100 % is all of them."""
-    return f"{math.floor(1000 * share) / 10:g} %"
 
 
 def _print_orphans(page: Page, side: str, orphans: Sequence[Entry]) -> None:
@@ -88,7 +99,7 @@ def _print_others(page: Page, others: Sequence[Row]) -> None:
     if others:
         shown = ", ".join(short(label(row.pair)) for row in others[:_SHOWN])
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        page.print(f"{shown}{more}", "  wrong by itself, too: ", " " * 4)
+        page.print(f"{shown}{more}", "  also wrong by itself: ", " " * 4)
 
 
 def print_worst(page: Page, elements: Sequence[Element]) -> None:
@@ -111,11 +122,20 @@ def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
         return TensordiffError("; ".join(outcome.doubts))
     paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"
     if count := len(session.alignment.pairs):
-        return AlignError(f"{paths}: none of the {count} pairs is {_filter(session.request)}; ask for others")
+        return AlignError(f"{paths}: none of the {count} pairs is {_filter(session.request)}{_nearest(session)}")
     return AlignError(
         f"{paths}: nothing could be paired by name; tensordiff align --auto pairs what the values "
         "prove, or write rules that make the names alike (--rules)"
     )
+
+
+def _nearest(session: Session) -> str:
+    """Where no name matched, the one that is most like what was asked for."""
+    only = session.request.only
+    near = nearest_name(only or "", (pair.name for pair in session.alignment.pairs))
+    if near is not None:
+        return f"; the nearest is {printable(near)}"
+    return "; tensordiff inspect lists the names and steps of a dump"
 
 
 def _filter(request: Request) -> str:

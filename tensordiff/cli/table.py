@@ -19,6 +19,7 @@ from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.labels import COLOURS, GLYPHS, LEVELS, label, number, short, sparkline
 from tensordiff.session.session import Session
+from tensordiff.util.sizes import format_percent
 from tensordiff.util.text_width import columns, cut_middle, pad
 
 
@@ -40,7 +41,7 @@ COLUMNS = (
     Column("mse", attrgetter("diff.mse"), from_width=100),
     Column("rel_l2", attrgetter("diff.rel_l2")),
     Column("cosine", attrgetter("diff.cosine_distance"), from_width=132),
-    Column("in→out×", attrgetter("amplification"), from_width=144),
+    Column("amplif.", attrgetter("amplification"), from_width=144),
     Column(
         "injected",
         lambda row: None if row.injected is None else row.injected.rel_l2,
@@ -71,13 +72,13 @@ class Table:
         self._dump("candidate", self.session.candidate)
         alignment = self.session.alignment
         orphans = f"{len(alignment.reference_orphans)}+{len(alignment.candidate_orphans)} orphans"
-        share = f"coverage {alignment.coverage.share:.0%}, order: {alignment.order}"
+        share = f"coverage {format_percent(alignment.coverage.share)}, order: {alignment.order}"
         self.page.print(f"{len(alignment.pairs)}, {orphans}, {share}", "pairs      ")
         if learned := self.session.dumps.learned:
             self.page.print(learned.sentence, " " * 11, " " * 11)
             for sentence in learned.overruled():
                 self.page.print(sentence, " " * 11, " " * 13)
-        print_findings(self.page, "lint       of headers, token ids and the embedding", findings)
+        print_findings(self.page, "checks     headers, token ids, embedding", findings)
 
     def headings(self) -> None:
         """Print the headings of the columns."""
@@ -117,8 +118,8 @@ class Table:
 
 
 def print_findings(page: Page, of_what: str, findings: Sequence[Finding]) -> None:
-    """Print lint findings, a paragraph each."""
-    page.print(of_what if findings else f"{of_what}: nothing found")
+    """Print what sanity checks found, a paragraph each."""
+    page.print(of_what if findings else f"{of_what}: passed")
     for finding in findings:
         _print_finding(page, finding)
 

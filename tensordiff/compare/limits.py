@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tensordiff.align.index import port_of
-from tensordiff.align.rules.tables import ToleranceRule, check_amount
+from tensordiff.align.rules.tables import ToleranceRule, check_limit
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import printable
+from tensordiff.util.sizes import format_percent_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("threshold", "max_abs", "cos_dist", "kl_div"):
-            check_amount(name, getattr(self, name))
+            check_limit(name, getattr(self, name))
+        if self.tolerance is not None:
+            check_limit("atol", self.tolerance.atol)
+            check_limit("rtol", self.tolerance.rtol)
 
     @cached_property
     def are_set(self) -> bool:
@@ -80,8 +84,8 @@ class Limits:
                 the = "the threshold " if self.match is None else ""
                 return f"{metric} {value:.4g} is above {the}{limit:g}{self._of_table}"
         if self.tolerance is not None and diff.outside:
-            share = 100 * diff.outside / diff.elements
-            outside = f"{diff.outside} elements ({share:.3g} %) outside"
+            share = format_percent_of(diff.outside, diff.elements)
+            outside = f"{diff.outside} {'element' if diff.outside == 1 else 'elements'} ({share}) outside"
             return f"{outside} atol {self.tolerance.atol:g} + rtol {self.tolerance.rtol:g}{self._of_table}"
         return None
 

@@ -16,15 +16,22 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from tensordiff.align.coverage import Coverage
 from tensordiff.align.index import ComputedTensor
 from tensordiff.align.match import Alignment, Pair
+from tensordiff.compare.judge.verdict import FLOORS, TF32
+from tensordiff.compare.lint_manifests import lint_manifests
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
+from tensordiff.dump.arithmetic import tf32_in
+from tensordiff.dump.block_chain import is_computed_between
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import (
     SHOWN,
@@ -45,6 +52,8 @@ from tensordiff.dump.lint import (
 from tensordiff.dump.model import CallKey, Dump, Entry, Spec
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
+from tensordiff.util.sizes import format_percent
+from tensordiff.util.slices import release, sorted_positions
 
 # Embedding tables, by the last part of their names ...
 _TABLES = frozenset((
@@ -53,17 +62,27 @@ _TABLES = frozenset((
 # ... and names that tables share with modules which add positions to them, or normalize.
 _PERHAPS_TABLES = frozenset(("embeddings", "shared", "embed"))
 _ANY_TABLE = _TABLES | _PERHAPS_TABLES
+_FILES = 64
+"""Files of two folders that are looked at to see whether they are the same ones."""
 _IDS = frozenset(("ids", "input_ids", "token_ids", "tokens", "input_tokens", "decoder_input_ids"))
 _BARE_IDS = frozenset(("input_ids", "input_tokens", "decoder_input_ids"))
 _OTHER_IDS = re.compile(r"position|type|wpe")
 
 
-def lint_pair(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterator[Finding]:
-    """Findings about two dumps and how they pair; reads token ids and the embedding, nothing larger."""
+def lint_pair(
+    reference: Dump, candidate: Dump, alignment: Alignment, coverage: Coverage | None = None
+) -> Iterator[Finding]:
+    """Findings about two dumps and how they pair; reads token ids and the embedding, nothing larger.
+
+    ``coverage`` is of what is to be compared, where that is not all that is paired.
+    """
     for side, dump in (("reference", reference), ("candidate", candidate)):
         for finding in lint_headers(dump):
             yield finding._replace(where=side if not finding.where else f"{side}: {finding.where}")
-    yield from _coverage(alignment)
+    yield from _same_dump(reference, candidate)
+    yield from lint_manifests(reference, candidate)
+    yield from _tf32(reference)
+    yield from _coverage(alignment, coverage or alignment.coverage)
     if reference.statistics or candidate.statistics:
         return  # what follows looks at values
     yield from _token_ids(reference, candidate, alignment)
@@ -71,7 +90,38 @@ def lint_pair(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterato
     yield from _embedding(alignment)
 
 
-def _coverage(alignment: Alignment) -> Iterator[Finding]:
+def _same_dump(reference: Dump, candidate: Dump) -> Iterator[Finding]:
+    """One dump on both sides, by whatever names: it agrees with itself whatever the model does."""
+    with suppress(OSError):  # arrays in memory, or a dump that lies elsewhere
+        if _are_same_files(reference.path, candidate.path):
+            yield Finding(
+                "warning", "", "reference and candidate are the same file or folder",
+                "it agrees with itself, whatever the model computes", "give the dump of the other run",
+            )  # fmt: skip
+
+
+def _are_same_files(one: Path, other: Path) -> bool:
+    """Whether two paths are one file or folder, or two folders of links to the same files."""
+    if one.samefile(other):
+        return True
+    if not (one.is_dir() and other.is_dir()):
+        return False
+    names = [item.name for item in islice(one.iterdir(), _FILES) if item.is_file()]
+    return bool(names) and all((other / name).is_file() and (one / name).samefile(other / name) for name in names)
+
+
+def _tf32(reference: Dump) -> Iterator[Finding]:
+    """A reference in TF32 is no better than that, so the floor is raised; what hides below it is said."""
+    if (where := tf32_in(reference)) != "nowhere":
+        which = "" if where == "everywhere" else " of convolutions"
+        yield Finding(
+            "warning", "reference", f"rel_l2 up to {FLOORS[TF32].agrees:g}{which} counts as rounding: it ran in TF32",
+            f"in full float32 the limit is {FLOORS['float32'].agrees:g}: smaller errors of the candidate are not seen",
+            "capture the reference with --deterministic for the usual limit",
+        )  # fmt: skip
+
+
+def _coverage(alignment: Alignment, coverage: Coverage) -> Iterator[Finding]:
     if not alignment.pairs:
         yield Finding(
             "error",
@@ -80,9 +130,9 @@ def _coverage(alignment: Alignment) -> Iterator[Finding]:
             "there is nothing to compare",
             "tensordiff align --auto pairs what the values prove; a rule makes names alike (--rules)",
         )
-    elif alignment.coverage.share < 0.5:
+    elif coverage.reference.total and coverage.candidate.total and coverage.share < 0.5:
         yield Finding(
-            "warning", "", f"only {alignment.coverage.share:.0%} of the outputs found a partner",
+            "warning", "", f"only {format_percent(coverage.share)} of the outputs found a partner",
             "what is not paired is not compared",
             "tensordiff align --auto pairs what the values prove; a rule makes the orphans' names alike",
         )  # fmt: skip
@@ -105,12 +155,20 @@ def _phases(alignment: Alignment) -> Iterator[Finding]:
         if not _is_embedding(pair, alignment):
             continue
         counts = _tokens(pair.reference), _tokens(pair.candidate)
-        if None not in counts and counts[0] != counts[1] and 1 in counts:
+        if None in counts or counts[0] == counts[1]:
+            continue
+        if 1 in counts:
             prefill, decode = ("reference", "candidate") if counts[1] == 1 else ("candidate", "reference")
             yield Finding(
                 "error", f"step {pair.reference.step}",
                 f"the {prefill} saw {max(c for c in counts if c)} tokens, the {decode} one",
                 "a prefill step is compared with a decode step", "give the step that was meant with --step, or dump it",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "warning", pair.reference.name, f"the reference saw {counts[0]} tokens, the candidate {counts[1]}",
+                "runs on different inputs cannot be compared",
+                "run both on the same token ids: capture takes --prompt or --input-ids",
             )  # fmt: skip
 
 
@@ -131,7 +189,7 @@ def _spec(entry: Entry) -> Spec | None:
 def _tokens_differ(where: str) -> Finding:
     return Finding(
         "error", where, "the two runs did not get the same token ids",
-        "every number after this compares answers to different questions",
+        "every number after this compares runs on different inputs",
         "run both on the same ids, not on the same text",
     )  # fmt: skip
 
@@ -153,7 +211,7 @@ def _embedding(alignment: Alignment) -> Iterator[Finding]:
     """A table look-up rounds nothing: if its output differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
         if _is_embedding(pair, alignment):
-            if _same_type(pair) and not _equal(pair):
+            if _same_type(pair) and _tokens(pair.reference) == _tokens(pair.candidate) and not _equal(pair):
                 yield Finding(
                     "warning", pair.reference.name, "the embedding's output is not bit-equal",
                     "a table look-up rounds nothing, so tokens, weights or scaling differ from the start",
@@ -233,13 +291,20 @@ def lint_rows(rows: Iterable[Row]) -> Iterator[Finding]:
     """Findings about the values of both sides, from the rows of a comparison."""
     measured = [row for row in rows if row.diff is not None and row.diff.elements]
     with gc_paused():
-        reference, candidate = (list(_value_findings(_numbers_of(measured, side))) for side in (0, 1))
+        reference, candidate = (_findings_of_side(measured, side) for side in (0, 1))
     yield from _ignored_golden(measured)
     for finding in reference:
         yield _named("both sides" if finding in candidate else "reference", finding)
     for finding in candidate:
         if finding not in reference:
             yield _named("candidate", finding)
+
+
+def _findings_of_side(rows: Sequence[Row], side: int) -> list[Finding]:
+    numbers = _numbers_of(rows, side)
+    found = list(_value_findings(numbers))
+    release(numbers)
+    return found
 
 
 def _ignored_golden(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -323,7 +388,7 @@ def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbe
 
 def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
     """Runs of entries with nearly the same RMS, in execution order."""
-    ranked = sorted(range(len(group)), key=lambda k: group[k].rms)
+    ranked = sorted_positions([one.rms for one in group])
     cuts = [at for at, (a, b) in enumerate(pairwise(ranked), 1) if group[b].rms > group[a].rms * (1 + _NEAR)]
     for begin, end in pairwise((0, *cuts, len(ranked))):
         if end - begin > 1:
@@ -363,5 +428,20 @@ def _breaks(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
     outputs = (one for one in numbers if one.entry.layer in layers and one.entry.port in ("output", "output_0"))
     for gave in outputs:
         given = [one for one in got[gave.entry.call_key] if one.entry.spec == gave.entry.spec]
-        if given and all(abs(one.rms - gave.rms) > _APART * max(one.rms, gave.rms) for one in given):
+        if given and all(_are_apart(one, gave) for one in given) and not _is_computed_between(numbers, gave, given[0]):
             yield given[0].entry.name, gave.entry.name
+
+
+def _are_apart(one: _EntryNumbers, other: _EntryNumbers) -> bool:
+    return abs(one.rms - other.rms) > _APART * max(one.rms, other.rms)
+
+
+def _is_computed_between(numbers: Sequence[_EntryNumbers], gave: _EntryNumbers, given: _EntryNumbers) -> bool:
+    """Whether the model computes a block's input between the blocks; three entries are read for that."""
+    inside, begin = f"{given.entry.layer}.", numbers.index(gave) + 1
+    between = numbers[begin : max(begin, numbers.index(given))]
+    modules = (one for one in between if not one.entry.is_input and not one.entry.layer.startswith(inside))
+    if any(one.entry.spec == given.entry.spec and not _are_apart(one, given) for one in modules):
+        return True
+    taken = (one.entry for one in numbers if one.entry.is_input and one.entry.call_key == gave.entry.call_key)
+    return is_computed_between(given.entry, gave.entry, (entry for entry in taken if entry.spec == gave.entry.spec))

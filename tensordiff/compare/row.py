@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from tensordiff.align.match import Pair
-from tensordiff.align.views import Views, broadcast, reconcile
+from tensordiff.align.views import Views, broadcast, no_views, reconcile
 from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.measure.diff import Diff
+from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
@@ -41,10 +47,14 @@ class Row(NamedTuple):
     """Whether they did, and the logits show of all of them that they were near-ties."""
     computed_in: tuple[str, str] | None = None
     """The coarsest types on its way, which may be coarser than those it is stored in."""
+    worst_token: float | None = None
+    """The error of the worst token, where the norm of all tokens hides that it is wrong."""
     set_aside: Verdict | None = None
     """The verdict on all tokens, where those at the beginning of some rows may be padding that nothing sees."""
     plain_verdict: Verdict | None = None
     """The verdict without the injected run, where that run changed it."""
+    without_limits: Verdict | None = None
+    """The automatic verdict, where the user's own tolerance decided: it tells culprits from victims."""
 
     @property
     def is_input(self) -> bool:
@@ -52,9 +62,27 @@ class Row(NamedTuple):
         return self.pair.reference.is_input
 
     @property
+    def is_gradient(self) -> bool:
+        """Whether this pair is of a backward."""
+        return self.pair.reference.is_gradient
+
+    @property
+    def is_in_part(self) -> bool:
+        """Whether a view left out some of the tensor: all but a token, or but a slice."""
+        return any(_LEAVES_OUT.match(view) for view in self.views)
+
+    @property
     def is_exact(self) -> bool:
         """Whether both sides hold integers or booleans, which nothing rounds: ids, positions, masks."""
-        return self.dtypes is not None and all(name.startswith(("int", "uint", "bool")) for name in self.dtypes)
+        return self.dtypes is not None and _are_exact(self.dtypes)
+
+
+_LEAVES_OUT = re.compile(r"(candidate )?(last_token|token|slice)\b")
+
+
+@lru_cache(maxsize=512)
+def _are_exact(dtypes: tuple[str, str]) -> bool:
+    return all(name.startswith(("int", "uint", "bool")) for name in dtypes)
 
 
 def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> Row:
@@ -74,21 +102,21 @@ class PairValues(NamedTuple):
     cand: Array
 
 
-def read_pair(pair: Pair) -> PairValues | Row:
+def read_pair(pair: Pair, read: Callable[[Entry], Array] = Entry.read) -> PairValues | Row:
     """Map both tensors of a pair; a row with verdict ``unknown`` where they cannot be read or have no common shape."""
     before = count_losses()
     try:
-        ref, cand = pair.reference.read(), pair.candidate.read()
+        ref, cand = read(pair.reference), read(pair.candidate)
     except (DumpError, AlignError) as error:
         return unknown_row(pair, str(error))
     shape = ref.shape
     if shape == cand.shape:
-        return PairValues(pair, Views(shape), ref, cand)
+        return PairValues(pair, no_views(shape), ref, cand)
     views = reconcile(shape, cand.shape)
     if views is None and (len(shape) > 2 or ref.dtype.kind in "iub"):  # rows of a matrix may be an expert's tokens
         views = broadcast(shape, cand.shape)
     if views is None:
-        why = f"shapes {list(ref.shape)} and {list(cand.shape)} need a view that only a rule can name"
+        why = f"shapes {list(ref.shape)} and {list(cand.shape)} differ; {_way_out(ref.shape, cand.shape)}"
         return unknown_row(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
     values = PairValues(pair, views, views.apply(ref), views.apply(cand))
     try:
@@ -96,6 +124,20 @@ def read_pair(pair: Pair) -> PairValues | Row:
     except DumpError as error:
         return unknown_row(pair, str(error))
     return values
+
+
+def _way_out(ref: tuple[int, ...], cand: tuple[int, ...]) -> str:
+    """What to try where two shapes have nothing in common: a view that makes one of the other, where there is one."""
+    if math.prod(ref) != math.prod(cand):
+        return "were both given the same input? If so, a [[view]] rule takes a part, such as candidate = 'last_token'"
+    view = "reshape " + " ".join(map(str, ref))
+    for i, j in itertools.combinations(range(len(cand)), 2):
+        swapped = list(cand)
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        if tuple(swapped) == ref:
+            view = f"transpose {i} {j}"
+            break
+    return f"add a [[view]] rule, e.g. candidate = '{view}'"
 
 
 def values_of(pair: Pair) -> tuple[Array, Array] | None:

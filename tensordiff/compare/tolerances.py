@@ -1,7 +1,8 @@
 """The tolerances that would pass: measured on runs that agree, with a margin, for later runs to be held to.
 
 Pairs are grouped by port and by layer, with layer numbers ignored unless asked for; a group needs what its worst pair
-needs. The caller decides whether the runs are fit to learn from; a pair with NaN is refused here.
+needs, and no less than a few roundings of its type: runs that are equal today may differ in the last bits. The caller
+decides whether the runs are fit to learn from; a pair with NaN is refused here.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from tensordiff.align.index import port_of
 from tensordiff.align.rules.tables import ToleranceRule
+from tensordiff.compare.judge.verdict import UNITS, floor_for
 from tensordiff.compare.look.elements import element_errors
 from tensordiff.compare.look.logits import compare_logits, has_distributions, is_logits
 from tensordiff.compare.measure.dispatch import as_reals
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.compare.row import Row, values_of
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.errors import AlignError, printable
 
+_ROUNDINGS = 8
+"""The least that is allowed, in halves of the last digit: four ulps."""
 RTOLS = (0.0, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
@@ -69,7 +74,27 @@ def need_of(row: Row, margin: float) -> Need | None:
     for value in (*need[1:4], need.kl_div or 0.0, *need.atols):
         if not math.isfinite(value):
             raise AlignError(f"{_named(row)}: its error is {value}, which no tolerance allows; look at it with compare")
-    return need
+    return need | _least_need(row, sides[0], need)
+
+
+def _least_need(row: Row, ref: Array, need: Need) -> Need:
+    """What a few roundings of the pair's type need."""
+    unit = _ROUNDINGS * UNITS.get(floor_for(*(row.dtypes or ("", "")))[0], 0.0)
+    largest = _largest(ref)
+    return Need(
+        pairs=0, rel_l2=unit, max_abs=unit * largest, cos_dist=unit**2,
+        kl_div=None if need.kl_div is None else (unit * largest) ** 2,
+        atols=tuple(max(0.0, unit - rtol) * largest for rtol in RTOLS),
+    )  # fmt: skip
+
+
+def _largest(ref: Array) -> float:
+    """The largest magnitude of a value; the least number of a type, which a mask has for -inf, is none."""
+    reals, _ = as_reals(ref, ref)
+    may_mask = is_float(reals.dtype) and reals.dtype.itemsize > 1  # of 8 bits, the largest are ordinary values
+    masked = float(ml_dtypes.finfo(reals.dtype).max) / 2 if may_mask else math.inf
+    parts = (size[size < masked] for _, r, _, _ in element_errors(reals, reals) for size in [np.abs(r)])
+    return max((float(part.max()) for part in parts if part.size), default=0.0)
 
 
 def _named(row: Row) -> str:

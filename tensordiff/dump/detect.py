@@ -16,19 +16,28 @@ from tensordiff.dump.files import NOT_A_FILE
 from tensordiff.dump.folders import RANK_FOLDER, DumpPath
 from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
-from tensordiff.dump.names import natural_key
-from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.names import natural_key, step_of
+from tensordiff.dump.numbered_names import in_numbered_order
+from tensordiff.dump.numbered_parts import missing_parts, of_one_part
+from tensordiff.dump.ranks.joined_tensor import RankPart
+from tensordiff.dump.ranks.ranks import join_ranks, join_shards
 from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
 from tensordiff.errors import BadFile, DumpError, NotADump, printable
 from tensordiff.util.mappings import put_handler_first
+from tensordiff.util.remote import RemotePath
+from tensordiff.util.remote.store import forget
 
 _LOOKED_INTO = 64
+_DEEPEST = 3
+"""Levels of folders that are looked through for what could have been meant."""
 _KNOWN = ", ".join(SUFFIXES)
 
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
     """Open whatever dump lies at a path. Reads headers at most."""
-    at = DumpPath(Path(path))
+    at = _selected(path if isinstance(path, Path) else Path(path))
+    if isinstance(at.path, RemotePath):
+        forget(at.path)
     put_handler_first()
     try:
         if not at.path.exists():
@@ -37,10 +46,20 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             raise BadFile(path, NOT_A_FILE)
         if (dump := _ask_readers(at)) is None and (dump := _open_numbered(at)) is None:
             raise NotADump(f"{printable(path)}: {_why_not(at)}")
-        return dump.with_fit_names().with_parameters_apart()
+        if at.selected and dump.path != at.given:
+            raise BadFile(at.path, f"is one run; open it without ::{printable(at.selected)}")
+        return join_shards(dump.with_fit_names().with_parameters_apart())
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise NotADump(f"{printable(path)}: cannot be opened ({why}); check the path and its permissions") from error
+
+
+def _selected(path: Path) -> DumpPath:
+    """A path, which may say after ``::`` which of several runs in one file is meant."""
+    file, colons, which = str(path).partition("::")
+    if isinstance(path, RemotePath):
+        return DumpPath(RemotePath(file), which) if colons else DumpPath(path)
+    return DumpPath(Path(file), which) if colons and file and not path.exists() else DumpPath(path)
 
 
 def _open_numbered(at: DumpPath) -> Dump | None:
@@ -52,19 +71,27 @@ def _open_numbered(at: DumpPath) -> Dump | None:
 def _ask_readers(at: DumpPath) -> Dump | None:
     """What the first reader that knows a path makes of it; what else lies in its folder is looked at, too."""
     dump = next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
-    if dump is None or not at.is_folder:
+    if dump is None:
+        return None
+    if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
+        dump = replace(dump, problems=dump.problems + gone)
+    if not at.is_folder:
         return dump
     if dump.format in PLAIN_FORMATS and not is_checkpoint(at.files, dump.files):
         dump = _with_other_formats(at, dump)
+    if dump.format in PLAIN_FORMATS:
+        dump = in_numbered_order(dump)
     return _with_leftovers(at, dump, dump.files)
 
 
 def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
     """A dump whose tensors lie in files of several formats, such as ``inputs.safetensors`` beside ``outputs.pt``."""
+    rest = at.without(dump.files)
     for try_open in readers():
-        rest = at.without(dump.files)
+        if not rest.files:
+            break
         try:
-            more = try_open(rest) if rest.files else None
+            more = try_open(rest)
         except DumpError:
             continue  # what is left is named
         if more is None or more.format not in PLAIN_FORMATS or more.format == dump.format:
@@ -84,6 +111,7 @@ def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
             ),
             files=dump.files | more.files,
         )
+        rest = at.without(dump.files)
     return dump
 
 
@@ -93,7 +121,7 @@ def _with_leftovers(at: DumpPath, dump: Dump, taken: Collection[str]) -> Dump:
 
 
 def _open_steps(at: DumpPath) -> Dump | None:
-    """Folders named by number, each a dump, as the steps of one run. A step that cannot be opened is a problem."""
+    """Folders ``0`` or ``step_0``, each a dump, as the steps of one run. A step that cannot be opened is a problem."""
     if not at.is_folder:
         return None
     folders, duplicates = _step_folders(at)
@@ -101,8 +129,10 @@ def _open_steps(at: DumpPath) -> Dump | None:
     unread: list[Problem] = []
     errors: list[DumpError] = []
     for step, name in folders.items():
+        below = DumpPath(at.path / name)
         try:
-            dump = _ask_readers(DumpPath(at.path / name))
+            dump = _ask_readers(below)
+            dump = _open_ranks(below) if dump is None else dump
         except DumpError as error:
             errors.append(error)
             unread.append(_broken_step(name, error))
@@ -116,14 +146,14 @@ def _open_steps(at: DumpPath) -> Dump | None:
         if errors:
             raise errors[0]
         return None
-    below = (p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems)
+    within = (p._replace(file=f"{folders[step]}/{p.file}") for step, dump in dumps.items() for p in dump.problems)
     whole = replace(
         next(iter(dumps.values())),
         path=at.path,
         entries=tuple(e._replace(step=step) for step, dump in dumps.items() for e in dump.entries),
         ordered=all(dump.ordered for dump in dumps.values()),
         interrupted=any(dump.interrupted for dump in dumps.values()),
-        problems=(*at.problems, *duplicates, *unread, *below),
+        problems=(*at.problems, *duplicates, *unread, *within),
         files=frozenset(folders.values()),
     )
     return _with_leftovers(at, whole, {*folders.values(), *(problem.file for problem in duplicates)})
@@ -173,14 +203,14 @@ def _broken_step(name: str, error: DumpError) -> Problem:
 
 def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
     """The folder of each step, and the folders left out because another has that number too."""
-    names = [name for name in at.folders if name.isdecimal()]
+    steps = {name: step for name in at.folders if (step := step_of(name)) is not None}
     folders: dict[int, str] = {}
-    for name in sorted(names, key=lambda name: (natural_key(name), name)):
-        folders.setdefault(int(name), name)
-    duplicates = sorted(set(names) - set(folders.values()))
-    why = "is left out: {} is step {} too"
+    for name in sorted(steps, key=lambda name: (natural_key(name), name)):
+        folders.setdefault(steps[name], name)
+    duplicates = sorted(steps.keys() - set(folders.values()))
     return folders, tuple(
-        Problem(name, why.format(folders[int(name)], int(name)), is_unread=True) for name in duplicates
+        Problem(name, f"is left out: {folders[steps[name]]} is step {steps[name]} too", is_unread=True)
+        for name in duplicates
     )
 
 
@@ -194,15 +224,8 @@ def _why_not(at: DumpPath) -> str:
 
 
 def _dumps_below(at: DumpPath) -> str:
-    """What to open instead: the folders in this one that are dumps by themselves."""
-    found = []
-    for name in at.folders[:_LOOKED_INTO]:
-        below = DumpPath(at.path / name)
-        try:
-            if _ask_readers(below) is not None or _open_numbered(below) is not None:
-                found.append(name)
-        except (DumpError, OSError):
-            continue
+    """What to open instead: the folders below this one that are dumps by themselves."""
+    found = _nearest_dumps(at)
     if len(found) == 1:
         return f"; did you mean {printable(at.path / found[0])}?"
     if found:
@@ -211,3 +234,24 @@ def _dumps_below(at: DumpPath) -> str:
             f"; {len(found)} of its folders are dumps of their own ({some}{', …' if len(found) > 3 else ''}): name one"
         )
     return ""
+
+
+def _nearest_dumps(at: DumpPath) -> list[str]:
+    """The folders that are dumps, as few levels down as there are any, by their paths from here."""
+    names = at.folders[:_LOOKED_INTO]
+    for _ in range(_DEEPEST):
+        found, deeper = [], []
+        for name in names[:_LOOKED_INTO]:
+            below = DumpPath(at.path / name)
+            try:
+                is_dump = _ask_readers(below) is not None or _open_numbered(below) is not None
+            except (DumpError, OSError):
+                continue
+            if is_dump:
+                found.append(name)
+            elif not below.path.is_symlink():
+                deeper += [f"{name}/{folder}" for folder in below.folders[:_LOOKED_INTO]]
+        if found:
+            return found
+        names = deeper
+    return []

@@ -1,6 +1,7 @@
 """Reading the bytes of a dump's files: the only code that opens them, or parses their JSON.
 
-Files are mapped, never read whole, unless they are so small that reading is quicker. Whatever a
+Files are mapped, never read whole, unless they are so small that reading is quicker. Those in a store are read in
+ranges (``open_buffer``), or fetched whole for readers that need them so (``map_file``). Whatever a
 header claims about offsets and shapes is checked here, once, before numpy sees it. A file that changes
 after that is noticed in ``mappings``, or here when it is mapped again. JSON is read more strictly than
 ``json.loads`` does: a key given twice is an error, since either could be meant.
@@ -22,12 +23,17 @@ from weakref import ref
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.model import Spec
+from tensordiff.dump.model import Spec, StoredTensor
 from tensordiff.errors import BadFile
 from tensordiff.util.mappings import map_pages, refuse_lost
 from tensordiff.util.memory import shortage
+from tensordiff.util.remote import RemotePath, known_remote
+from tensordiff.util.remote.ranges import RangeFile
 
-Buffer = mmap.mmap | bytes
+Bytes = mmap.mmap | bytes
+"""A file's bytes in memory."""
+Buffer = Bytes | RangeFile
+"""The same, or a remote file: it has a length and gives slices, and ``view_buffer`` makes tensors of it."""
 
 NOT_A_FILE = "is a pipe, a socket or a device, not a file; write what it gives to a file"
 
@@ -38,8 +44,14 @@ _READ_BELOW = 1 << 16  # under this, one read() costs less than mapping and unma
 _FIRST_READ = 1 << 14  # read before asking for the size: for most files of a large folder this is all of it
 
 
-def map_file(path: str | os.PathLike[str]) -> Buffer:
-    """Map a file for reading; a small one is simply read."""
+def map_file(path: str | os.PathLike[str]) -> Bytes:
+    """Map a file for reading; a small one is simply read. One in a store is fetched whole."""
+    if (remote := known_remote(path)) is not None:
+        return _range_file(remote).whole()
+    return _map_local(path)
+
+
+def _map_local(path: str | os.PathLike[str]) -> Bytes:
     try:
         # O_NONBLOCK: opening a fifo must not wait for a writer that never comes.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,6 +71,23 @@ def map_file(path: str | os.PathLike[str]) -> Buffer:
         raise BadFile(path, f"cannot be read ({reason(error)})") from error
     finally:
         os.close(handle)
+
+
+def open_buffer(path: str | os.PathLike[str]) -> Buffer:
+    """A file for readers that take slices of it and tensors by ``view_buffer``: one in a store is read in ranges."""
+    remote = known_remote(path)
+    return _map_local(path) if remote is None else _range_file(remote)
+
+
+def in_memory(buffer: Buffer) -> Bytes:
+    """A file's bytes for readers that need all of them; those of a remote one are fetched."""
+    return buffer.whole() if type(buffer) is RangeFile else buffer
+
+
+def _range_file(path: RemotePath) -> RangeFile:
+    if not path.is_file():
+        raise BadFile(path, "cannot be opened (no such file)")
+    return RangeFile(path, path.stat().st_size)
 
 
 def _nothing(handle: int, path: str | os.PathLike[str]) -> bytes:
@@ -111,7 +140,7 @@ class MappedFile:
         return buffer
 
     def _map(self) -> Buffer:
-        buffer, version = map_file(self.path), self.version
+        buffer, version = open_buffer(self.path), self.version
         # Where it became shorter, the tensors that are cut off say so themselves.
         if version is not None and len(buffer) >= version.size and version_of(self.path) != version:
             raise BadFile(self.path, "was written to or replaced after it was opened; open the dump again")
@@ -142,6 +171,16 @@ class FileTensor:
         return view_buffer(self.file.buffer, self.file.path, self.offset, self.spec, self.strides)
 
 
+def flat_part(stored: StoredTensor, begin: int, end: int) -> StoredTensor | None:
+    """The flat elements ``begin`` to ``end`` of a tensor as one of its own; None where it does not lie in one place."""
+    contiguous = getattr(stored, "contiguous", None)
+    whole = contiguous() if contiguous is not None else stored
+    if not isinstance(whole, FileTensor) or whole.strides is not None or not whole.spec.dtype.isnative:
+        return None
+    dtype = whole.spec.dtype
+    return FileTensor(whole.file, whole.offset + begin * dtype.itemsize, Spec((end - begin,), dtype))
+
+
 def view_buffer(
     buffer: Buffer,
     path: str | os.PathLike[str],
@@ -154,8 +193,10 @@ def view_buffer(
     shape, dtype = spec
     room = len(buffer) - math.prod(shape) * dtype.itemsize
     if strides is None and 0 <= offset <= room and min(shape, default=1) > 0 and len(shape) <= MAX_RANK:
+        if type(buffer) is RangeFile:
+            return np.ndarray(shape, dtype, buffer.array(offset, len(buffer) - room))
         return np.ndarray(shape, dtype, buffer, offset)  # the common case: what fits is never too large for numpy
-    if len(shape) > MAX_RANK or offset < 0 or _numpy_size(shape) * dtype.itemsize > _MAX_BYTES:
+    if offset < 0 or not is_possible(spec):
         raise BadFile(path, f"claims an impossible shape {list(shape)!s:.200} at offset {offset}")
     reach = math.prod(shape) if strides is None else _reach(shape, strides)
     if offset + reach * dtype.itemsize > len(buffer):
@@ -168,7 +209,15 @@ def view_buffer(
         return np.empty(shape, dtype)
     # Not as_strided, which names dtypes to numpy and so loses float8_e5m2.
     steps = None if strides is None else tuple(s * dtype.itemsize for s in strides)
+    if type(buffer) is RangeFile:
+        return np.ndarray(shape, dtype, buffer.array(offset, reach * dtype.itemsize), 0, steps)
     return np.ndarray(shape, dtype, buffer, offset, steps)
+
+
+def is_possible(spec: Spec) -> bool:
+    """Whether numpy can hold a shape; an empty one may still claim more than that."""
+    shape, dtype = spec
+    return len(shape) <= MAX_RANK and _numpy_size(shape) * dtype.itemsize <= _MAX_BYTES
 
 
 def _numpy_size(shape: tuple[int, ...]) -> int:
@@ -207,3 +256,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         key, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{key!r:.80} stands in it twice")
     return unique
+
+
+STRICT_JSON = json.JSONDecoder(object_pairs_hook=_unique_keys)
+"""Decodes many small texts as strictly as ``parse_json`` does; its errors are for callers that parse the whole then."""

@@ -18,11 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.dump.files import NOT_A_FILE, map_file, reason
+from tensordiff.dump.files import NOT_A_FILE, open_buffer, reason
 from tensordiff.dump.model import Dump, Entry, Problem, entry
-from tensordiff.dump.names import natural_key
+from tensordiff.dump.names import natural_key, step_of
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile, NotADump, printable
+from tensordiff.util.remote import RemotePath
+from tensordiff.util.remote.store import listing
 
 RANK_FOLDER = re.compile(r"(?:tp_?)?rank_?(\d{1,6})", re.IGNORECASE)
 """Folders of one rank each."""
@@ -35,6 +37,13 @@ class DumpPath:
     """A path that may hold a dump. It is listed once, for all readers."""
 
     path: Path
+    selected: str = ""
+    """Which of several runs in one file is meant: what stands after ``::``."""
+
+    @property
+    def given(self) -> Path:
+        """The path as it was given."""
+        return type(self.path)(f"{self.path}::{self.selected}") if self.selected else self.path
 
     @cached_property
     def is_folder(self) -> bool:
@@ -68,11 +77,21 @@ class DumpPath:
     @property
     def has_steps(self) -> bool:
         """Whether folders in it are numbered, as the steps of a run are."""
-        return any(name.isdecimal() for name in self.folders)
+        return any(step_of(name) is not None for name in self.folders)
 
     def with_suffix(self, *suffixes: str) -> list[str]:
         """Names of a folder's files that end in one of these suffixes, in natural order."""
+        endings = self._endings  # every reader asks, and a folder may hold a hundred thousand files
+        if endings <= set(suffixes):
+            return list(self.files)
+        if not any("." not in suffix or suffix[suffix.rfind(".") :] in endings for suffix in suffixes):
+            return []
         return [name for name in self.files if name.lower().endswith(suffixes)]
+
+    @cached_property
+    def _endings(self) -> set[str]:
+        """What each file's name has from its last dot on; of one without a dot, its last letter."""
+        return {name[name.rfind(".") :].lower() for name in self.files}
 
     def without(self, names: Collection[str]) -> DumpPath:
         """The same folder without some of its files, and without the folders in it."""
@@ -84,7 +103,7 @@ class DumpPath:
     @cached_property
     def head(self) -> bytes:
         """The first 64 bytes of a file, by which formats are told apart; empty for a folder."""
-        return b"" if self.is_folder else map_file(self.path)[:64]
+        return b"" if self.is_folder else open_buffer(self.path)[:64]
 
 
 class Listing(NamedTuple):
@@ -98,6 +117,8 @@ class Listing(NamedTuple):
 def list_folder(folder: Path) -> Listing:
     """List a folder. Links to elsewhere, and pipes, sockets and devices named as tensor files, are problems."""
     found = Listing([], [], [])
+    if isinstance(folder, RemotePath):
+        return _list_remote(folder)
     try:
         with os.scandir(folder) as items:
             for item in items:
@@ -117,6 +138,15 @@ def list_folder(folder: Path) -> Listing:
     return found
 
 
+def _list_remote(folder: RemotePath) -> Listing:
+    try:
+        rows = listing(folder)
+    except FileNotFoundError as error:
+        raise NotADump(f"{printable(folder)}: cannot be listed (no such folder)") from error
+    files = sorted((name for name, row in rows.items() if not row.is_folder), key=natural_key)
+    return Listing(files, sorted((name for name, row in rows.items() if row.is_folder), key=natural_key), [])
+
+
 def list_below(folder: Path) -> Listing:
     """List a folder in a dump; one that may not be listed is empty but for that problem."""
     try:
@@ -127,7 +157,7 @@ def list_below(folder: Path) -> Listing:
 
 def _may_hold_tensors(item: os.DirEntry[str]) -> bool:
     """Whether something is named as a tensor file, or is a folder, if only by a link."""
-    return item.name.lower().endswith(SUFFIXES) or item.name.isdecimal() or _is_dir(item)
+    return item.name.lower().endswith(SUFFIXES) or step_of(item.name) is not None or _is_dir(item)
 
 
 def _is_dir(item: os.DirEntry[str]) -> bool:
@@ -185,6 +215,7 @@ def open_parts(at: DumpPath, format_: str, names: list[str], open_part: Callable
 
 def join_parts(at: DumpPath, format_: str, parts: list[FilePart], problems: list[Problem]) -> Dump:
     """One dump of several files. Its order is known only if that of each file is."""
+    parts = _as_steps(parts)
     entries, duplicates = _first_of_each_name(_told_apart(parts))
     return Dump(
         path=at.path,
@@ -221,13 +252,26 @@ def _told_apart(parts: list[FilePart]) -> list[FilePart]:
     ]
 
 
+def _as_steps(parts: list[FilePart]) -> list[FilePart]:
+    """Files ``step_0``, ``step_1`` that hold the same names are the steps of one run."""
+    steps = {part.file: step_of(Path(part.file).stem) for part in parts}
+    names = [{item.name for item in part.entries} for part in parts]
+    if len(parts) < 2 or None in steps.values() or len(set(steps.values())) != len(parts):
+        return parts
+    is_said = not any(Path(part.file).stem.isdecimal() for part in parts)  # "1.npz" may be anything
+    if not (all(held == names[0] for held in names) or (is_said and all(held & names[0] for held in names))):
+        return parts
+    in_order = sorted(parts, key=lambda part: steps[part.file] or 0)
+    return [part._replace(entries=[e._replace(step=steps[part.file] or 0) for e in part.entries]) for part in in_order]
+
+
 def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
     """Of a name that stands twice, in one file or in two, the first entry is kept and the other is a problem."""
-    kept: dict[str, tuple[Entry, str]] = {}
+    kept: dict[tuple[str, int], tuple[Entry, str]] = {}
     duplicates: list[Problem] = []
     for part in parts:
         for item in part.entries:
-            first, file = kept.setdefault(item.name, (item, part.file))
+            first, file = kept.setdefault((item.name, item.step), (item, part.file))
             if first is not item:
                 why = f"has tensor {item.name!r:.120} {'twice' if file == part.file else f'that {file} has too'}"
                 duplicates.append(Problem(part.file, f"{why}; only the first is read", is_unread=True))

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from tensordiff.dump.files import reason
-from tensordiff.dump.folders import DumpPath
+from tensordiff.dump.folders import DumpPath, list_below
 from tensordiff.dump.model import Problem
 from tensordiff.dump.names import natural_key
 from tensordiff.dump.readers import SUFFIXES, readers
+from tensordiff.dump.tree import Tree, list_tree, unused
 from tensordiff.errors import BadFile
+from tensordiff.util.remote import RemotePath
 
 MOST_LOOKED_AT = 100_000
 """How many names in the folders beside a dump are looked at, at most."""
@@ -62,6 +64,23 @@ def leftovers(at: DumpPath, taken: Collection[str]) -> Iterator[Problem]:
     search = _Search(MOST_LOOKED_AT)
     for name in folders:
         yield from search.problems(at.path / name)
+
+
+def unread_within(at: DumpPath, folders: Collection[str], used: Iterable[Path]) -> list[Problem]:
+    """What looks like tensors in folders that a reader took, and is none of the files that it used.
+
+    Also what could not be listed there: links to elsewhere, pipes and devices.
+    """
+    tree = list_tree(at)
+    names = {path.relative_to(at.path).as_posix() for path in used}
+    within = Tree(*([item for item in items if _top(item) in folders] for items in tree))  # type: ignore[arg-type]
+    return [*within.problems, *unused(within, names, is_named_as_tensors)]
+
+
+def _top(item: str | Problem) -> str:
+    """The folder of a dump that a file lies in; empty for one that lies in none."""
+    top, slash, _ = (item if isinstance(item, str) else item.file).partition("/")
+    return top if slash or not isinstance(item, str) else ""
 
 
 def _is_ignored(folder: Path) -> bool:
@@ -131,6 +150,12 @@ class _Search:
         waiting = [(folder, folder.name)]
         while waiting and self._left > 0:
             here, name = waiting.pop()
+            if isinstance(here, RemotePath):
+                below = list_below(here)
+                waiting += ((here / one, f"{name}/{one}") for one in below.folders if not one.startswith("."))
+                self._left -= len(below.files) + len(below.folders)
+                yield from (f"{name}/{one}" for one in below.files if is_named_as_tensors(one))
+                continue
             try:
                 with os.scandir(here) as items:
                     for item in items:

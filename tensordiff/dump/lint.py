@@ -13,10 +13,12 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tensordiff.dump.arithmetic import tf32_in
+from tensordiff.dump.block_chain import is_computed_between
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import CallKey, Dump, Entry, Problem
 from tensordiff.errors import DumpError
@@ -162,8 +164,27 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
             "warning", "", "the dump holds statistics of tensors and no values",
             "equal statistics do not prove equal values, so it is never said to agree", "dump the values to be sure",
         )  # fmt: skip
+    yield from arithmetic_findings(dump)
     yield from _problem_findings([problem for problem in dump.problems if problem.is_unread], "error")
     yield from _problem_findings([problem for problem in dump.problems if not problem.is_unread], "warning")
+
+
+def arithmetic_findings(dump: Dump) -> Iterator[Finding]:
+    """Arithmetic that is coarser than the types of the dump let one think."""
+    if (where := tf32_in(dump)) != "nowhere":
+        what = "matrix products" if where == "everywhere" else "convolutions"
+        yield Finding(
+            "warning", "", f"its float32 {what} ran in TF32",
+            "TF32 keeps 10 bits of every factor: errors near 1e-3 are its own",
+            "capture it again with --deterministic, which rules TF32 out",
+        )  # fmt: skip
+    flags: Any = dump.facts.get("flags")
+    if isinstance(flags, dict) and flags.get("fp16_accumulation") is True and dump.facts.get("dtype") == "float16":
+        yield Finding(
+            "warning", "", "its float16 matrix products were summed in float16",
+            "sums of many terms lose what float32 would keep: errors above 1e-2 may be its own",
+            "set torch.backends.cuda.matmul.allow_fp16_accumulation = False",
+        )  # fmt: skip
 
 
 def _problem_findings(problems: Sequence[Problem], level: Level) -> Iterator[Finding]:
@@ -173,7 +194,7 @@ def _problem_findings(problems: Sequence[Problem], level: Level) -> Iterator[Fin
         yield Finding(level, problem.file, problem.sentence, why, "dump it again, or move it out of the dump")
     if (rest := len(problems) - SHOWN) > 0:
         left = f"{rest:,} more {'file was' if rest == 1 else 'files were'} left out"
-        yield Finding(level, "", left, "they are not compared", "mend those, and look again")
+        yield Finding(level, "", left, "they are not compared", "fix those first, then lint again")
 
 
 def read_facts(dump: Dump) -> Iterator[EntryFacts | Finding]:
@@ -265,14 +286,29 @@ def block_part(entry: Entry) -> tuple[object, ...] | None:
 def _breaks(facts: list[EntryFacts]) -> Iterator[tuple[str, str]]:
     """Inputs of blocks that should hold the previous block's output and do not, where both were dumped in one shape."""
     outputs = {f.entry.call_key: f for f in facts if f.entry.port in ("output", "output_0")}
+    inputs_of: dict[CallKey, list[EntryFacts]] = defaultdict(list)
     inputs_after: dict[CallKey, list[EntryFacts]] = defaultdict(list)
     for fact in facts:
-        before = call_of_block_before(fact.entry)
-        if fact.entry.is_input and before in outputs and fact.entry.spec == outputs[before].entry.spec:
-            inputs_after[before].append(fact)
+        if fact.entry.is_input:
+            for key, group in ((fact.entry.call_key, inputs_of), (call_of_block_before(fact.entry), inputs_after)):
+                if key in outputs and fact.entry.spec == outputs[key].entry.spec:
+                    group[key].append(fact)
     for before, inputs in inputs_after.items():
-        if all(fact.digest != outputs[before].digest for fact in inputs):
-            yield inputs[0].entry.name, outputs[before].entry.name
+        given, gave = inputs[0], outputs[before]
+        if any(fact.digest == gave.digest for fact in inputs) or _runs_between(facts, gave, given):
+            continue
+        if not is_computed_between(given.entry, gave.entry, (fact.entry for fact in inputs_of[before])):
+            yield given.entry.name, gave.entry.name
+
+
+def _runs_between(facts: list[EntryFacts], gave: EntryFacts, given: EntryFacts) -> bool:
+    """Whether a block takes what a module gave that ran after the block before, as a norm between the blocks."""
+    inside = f"{given.entry.layer}."
+    between = facts[facts.index(gave) + 1 : facts.index(given)]
+    return any(
+        fact.digest == given.digest and not fact.entry.is_input and not fact.entry.layer.startswith(inside)
+        for fact in between
+    )
 
 
 def call_of_block_before(entry: Entry) -> CallKey:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tensordiff.dump.dtypes import Array, DType
-from tensordiff.dump.names import MOST_PARTS, PARAMETER_PORT, parse_name, why_refused
+from tensordiff.dump.names import MOST_PARTS, PARAMETER_PORT, is_backward, parse_name, why_refused
 from tensordiff.errors import DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
 
@@ -45,6 +45,12 @@ class StoredTensor(Protocol):
 
     def read(self) -> Array:
         """The values, read-only, mapped without a copy where the layout allows."""
+
+
+class LiveTensor:
+    """A stored tensor that a running model has yet to compute: only the thread that compares reads it, in order."""
+
+    __slots__ = ()
 
 
 class MemoryTensor(NamedTuple):
@@ -131,6 +137,11 @@ class Entry(NamedTuple):
         """Whether this is an input of its layer rather than an output."""
         return self.port.startswith("input")
 
+    @property
+    def is_gradient(self) -> bool:
+        """Whether this is a gradient: what the backward of a module was given or gave."""
+        return is_backward(self.layer)
+
 
 def entry(name: str, stored: StoredTensor, step: int = 0) -> Entry:
     """An entry by its name in a dump, which says layer, port and call."""
@@ -179,6 +190,15 @@ class Dump:
     def _place(self, problem: Problem) -> Path:
         is_itself = problem.file == self.path.name and not self.path.is_dir()
         return self.path if is_itself else self.path / problem.file
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a backward was captured, too."""
+        return any(entry.is_gradient for entry in self.entries)
+
+    def without_gradients(self) -> Dump:
+        """The forward alone."""
+        return replace(self, entries=tuple(entry for entry in self.entries if not entry.is_gradient))
 
     def with_parameters_apart(self) -> Dump:
         """What the model holds is no entry of its run."""

@@ -57,6 +57,23 @@ PARAMETER_PORT = "parameter"
 """The port of what a model holds, rather than what it was given or gave."""
 
 
+BACKWARD = "backward."
+"""What the layer of a gradient begins with: the backward of a module is a layer of its own, beside its forward."""
+_ROOT = "model"  # what all names of our captures begin with, so that a module called backward is none of these
+_BACKWARD_ROOT = BACKWARD + _ROOT
+
+
+def is_backward(layer: str) -> bool:
+    """Whether a layer is the backward of a module."""
+    # Asked many times of every row, and nearly always no: the first comparison decides.
+    return layer.startswith(_BACKWARD_ROOT) and (layer == _BACKWARD_ROOT or layer.startswith(f"{_BACKWARD_ROOT}."))
+
+
+def split_backward(layer: str) -> tuple[str, str]:
+    """``backward.`` and the name of the module, for the backward of one; an empty text and the name for any other."""
+    return (BACKWARD, layer[len(BACKWARD) :]) if is_backward(layer) else ("", layer)
+
+
 def parameter_name(name: str) -> str:
     """The name under which a dump of ours keeps a parameter."""
     return f"{name}-{PARAMETER_PORT}"
@@ -86,6 +103,15 @@ def _split_dotted(name: str, end: str) -> tuple[str, str]:
     return name, "output"
 
 
+_STEP = re.compile(r"(?:(?:step|iter|iteration|token|pass|forward|decode)[_-]?)?(\d{1,9})", re.IGNORECASE)
+
+
+def step_of(name: str) -> int | None:
+    """The number of a step from the name of its folder, file or key: ``3``, ``step_3``, ``iter-0003``."""
+    match = _STEP.fullmatch(name) if len(name) < 32 else None
+    return int(match[1]) if match else None
+
+
 def natural_key(name: str) -> tuple[int | str, ...]:
     """Sort key under which ``layer10`` follows ``layer9``."""
     parts: list[int | str] = [*_DIGITS.split(name)]  # text and digits in turn, beginning with text, possibly empty
@@ -93,11 +119,12 @@ def natural_key(name: str) -> tuple[int | str, ...]:
     return tuple(parts)
 
 
-_WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))
+WRAPPERS = frozenset(("activations", "intermediates", "state_dict", "model_state_dict", "hidden", "outputs", "app"))
+"""Keys that hold a whole model, and are no part of it."""
 
 
 def shared_wrapper(layers: Iterable[str]) -> str:
     """The key that all layers lie under and that is none of the model's, with its dot; empty where there is none."""
     heads = {layer.partition(".")[0] if "." in layer else "" for layer in layers}
     head = heads.pop() if len(heads) == 1 else ""
-    return f"{head}." if head in _WRAPPERS else ""
+    return f"{head}." if head in WRAPPERS else ""

@@ -39,8 +39,8 @@ _CODES = {dtype.name: code for code, dtype in CODES.items() if code != "F4"}
 class Shard:
     """A safetensors file that grows as tensors are written."""
 
-    def __init__(self, folder: Path, name: str, header_bytes: int) -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str, header_bytes: int, *, reserves_space: bool = True) -> None:
+        self.name, self._reserves_space = name, reserves_space
         self._start = self._settled = self._reserved = -(-(8 + header_bytes) // 64) * 64
         self.end = self.written = self._start
         """Where the next tensor will begin, and how far bytes are written."""
@@ -102,7 +102,7 @@ class Shard:
 
         Where it is refused, writing goes on without, and fails by itself when the disk is full.
         """
-        size = end - self._start
+        size = end - self._start if self._reserves_space else 0
         if end > self._reserved and size >= _RESERVE_FROM and (allocate := _allocator()) is not None:
             begin, self._reserved = self._reserved, end + min(max(size, _MIN_AHEAD), _MAX_AHEAD)
             allocate(self._file, _KEEP_SIZE, begin, self._reserved - begin)

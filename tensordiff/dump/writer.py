@@ -49,6 +49,10 @@ class _PendingTensor(NamedTuple):
 class DumpWriter:
     """A dump being written. One thread, one ``with`` block."""
 
+    journal_name = manifest.JOURNAL
+    reserves_space = True
+    """Whether room is reserved ahead of what is written, which is quicker on a disk."""
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -78,7 +82,7 @@ class DumpWriter:
         with self._writing():
             followed(self._folder).mkdir(parents=True, exist_ok=True)
             _clear(self._folder, self._overwrite)
-            self._journal = create(self._folder / manifest.JOURNAL)
+            self._journal = create(self._folder / self.journal_name)
             try:
                 self._write_lines([f'{{"schema":{manifest.encode(manifest.SCHEMA)},"facts":{_object(self._facts)}}}'])
             except BaseException:
@@ -215,14 +219,10 @@ class DumpWriter:
         self._close_shard()
         if whole:
             self._write_manifest()
-            (self._folder / manifest.JOURNAL).unlink()
+            (self._folder / self.journal_name).unlink()
 
     def _write_manifest(self) -> None:
-        unsaid = dict.fromkeys(manifest.FACTS, "null")
-        facts = {"schema": manifest.encode(manifest.SCHEMA), **unsaid, **self._facts}
-        lines = "".join(f"{manifest.encode(key)}: {value},\n" for key, value in facts.items())
-        entries = ",\n".join(self._records)
-        _write_whole(self._folder, f'{{\n{lines}"entries": [\n{entries}\n]}}\n'.encode(), durable=self._durable)
+        _write_whole(self._folder, _manifest_text(self._facts, self._records), durable=self._durable)
 
     def _as_json(self, facts: Mapping[str, object]) -> dict[str, str]:
         """The JSON text of each fact."""
@@ -256,7 +256,8 @@ class DumpWriter:
         with self._writing():
             self._close_shard()
             header_bytes = max(self._header_bytes, header_bytes_for(row_size))
-            self._shard = Shard(self._folder, manifest.shard_name(self._shards), header_bytes)
+            name = manifest.shard_name(self._shards)
+            self._shard = Shard(self._folder, name, header_bytes, reserves_space=self.reserves_space)
             self._shards += 1
         return self._shard
 
@@ -312,6 +313,25 @@ class DumpWriter:
         return WriteError(printable(f"{self._folder}: {sentence}"))
 
 
+def write_manifest(folder: Path, facts: Mapping[str, object], records: Iterable[str]) -> None:
+    """Make a dump of shards that lie in a folder already; ``records`` are their lines of a journal, in order."""
+    as_json = {key: manifest.encode(value) for key, value in facts.items() if key in manifest.FACTS}
+    try:
+        _write_whole(folder, _manifest_text(as_json, records), durable=True)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise WriteError(f"{printable(folder)}: its manifest cannot be written ({why}); free some space") from error
+
+
+def _manifest_text(facts: Mapping[str, str], records: Iterable[str]) -> bytes:
+    """The manifest, of the JSON text of each fact and each entry."""
+    unsaid = dict.fromkeys(manifest.FACTS, "null")
+    every = {"schema": manifest.encode(manifest.SCHEMA), **unsaid, **facts}
+    lines = "".join(f"{manifest.encode(key)}: {value},\n" for key, value in every.items())
+    entries = ",\n".join(records)
+    return f'{{\n{lines}"entries": [\n{entries}\n]}}\n'.encode()
+
+
 def _object(as_json: Mapping[str, str]) -> str:
     """A JSON object from keys and JSON texts."""
     return f"{{{','.join(f'{manifest.encode(key)}:{value}' for key, value in as_json.items())}}}"
@@ -325,7 +345,10 @@ def _clear(folder: Path, overwrite: bool) -> None:
     if names and (names - ours or not about):
         raise WriteError(f"{printable(folder)}: is not empty, and not a dump of ours; choose a new folder")
     if names and not overwrite:
-        raise WriteError(f"{printable(folder)}: holds a dump already; choose a new folder or allow overwriting")
+        raise WriteError(
+            f"{printable(folder)}: holds a dump already; choose a new folder, or allow overwriting (overwrite=True, "
+            "--force)"
+        )
     # The manifest goes first, so that it never describes shards that are gone.
     for name in sorted(ours, key=lambda name: (name != manifest.MANIFEST, name)):
         (folder / name).unlink()

@@ -104,7 +104,7 @@ class ZipMap(NamedTuple):
         refuse_lost(self.buffer)
         named, end = header + _LOCAL.size, len(self.buffer)
         if named <= end:
-            magic, name_size, extra_size = _LOCAL.unpack_from(self.buffer, header)
+            magic, name_size, extra_size = _LOCAL.unpack(self.buffer[header:named])
             start = named + name_size + extra_size
             if magic == MEMBER_MAGIC and start + size <= end and self.buffer[named : named + name_size] == name:
                 return Span(start, size)
@@ -128,9 +128,9 @@ class _BadZip(Exception):
 def _find_table(buffer: Buffer) -> tuple[int, int, int]:
     """Start, size and number of members of the table of contents."""
     at = _find_end(buffer)
-    _, count, size, start, _ = _END.unpack_from(buffer, at)
+    _, count, size, start, _ = _END.unpack(buffer[at : at + _END.size])
     if (count == _FULL16 or size == _FULL32 or start == _FULL32) and at >= _END64_LOCATOR.size:
-        magic, at64 = _END64_LOCATOR.unpack_from(buffer, at - _END64_LOCATOR.size)
+        magic, at64 = _END64_LOCATOR.unpack(buffer[at - _END64_LOCATOR.size : at])
         if magic == b"PK\x06\x07":
             return _find_table64(buffer, at64)
     return _check_table(buffer, start, size, count)
@@ -147,7 +147,7 @@ def _find_end(buffer: Buffer) -> int:
     last = len(buffer) - _END.size
     first, at = max(last - _LONGEST_COMMENT, 0), last
     while at >= 0:
-        if buffer[at : at + 4] == b"PK\x05\x06" and _END.unpack_from(buffer, at)[4] == last - at:
+        if buffer[at : at + 4] == b"PK\x05\x06" and _END.unpack(buffer[at : at + _END.size])[4] == last - at:
             return at
         at = buffer.rfind(b"PK\x05\x06", first, at + 3)
     raise _BadZip("no table of contents at its end")
@@ -156,7 +156,7 @@ def _find_end(buffer: Buffer) -> int:
 def _find_table64(buffer: Buffer, at: int) -> tuple[int, int, int]:
     if at + _END64.size > len(buffer):
         raise _BadZip("its 64-bit end record lies outside")
-    magic, count, size, start = _END64.unpack_from(buffer, at)
+    magic, count, size, start = _END64.unpack(buffer[at : at + _END64.size])
     if magic != b"PK\x06\x06":
         raise _BadZip("its 64-bit end record is missing")
     return _check_table(buffer, start, size, count)

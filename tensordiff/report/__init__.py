@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tensordiff.compare.row import Row
     from tensordiff.search.outcome import Outcome
@@ -28,24 +28,31 @@ def write_report(
     rows: Sequence[Row] | None = None,
     title: str | None = None,
     stamp: str | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> None:
     """Write a report of a comparison, in the format of the suffix: ``.md .html .json .txt .csv .png``.
 
-    With ``rows`` it covers only those, each in detail. The same comparison makes the same bytes: a date is in it only
-    as the text of ``stamp``. Raises ``WriteError`` where the file cannot be written.
+    With ``rows`` it covers only those, each in detail; ``notes`` are by layer, as a session file has them. The
+    same comparison makes the same bytes: a date is in it only as the text of ``stamp``. Raises ``WriteError`` where the
+    file cannot be written.
     """
     from tensordiff.report.formats import render_for, write_model
     from tensordiff.report.model import build_report
 
     render_for(path)  # an unknown suffix is refused before the work of building the report
-    write_model(build_report(session, outcome, rows, title, stamp), path)
+    write_model(build_report(session, outcome, rows, title, stamp, notes), path)
 
 
 def render_report(
-    session: Session, outcome: Outcome, path: str | os.PathLike[str], *, rows: Sequence[Row] | None = None
+    session: Session,
+    outcome: Outcome,
+    path: str | os.PathLike[str],
+    *,
+    rows: Sequence[Row] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> str | bytes:
     """The content that ``write_report`` would write to a path; nothing is written."""
     from tensordiff.report.formats import render_for
     from tensordiff.report.model import build_report
 
-    return render_for(path)(build_report(session, outcome, rows, None, None))
+    return render_for(path)(build_report(session, outcome, rows, None, None, notes))

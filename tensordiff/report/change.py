@@ -176,7 +176,7 @@ def headline(change: Change) -> str:
     elif change.better:
         begin = f"Better: {counted(len(change.better), 'pair')} got better and none worse"
     else:
-        begin = "Nothing changed that counts"
+        begin = "Nothing changed that matters"
     return f"{begin}; {_culprits(change)}."
 
 
@@ -185,7 +185,7 @@ def _culprits(change: Change) -> str:
     if before == after:
         return "nothing diverges, before or now" if after is None else f"the culprit is still {after}"
     if after is None:
-        return f"the culprit {before} is gone" if change.after.verdict != "unknown" else "nothing can be told now"
+        return f"the culprit {before} is gone" if change.after.verdict != "unknown" else "the result now is unknown"
     return f"the culprit is now {after}" + (f", it was {before}" if before else "; there was none")
 
 

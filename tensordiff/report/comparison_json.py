@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -65,9 +64,15 @@ def compare_json(
                 "candidate": [entry.name for entry in alignment.candidate_orphans],
             },
             "left_out": left_out_json(session, outcome),
+            "unanswered_output": outcome.unanswered or None,
             "learned": [rule.as_json() for rule in session.dumps.learned.rules],
+            "namesakes": [vars(one) for one in session.dumps.learned.namesakes],
         },
-        "coverage": coverage.as_json() | {"minimum": session.request.min_coverage / 100},
+        "coverage": coverage.as_json()
+        | {
+            "minimum": session.request.min_coverage / 100,
+            "in_part": [row.pair.reference.name for row in outcome.in_part],
+        },
         "lint": [finding._asdict() for finding in findings],
         "pairs": [row_json(row, hint if row is outcome.culprit else None) for row in outcome.rows],
         "culprit": _hinted(culprit_json(outcome.culprit), hint, _weights(session, outcome)),
@@ -147,6 +152,8 @@ def mse_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
     """Min, max, mean and median of the finite values, and how many are finite; None where none is."""
+    import statistics  # with decimals and fractions, which a comparison in text does without
+
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return {"min": None, "max": None, "mean": None, "median": None, "finite": 0}

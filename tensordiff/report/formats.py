@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from tensordiff.errors import WriteError, printable
@@ -22,6 +23,8 @@ FORMATS = {
     ".csv": "csv",
     ".png": "plot",
 }
+PICTURE = ".png"
+_NO_PICTURE = "a picture needs matplotlib, which is not installed here: pip install 'tensordiff[png]', or write .html"
 Render = Callable[[ReportModel], str | bytes]
 
 
@@ -30,11 +33,18 @@ def write_model(model: ReportModel, path: str | os.PathLike[str]) -> None:
     write_file(path, render_for(path)(model), make_folders=True)
 
 
+def draws_pictures() -> bool:
+    """Whether what draws pictures is installed, which is as large as half of everything else (``tensordiff[png]``)."""
+    return find_spec("matplotlib") is not None
+
+
 def render_for(path: str | os.PathLike[str]) -> Render:
-    """The ``render`` of the format that a file of this name has; raises where no format has its suffix."""
+    """The ``render`` of the format that a file of this name has; raises where none has, or what it needs is missing."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         known = " ".join(FORMATS)
         raise WriteError(f"{printable(os.fspath(path))}: no report has the suffix {suffix!r}; use one of {known}")
+    if suffix == PICTURE and not draws_pictures():
+        raise WriteError(f"{printable(os.fspath(path))}: {_NO_PICTURE}")
     render: Render = import_module(f"tensordiff.report.{FORMATS[suffix]}").render
     return render

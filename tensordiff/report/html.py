@@ -23,6 +23,7 @@ from tensordiff.report.comparison_json import strict
 from tensordiff.report.labels import GLYPHS, component, counted, format_shape, label, number, sparkline
 from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
 from tensordiff.report.row_detail import Heat, RowDetail
+from tensordiff.util.sizes import format_percent
 
 _SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
 # In the order that data.js numbers them.
@@ -94,7 +95,7 @@ def _logits(model: ReportModel) -> str:
     if model.logits is None:
         return ""
     found = model.logits
-    same = f"top-1 the same {found.top_1:.1%}, top-{found.k} {found.top_k:.1%}"
+    same = f"top-1 the same {format_percent(found.top_1)}, top-{found.k} {format_percent(found.top_k)}"
     return f'<p class="soft">Logits of {found.tokens} tokens: {same}; worst KL {number(found.kl_div)}</p>'
 
 
@@ -187,9 +188,15 @@ def _folds(model: ReportModel) -> Iterator[str]:
     ]
     doubts += [f"<p><strong>error</strong> not read: {escape(line)}</p>" for line in unread_sentences(model.outcome)]
     doubts += [f"<p><strong>error</strong> {escape(sentence)}</p>" for sentence in model.outcome.doubts]
-    yield _fold("Is the comparison fair?", doubts or ["<p>Nothing was found against it.</p>"])
+    yield _fold("Is the comparison fair?", doubts or ["<p>No warnings.</p>"])
     yield _fold(f"Not paired: {counted(len(model.orphans), 'tensor')}", [_orphans(model)])
+    if model.notes:
+        notes = (f"<p><code>{escape(name)}</code> {escape(text)}</p>" for name, text in model.notes)
+        yield _fold("Notes", notes, is_open=True)
     yield _fold("Settings and versions", [_settings(model)])
+    yield _fold(
+        "Words", (f"<p><strong>{escape(word)}</strong> {escape(meaning)}</p>" for word, meaning in model.glossary)
+    )
     yield "</section>"
 
 
@@ -208,7 +215,7 @@ def _components(model: ReportModel) -> str:
 
 
 def _blame(model: ReportModel) -> Iterator[str]:
-    parts = (("Culprits: wrong by themselves", model.culprit_rows), ("Modules that a culprit lies in", model.enclosing),
+    parts = (("Culprits: wrong by themselves", model.culprit_rows), ("Modules that contain a culprit", model.enclosing),
              ("Victims: wrong because of what came before", model.victims))  # fmt: skip
     for title, rows in parts:
         if rows:
@@ -228,7 +235,7 @@ def _settings(model: ReportModel) -> str:
     said = _table((), ((escape(name), f"<code>{escape(value)}</code>") for name, value in model.settings))
     lines = "".join(_fact(*fact, differs=fact.differs) for fact in model.facts)
     head = "<tr><th></th><th>reference</th><th>candidate</th><th></th></tr>"
-    return said + (f"<table>{head}{lines}</table>" if lines else "<p>Neither dump says anything of its run.</p>")
+    return said + (f"<table>{head}{lines}</table>" if lines else "<p>Neither dump describes its run.</p>")
 
 
 def _fact(name: str, reference: str, candidate: str, *, differs: bool) -> str:

@@ -1,4 +1,4 @@
-"""The report as JUnit XML, which every CI shows: a test case a pair, a failure where it diverges.
+"""The report as JUnit XML, which every CI shows: one test case per pair, a failure where it diverges.
 
 A pair that drifts passes: it is no fault of its own. A pair nobody could judge is an error, and so is a comparison
 without pairs, which would otherwise look like a success.
@@ -6,7 +6,7 @@ without pairs, which would otherwise look like a success.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tensordiff.report.labels import component, label
 from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.util.atomic_write import write_file
+from tensordiff.weights.comparison import ParameterRow, WeightsOutcome
 
 
 def write_junit(path: Path | None, outcome: Outcome, name: str) -> None:
@@ -32,11 +33,40 @@ def junit(outcome: Outcome, name: str) -> str:
     if outcome.verdict == "unknown" and not errors:
         cases.append(_whole(summary_sentence(outcome)))
         errors = 1
+    return _suite(name, cases, failures, errors, summary_sentence(outcome))
+
+
+def write_weights_junit(path: Path | None, outcome: WeightsOutcome, name: str) -> None:
+    """Write two checkpoints' parameters, where that was asked for."""
+    if path is not None:
+        write_file(path, weights_junit(outcome, name), make_folders=True)
+
+
+def weights_junit(outcome: WeightsOutcome, name: str) -> str:
+    """One test case per parameter; what only one side has is a failure, too."""
+    cases = [_parameter_case(row) for row in outcome.rows]
+    errors = outcome.counts["unknown"]
+    if outcome.verdict == "unknown" and not errors:
+        cases.append(_whole("; ".join(outcome.doubts)))
+        errors = 1
+    return _suite(name, cases, len(outcome.findings), errors, f"verdict: {outcome.verdict}")
+
+
+def _parameter_case(row: ParameterRow) -> str:
+    said = ""
+    if row.verdict != "agrees":
+        tag = "failure" if row.is_finding else "error"
+        names = f"reference {printable(row.reference or '(none)')}, candidate {printable(row.candidate or '(none)')}"
+        said = f'<{tag} type="{row.verdict}" message="{_text(row.sentence)}">{escape(names)}</{tag}>'
+    return f'<testcase classname="weights" name="{_text(row.name)}">{said}</testcase>'
+
+
+def _suite(name: str, cases: Sequence[str], failures: int, errors: int, said: str) -> str:
     numbers = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="0"'
     return "\n".join((
         '<?xml version="1.0" encoding="UTF-8"?>', f'<testsuites name="tensordiff" {numbers}>',
         f'<testsuite name="{_text(name)}" {numbers}>', *cases,
-        f"<system-out>{_text(summary_sentence(outcome))}</system-out>", "</testsuite>", "</testsuites>", "",
+        f"<system-out>{_text(said)}</system-out>", "</testsuite>", "</testsuites>", "",
     ))  # fmt: skip
 
 

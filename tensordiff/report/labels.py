@@ -24,6 +24,7 @@ COLOURS: dict[VerdictName, str] = {"agrees": "green", "drifts": "yellow", "diver
 """Colours of a terminal; the page's own are in ``page/style.css``."""
 LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
 """Glyph and colour for each level of a lint finding."""
+_OPERATION = re.compile(r"/(?:op|fn)_\d+_([^/]*)$")
 _NUMBER = 8
 _NAMELESS = "(no name)"
 _LONGEST = 300
@@ -40,7 +41,20 @@ def label(pair: Pair) -> str:
     port = () if entry.port in ("output", "output_0") else (entry.port,)
     call = () if entry.call == 1 else (f"call {entry.call}",)
     step = () if entry.step == 0 else (f"step {entry.step}",)
-    return printable(" ".join((pair.name or _NAMELESS, *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+    return printable(" ".join((pair_name(pair), *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+
+
+def pair_name(pair: Pair) -> str:
+    """The layer of a pair; of two different operations both are named."""
+    return printable(f"{pair.name or _NAMELESS}{_other_operation(pair)}")
+
+
+def _other_operation(pair: Pair) -> str:
+    """The candidate's operation, where another one stands in the place of the reference's."""
+    if "/" not in pair.reference.layer:
+        return ""
+    ours, theirs = (_OPERATION.search(entry.layer) for entry in (pair.reference, pair.candidate))
+    return "" if ours is None or theirs is None or ours[1] == theirs[1] else f" ↔ {theirs[1]}"
 
 
 def entry_label(entry: Entry) -> str:

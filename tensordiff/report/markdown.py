@@ -17,6 +17,7 @@ from tensordiff.report.labels import GLYPHS, counted, format_shape, label, numbe
 from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
 from tensordiff.report.row_detail import RowDetail
 from tensordiff.report.text import numbers_of
+from tensordiff.util.sizes import format_percent
 
 _PLAIN = re.compile(r"""[\w.,:;/()\[\]{} =+'"^$*?%#@!\\×·▁-█-]*\Z""")
 _STRUCTURE = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w))")
@@ -61,7 +62,7 @@ def render(model: ReportModel) -> str:
     """The whole report."""
     sections = (
         _head(model), _compared(model), _faults(model), *(_detail(detail) for detail in model.details),
-        _components(model), _rows(model), _unpaired(model), _settings(model),
+        _components(model), _rows(model), _unpaired(model), _notes(model), _settings(model), _glossary(model),
     )  # fmt: skip
     return "\n".join(chain.from_iterable(sections)) + "\n"
 
@@ -90,11 +91,12 @@ def _compared(model: ReportModel) -> Lines:
     )
     counts = " · ".join(f"{GLYPHS[name]} {count} {name}" for name, count in model.counts.items() if count)
     yield ""
-    yield f"{counted(len(model.rows), 'pair')}: {counts or 'none'}. Coverage {model.coverage.share:.0%}."
+    yield f"{counted(len(model.rows), 'pair')}: {counts or 'none'}. Coverage {format_percent(model.coverage.share)}."
     yield from (prose(line) for line in list(order_sentences(model.order))[:1])
     if model.logits is not None:
         found = model.logits
-        yield f"Logits of {found.tokens} tokens: top-1 the same {found.top_1:.1%}, worst KL {number(found.kl_div)}."
+        same = f"top-1 the same {format_percent(found.top_1)}"
+        yield f"Logits of {found.tokens} tokens: {same}, worst KL {number(found.kl_div)}."
     doubts = (*unread_sentences(model.outcome), *model.outcome.doubts)
     yield from (f"**error**: {prose(sentence)}." for sentence in doubts)
     for finding in model.findings:
@@ -108,7 +110,7 @@ def _side(name: str, side: DumpSummary) -> tuple[str, ...]:
 
 def _faults(model: ReportModel) -> Lines:
     parts = (
-        ("Culprits, wrong by themselves", model.culprit_rows), ("Modules that a culprit lies in", model.enclosing),
+        ("Culprits, wrong by themselves", model.culprit_rows), ("Modules that contain a culprit", model.enclosing),
         ("Victims of what came before", model.victims),
     )  # fmt: skip
     for title, rows in parts:
@@ -198,6 +200,18 @@ def _unpaired(model: ReportModel) -> Lines:
         return iter(())
     lines = (f"- {orphan.side}: {code(orphan.name)}: {prose(orphan.why)}" for orphan in model.orphans[:MOST_ROWS])
     return _fold(f"{counted(len(model.orphans), 'tensor')} not paired", lines)
+
+
+def _notes(model: ReportModel) -> Lines:
+    if model.notes:
+        yield ""
+        yield "**Notes**"
+        yield ""
+        yield from (f"- {code(name)}: {prose(text)}" for name, text in model.notes)
+
+
+def _glossary(model: ReportModel) -> Lines:
+    return _fold("Words", (f"- **{word}**: {prose(meaning)}" for word, meaning in model.glossary))
 
 
 def _settings(model: ReportModel) -> Lines:

@@ -31,6 +31,16 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.util.text_width import cut_end
 
+_GLOSSARY = (
+    ("culprit", "a layer whose output is wrong although its inputs are right: look there first"),
+    ("victim", "a layer that differs because its input already did; its verdict is drifts"),
+    ("rel_l2", "the norm of the difference over the norm of the reference; it decides the verdict"),
+    ("coverage", "the share of outputs that were compared, of the side that has fewer of them compared"),
+)
+_INJECTION = (
+    "injected",
+    "the candidate run again, each layer given the reference's inputs: its own error alone",
+)
 _MOST_DETAILS = 20  # rows that are read again and shown in detail
 _MOST_DIFFERENCES = 20  # of the execution order
 _LONGEST_FACT = 200  # characters
@@ -104,6 +114,13 @@ class ReportModel:
     facts: tuple[Fact, ...]
     has_injected: bool
     has_golden: bool
+    notes: tuple[tuple[str, str], ...] = ()
+    """What a person wrote on rows: the row, and the text."""
+
+    @property
+    def glossary(self) -> tuple[tuple[str, str], ...]:
+        """The words of the report, for whoever was not there."""
+        return (*_GLOSSARY, *(_INJECTION,) * self.has_injected)
 
     @property
     def verdict(self) -> VerdictName:
@@ -153,8 +170,12 @@ def build_report(
     rows: Sequence[Row] | None = None,
     title: str | None = None,
     stamp: str | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> ReportModel:
-    """Collect what a report of a comparison says, or of some of its rows; reads the pairs that are detailed again."""
+    """Collect what a report of a comparison says, or of some of its rows; reads the pairs that are detailed again.
+
+    ``notes`` are by the names of layers, as a session file has them.
+    """
     shown = outcome.rows if rows is None else tuple(rows)
     reference, candidate = session.reference, session.candidate
     return ReportModel(
@@ -177,7 +198,14 @@ def build_report(
         facts=run_facts(reference.facts, candidate.facts),
         has_injected=session.comparer.injected is not None,
         has_golden=session.comparer.golden is not None,
+        notes=tuple(_notes(shown, notes or {})),
     )
+
+
+def _notes(rows: Sequence[Row], notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in dict.fromkeys(row.pair.name for row in rows):
+        if note := notes.get(name):
+            yield printable(name), printable(note)
 
 
 def _learned(session: Session) -> Iterator[tuple[str, str]]:
@@ -239,15 +267,22 @@ def order_sentences(order: ExecutionOrder) -> Iterator[str]:
 def summary_sentence(outcome: Outcome) -> str:
     """The result of a comparison in one sentence: the culprit and the evidence, or that there is none."""
     if outcome.culprit is not None:
-        return _culprit_sentence(outcome.culprit)
+        return _culprit_sentence(outcome.culprit, outcome)
     if outcome.verdict == "unknown":
         return _unknown_sentence(outcome)
+    explained, unanswered = explanation(outcome), outcome.unanswered and f"; {outcome.unanswered}"
     worst = _worst(outcome.rows)
     largest = f"the largest rel_l2 is {number(worst.diff.rel_l2)}, at {short(label(worst.pair))}" if worst.diff else ""
     if outcome.verdict == "agrees":
-        return f"The two runs agree in all of {counted(len(outcome.rows), 'pair')}: {largest}."
+        return f"The two runs agree{explained} in all of {counted(len(outcome.rows), 'pair')}: {largest}{unanswered}."
     drifting = sum(row.verdict.name == "drifts" for row in outcome.rows)
-    return f"Nothing diverges, and {drifting} of {counted(len(outcome.rows), 'pair')} drift: {largest}."
+    some = f"{drifting} of {counted(len(outcome.rows), 'pair')}"
+    return f"Nothing diverges{explained}, and {some} drift: {largest}{unanswered}."
+
+
+def explanation(outcome: Outcome) -> str:
+    """What explains how far a quantized candidate is from the reference itself; nothing of any other."""
+    return f", as its {printable(outcome.taken_weights)} explain," if outcome.taken_weights else ""
 
 
 def name_in_sentence(outcome: Outcome) -> str:
@@ -265,9 +300,10 @@ def scope_sentence(shown: int, total: int) -> str:
     return f"Shown here: {shown} of {counted(total, 'pair')}, as selected."
 
 
-def _culprit_sentence(row: Row) -> str:
+def _culprit_sentence(row: Row, outcome: Outcome) -> str:
     what = "tensor that differs" if row.is_input else "place that is wrong by itself"
-    return f"{short(label(row.pair))} is the first {what}: {printable(row.verdict.why)}{_evidence(row)}."
+    more = f", by more than its {printable(outcome.taken_weights)} explain" if outcome.taken_weights else ""
+    return f"{short(label(row.pair))} is the first {what}{more}: {printable(row.verdict.why)}{_evidence(row)}."
 
 
 def _evidence(row: Row) -> str:
@@ -292,7 +328,7 @@ def unread_sentences(outcome: Outcome) -> list[str]:
 
 
 def _unknown_sentence(outcome: Outcome) -> str:
-    begin = "It could not be told whether the two runs agree"
+    begin = "Whether the two runs agree is unknown"
     unknown = [row for row in outcome.rows if row.verdict.name == "unknown"]
     if unknown:
         first = f"first {short(label(unknown[0].pair))}: {printable(unknown[0].verdict.why)}"
@@ -304,10 +340,16 @@ def _worst(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: nan_rank(row.diff.rel_l2 if row.diff else -1.0))
 
 
+_NOT_SETTINGS = frozenset({"signature", "calls", "config"})  # lint says where two configs differ
+
+
 def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
-    """Everything that either dump records about its run, in the reference's order; who signed it is no part of that."""
-    of_reference, of_candidate = dict(_flat(reference)), dict(_flat(candidate))
-    names = dict.fromkeys(name for name in (*of_reference, *of_candidate) if name != "signature")
+    """What either dump records about its run, in the reference's order, short enough to be read."""
+    of_reference, of_candidate = (
+        dict(_flat({name: value for name, value in facts.items() if name not in _NOT_SETTINGS}))
+        for facts in (reference, candidate)
+    )
+    names = dict.fromkeys((*of_reference, *of_candidate))
     return tuple(Fact(printable(name), of_reference.get(name, ""), of_candidate.get(name, "")) for name in names)
 
 

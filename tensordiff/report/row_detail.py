@@ -114,23 +114,21 @@ def _inputs(rows: Sequence[Row], row: Row) -> list[Row]:
 
 
 def _repro(session: Session, row: Row) -> str:
-    """The candidate's layer on the reference's inputs, where both call it the same; else on its own.
+    """The candidate's layer on the reference's inputs, where both call it the same; else there is none.
 
-    A command line is trusted, so what a stranger's dump names is not put into one. A dump that goes when this process
-    ends is of no use in one either.
+    On the candidate's own inputs the layer would be compared with itself, which reproduces nothing. A command line is
+    trusted, so what a stranger's dump names is not put into one. A dump that goes when this process ends is of no use
+    in one either.
     """
     made = provenance_of(session.candidate)
-    if made is None or made.source.kind not in _REPLAYED:
+    if made is None or made.source.kind not in _REPLAYED or not made.is_own:
         return ""
-    ours, theirs = row.pair.reference, row.pair.candidate
-    path, layer, words = session.candidate.path, theirs.layer, ["tensordiff", "replay"]
-    if ours.layer == theirs.layer and made.is_own:
-        path, layer = session.reference.path, ours.layer
-        words += ["--source", str(made.source)]
-    if is_temporary(path) or "\0" in layer:
+    entry, path = row.pair.reference, session.reference.path
+    if entry.layer != row.pair.candidate.layer or is_temporary(path) or "\0" in entry.layer:
         return ""
-    words += ["--step", str(ours.step)] * bool(ours.step) + ["--call", str(ours.call)] * (ours.call != 1)
-    return shell_line([*words, "-o", "repro"], [path, layer])
+    words = ["tensordiff", "replay", "--source", str(made.source)]
+    words += ["--step", str(entry.step)] * bool(entry.step) + ["--call", str(entry.call)] * (entry.call != 1)
+    return shell_line([*words, "-o", "repro"], [path, entry.layer])
 
 
 def _origin(entry: Entry) -> str:

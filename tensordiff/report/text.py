@@ -11,6 +11,7 @@ from tensordiff.errors import printable
 from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short, sparkline
 from tensordiff.report.model import DumpSummary, ReportModel, order_sentences, unread_sentences
 from tensordiff.report.row_detail import RowDetail
+from tensordiff.util.sizes import format_percent
 
 _BARS = 32
 Lines = Iterator[str]
@@ -20,7 +21,8 @@ def render(model: ReportModel) -> str:
     """The whole report."""
     sections = (
         _head(model), _compared(model), _order(model), _totals(model), _mse(model), _components(model),
-        _details(model), _blame(model), _lint(model), _orphans(model), _table(model), _settings(model),
+        _details(model), _blame(model), _lint(model), _orphans(model), _table(model), _notes(model), _settings(model),
+        _glossary(model),
     )  # fmt: skip
     return "\n".join(line.rstrip() for line in chain.from_iterable(sections)) + "\n"
 
@@ -60,12 +62,14 @@ def _order(model: ReportModel) -> Lines:
 
 def _totals(model: ReportModel) -> Lines:
     yield from _section("Totals")
-    yield f"pairs      {len(model.rows)}, of which {len(model.outputs)} outputs; coverage {model.coverage.share:.0%}"
+    coverage = format_percent(model.coverage.share)
+    yield f"pairs      {len(model.rows)}, of which {len(model.outputs)} outputs; coverage {coverage}"
     for name, count in model.counts.items():
         yield f"{name:9}  {GLYPHS[name]} {count}"
     if model.logits is not None:
         found = model.logits
-        yield f"logits     of {found.tokens} tokens: top-1 the same {found.top_1:.1%}, top-{found.k} {found.top_k:.1%}"
+        top_1, top_k = format_percent(found.top_1), format_percent(found.top_k)
+        yield f"logits     of {found.tokens} tokens: top-1 the same {top_1}, top-{found.k} {top_k}"
         yield f"           worst kl_div {number(found.kl_div)}, cosine distance {number(found.cosine_distance)}"
 
 
@@ -123,7 +127,7 @@ def _verdict(row: Row) -> str:
 
 def _blame(model: ReportModel) -> Lines:
     parts = (
-        ("culprits: wrong by themselves", model.culprit_rows), ("modules that a culprit lies in", model.enclosing),
+        ("culprits: wrong by themselves", model.culprit_rows), ("modules that contain a culprit", model.enclosing),
         ("victims: wrong because of what came before", model.victims),
     )  # fmt: skip
     if model.culprit_rows:
@@ -143,7 +147,7 @@ def _lint(model: ReportModel) -> Lines:
     yield from (f"error: not read: {sentence}" for sentence in unread_sentences(model.outcome))
     yield from (f"error: {sentence}" for sentence in model.outcome.doubts)
     if not (model.findings or model.outcome.reasons):
-        yield "nothing found in headers, token ids, the embedding and what was measured"
+        yield "sanity checks of headers, token ids, the embedding and the measured values: passed"
 
 
 def _orphans(model: ReportModel) -> Lines:
@@ -151,7 +155,7 @@ def _orphans(model: ReportModel) -> Lines:
     for orphan in model.orphans:
         yield f"{orphan.side}: {short(orphan.name)}: {short(orphan.why)}"
     if not model.orphans:
-        yield "nothing; every tensor has its partner"
+        yield "nothing; every tensor has a partner"
 
 
 def _table(model: ReportModel) -> Lines:
@@ -176,6 +180,17 @@ def numbers_of(row: Row, model: ReportModel) -> list[str]:
     injected = [row.injected.rel_l2 if row.injected else None] * model.has_injected
     golden = [row.golden_ratio] * model.has_golden
     return [number(cell) for cell in (*cells, *injected, *golden)]
+
+
+def _notes(model: ReportModel) -> Lines:
+    if model.notes:
+        yield from _section("Notes")
+    yield from (f"{short(name)}: {text}" for name, text in model.notes)
+
+
+def _glossary(model: ReportModel) -> Lines:
+    yield from _section("Words")
+    yield from (f"{word:9}  {meaning}" for word, meaning in model.glossary)
 
 
 def _settings(model: ReportModel) -> Lines:

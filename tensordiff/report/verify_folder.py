@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
-from tensordiff.report.formats import write_model
+from tensordiff.report.formats import PICTURE, draws_pictures, write_model
 from tensordiff.report.labels import GLYPHS, counted, label, number
 from tensordiff.report.markdown import code, prose, sentence_markdown, table
 from tensordiff.report.model import ReportModel
@@ -35,7 +35,8 @@ def write_scenario(model: ReportModel, folder: Path) -> None:
     for side, dump in (("reference", model.session.reference), ("candidate", model.session.candidate)):
         write_file(folder / f"module_names_{side}.txt", module_names(dump), make_folders=True)
     for name in REPORTS:
-        write_model(model, folder / name)
+        if draws_pictures() or not name.endswith(PICTURE):
+            write_model(model, folder / name)
 
 
 def module_names(dump: Dump) -> str:
@@ -91,7 +92,8 @@ def _scenarios(found: Verification) -> Lines:
         ((title, *(told(model) for model in models)) for title, told in asked),
     )
     yield ""
-    links = (f"[{name}/report.html]({name}/report.html), [plot]({name}/mse_plot.png)" for name in names)
+    plot = ", [plot]({0}/mse_plot.png)" if draws_pictures() else ""
+    links = (f"[{name}/report.html]({name}/report.html){plot.format(name)}" for name in names)
     yield f"Reports: {'; '.join(links)}."
     if found.left_out:
         yield ""
@@ -101,7 +103,7 @@ def _scenarios(found: Verification) -> Lines:
 def _blame(found: Verification) -> Lines:
     whole = found.whole
     yield from _listed("Culprits: wrong by themselves", whole.culprit_rows, whole)
-    yield from _listed("Modules that a culprit lies in", whole.enclosing, whole)
+    yield from _listed("Modules that contain a culprit", whole.enclosing, whole)
     yield from _listed("Victims: wrong because of what came before", whole.victims, whole)
 
 
@@ -132,16 +134,16 @@ def _bullets(title: str, sentences: Lines) -> Lines:
 def _meaning(found: Verification) -> Lines:
     whole = found.whole
     if whole.verdict == "unknown":
-        yield "Nobody can tell whether the two agree: look at what could not be compared before any number is believed."
+        yield "Whether the two agree is unknown: look first at what could not be compared."
     elif not whole.culprit_rows:
-        yield "No layer is wrong by itself; what differs is rounding, or what rounding became on its way through."
+        yield "No layer is wrong by itself; the differences are rounding, or rounding that grew along the way."
     elif found.injected is None:
-        yield "A layer is called a culprit here because what came in agrees, or agrees far better than what came out."
+        yield "A layer is called a culprit here because its inputs agree, or agree far better than its output."
         yield "Only a run with the reference's inputs injected tells culprits from victims for certain."
     else:
         yield from _weighed(whole)
     if found.injected is not None and found.without.culprit_rows and not found.injected.culprit_rows:
-        yield "With right inputs every layer is right: the error is carried along, or arises between these layers."
+        yield "With right inputs every layer is right: the error is inherited, or arises between these layers."
     detail = next(iter(whole.details), None)
     if detail is not None and detail.hint is not None:
         yield f"The culprit looks like: {prose(detail.hint.sentence)}."
@@ -150,9 +152,9 @@ def _meaning(found: Verification) -> Lines:
 
 
 def _weighed(whole: ReportModel) -> Lines:
-    yield f"Wrong even with the reference's inputs: {counted(len(whole.culprit_rows), 'layer')}. The fault lies there."
+    yield f"Wrong even with the reference's inputs: {counted(len(whole.culprit_rows), 'layer')}. The bug is there."
     if whole.victims:
-        yield f"Right again with right inputs: {counted(len(whole.victims), 'layer')}. Mend what runs before."
+        yield f"Right when given right inputs: {counted(len(whole.victims), 'layer')}. Fix what runs before them."
     yield "Weights, caches, masks and positions that were not injected count as part of a layer here."
 
 
@@ -169,11 +171,12 @@ def _next_steps(found: Verification) -> Lines:
     if whole.orphans:
         yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {_command('align', sides=both)}"
     if whole.findings:
-        yield f"Ask whether the comparison is fair: {_command('lint', sides=both)}"
+        yield f"Check whether the comparison is fair: {_command('lint', sides=both)}"
     if not whole.has_golden and whole.verdict != "agrees":
         yield f"Give a run in higher precision with {code('--golden')}: it tells a bug from a noisy layer."
     if whole.verdict in ("agrees", "drifts"):
-        yield f"Keep it so: {_command('tolerances', '-o', 'tolerances.toml', sides=both)}, then give that file in CI."
+        command = _command("tolerances", "-o", "tolerances.toml", sides=both)
+        yield f"To keep it that way: {command}, then give that file in CI."
 
 
 def _command(*words: str, sides: tuple[str, str]) -> str:

@@ -9,7 +9,6 @@ from tensordiff.report.comparison_json import statistics_of
 from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 
 SCHEMA = "tensordiff.weights/1"
-_NAMED = ("agrees", "diverges", "missing", "unexpected", "unknown")
 
 
 def weights_json(comparison: WeightsComparison, outcome: WeightsOutcome, schema: str = SCHEMA) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def weights_json(comparison: WeightsComparison, outcome: WeightsOutcome, schema:
             for name, rows in outcome.groups()
         ],
         "culprit": None,
-        "counts": {name: sum(row.verdict == name for row in outcome.rows) for name in _NAMED},
+        "counts": dict(outcome.counts),
         "notes": list(outcome.notes),
         "doubts": list(outcome.doubts),
         "verdict": outcome.verdict,

@@ -144,10 +144,10 @@ class Bisect:
     def _replay_line(self, line: str, positions: dict[int, int]) -> Bisect:
         match = _LINE.fullmatch(line)
         if match is None:
-            raise TensordiffError(f"{line!r:.80} is no mark; write good, bad or skip, a number and a name")
+            raise TensordiffError(f"{line!r:.80} is not a mark; write good, bad or skip, a number and a name")
         position = positions.get(int(match[2]))
         if position is None or match[3] not in (None, self._name(position)):
-            here = "is none of the places searched here" if position is None else f"is {self._name(position)} here"
+            here = "is not one of the places searched here" if position is None else f"is {self._name(position)} here"
             raise TensordiffError(f"number {match[2]} {here}; the log is of other dumps, or of other options")
         return self.mark(cast(Mark, match[1]), position)
 

@@ -1,8 +1,8 @@
 """What a binary search came to, and whether it may be believed: a check of its neighbours and a few samples.
 
 Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what came in. If
-the check meets a bad pair before the answer, the search goes on before that one. No pair is read twice, so in the worst
-case this reads what a scan would.
+the check meets a bad pair before the answer, the search goes on before that one. Where nothing is bad, all pairs are
+compared before that is said: what nobody looked at does not agree.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from functools import cached_property
 
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.row import Row
+from tensordiff.errors import printable
 from tensordiff.search.bisect import Bisect, Mark
+from tensordiff.search.final_output import WITHOUT_VALUES, own_outputs
 from tensordiff.search.oracle import MARKS, VerdictOracle, search
+
+_MOST_GIVEN = 4  # outputs of the model that are looked at, of the first and of the last steps
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class NeighbourCheck:
     """All marks, by position."""
     bad_from: int
     """The first bad position according to the search."""
+    is_scanned: bool = False
+    """Whether all pairs were looked at, as is done before nothing is said to be bad."""
 
     @property
     def earlier(self) -> int | None:
@@ -50,19 +56,36 @@ class NeighbourCheck:
 def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
     """Judge the neighbours of an answer, and a few samples."""
     given = {position: mark for mark, position in bisect.marks}
-    checked = {at: oracle.mark(at) for at in _positions_to_check(bisect) if at not in given}
-    measured = {at: oracle.mark(at) for at in oracle.rows}
-    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from)
+    some = _positions_to_check(bisect) if bisect.any_bad else _samples_and_outputs(bisect, oracle)
+    checked = {at for at in some if at not in given}
+    is_scanned = not bisect.any_bad and all(oracle.mark(at) == "good" for at in checked)
+    if is_scanned:  # a search looks at few, and what it did not look at is not known to agree
+        found = {at: row for at, row in oracle.scanned.items() if at not in given}
+        oracle.rows.update(found)
+        checked.update(found)
+    measured = {at: oracle.mark(at) for at in (*oracle.rows, *checked)}
+    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from, is_scanned)
 
 
 def _positions_to_check(bisect: Bisect) -> list[int]:
-    """Around the first bad position and after it; where none is bad, in the half that was not probed."""
+    """The neighbours of an answer, and what lies beyond it."""
     count, bad = len(bisect.points), bisect.bad_from
-    if bisect.any_bad:
-        some = [bad - 2, bad - 1, bad, bad + 1, (bad + count) // 2, count - 1]
-    else:
-        some = [count // 8, count // 4, 3 * count // 8]
+    some = [bad - 2, bad - 1, bad, bad + 1, (bad + count) // 2, count - 1]
     return sorted({at for at in some if 0 <= at < count})
+
+
+def _samples_and_outputs(bisect: Bisect, oracle: VerdictOracle) -> list[int]:
+    """Where nothing is bad, a few samples and what the model gives: a layer that runs after it may be right."""
+    count = len(bisect.points)
+    own = {id(entry) for entry in own_outputs([pair.reference for pair in oracle.pairs])}
+    given = [at for at, pair in enumerate(oracle.pairs) if id(pair.reference) in own]
+    return sorted(
+        {count // 8, count // 4, 3 * count // 8, *given[:_MOST_GIVEN], *given[-_MOST_GIVEN:]} & {*range(count)}
+    )
+
+
+def _why_skipped(row: Row) -> str:
+    return row.verdict.why if row.verdict.name == "unknown" else f"it is {WITHOUT_VALUES}"
 
 
 def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
@@ -116,7 +139,14 @@ class BisectOutcome:
             return "unknown"
         if self.bisect.any_bad:
             return "drifts" if self._bad_verdicts() == {"drifts"} else "diverges"
-        return "agrees" if self.bisect.all_good and not self.doubts else "unknown"
+        return "agrees" if self.bisect.all_good and not self.reasons else "unknown"
+
+    @cached_property
+    def reasons(self) -> tuple[str, ...]:
+        """Why nothing can be said to agree though nothing is bad: the doubts, and what was probed and not judged."""
+        marks = self.check.marks if self.check else {}
+        rows = (row for at, row in sorted(self.oracle.rows.items()) if marks.get(at) == self.oracle.mark(at) == "skip")
+        return (*self.doubts, *(f"{printable(row.pair.name)} could not be judged: {_why_skipped(row)}" for row in rows))
 
     def _bad_verdicts(self) -> set[VerdictName]:
         marks = self.check.marks if self.check else {at: mark for mark, at in self.bisect.marks}
@@ -124,5 +154,5 @@ class BisectOutcome:
 
     @property
     def exit_status(self) -> int:
-        """0 nothing is bad, 1 something is, 2 could not tell."""
+        """0 nothing is bad, 1 something is, 2 inconclusive."""
         return {"agrees": 0, "drifts": 1, "diverges": 1, "unknown": 2}[self.verdict]

@@ -14,33 +14,106 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align.index import parts_of
-from tensordiff.align.match import Alignment
+from tensordiff.align.match import Alignment, Pair
 from tensordiff.align.views import reconcile
-from tensordiff.compare.judge.tokens import token_errors
+from tensordiff.compare.judge.uneven_errors import token_errors
 from tensordiff.compare.judge.verdict import Floor, coarsest_floor
 from tensordiff.compare.look.logits import is_logits
+from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError, printable
 
 _LAST_NAMES = frozenset(("lm_head", "logits", "output_logits", "score", "classifier"))
+WITHOUT_VALUES = "empty, zero or infinite throughout, or NaN in most places"
+"""What is said of an output of which ``has_values`` is false."""
 _UNPROVEN = "tokens took other experts, and nothing shows that these were near-ties: compare runs in float32 to tell"
 
 
 # --- whether it was compared -----------------------------------------------------------------------
 
 
-def missing_output(reference: Dump, candidate: Dump, rows: Sequence[Row]) -> str | None:
-    """A sentence where both sides have an output of the whole model and it was not compared."""
-    pairs = [row.pair for row in rows if row.diff is not None]
-    ours = _by_step(reference, (part for pair in pairs for part in parts_of(pair.reference)))
-    theirs = _by_step(candidate, (part for pair in pairs for part in parts_of(pair.candidate)))
-    for step in ours.keys() & theirs.keys():
-        one, other = ours[step], theirs[step]
-        if not _is_compared(one, other):
-            names = " and ".join(printable(side.outputs[0].name) for side in (one, other))
-            return f"the model's own output was not compared ({names}); pair the two with a map, see tensordiff align"
+def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str | None:
+    """A sentence where the output of the whole model was not compared, though the other side has what may be it.
+
+    ``pairs`` are those that are compared. ``step`` is the only one of which they are, where the user chose one.
+    """
+    ours, theirs, compared = _own_of_both(reference, candidate, pairs)
+    for at in sorted(ours.keys() | theirs.keys()):
+        if step is not None and at != step:
+            continue
+        one, other = ours.get(at), theirs.get(at)
+        if one is not None and other is not None:
+            names = None if _is_compared(one, other) else (one.outputs[0], other.outputs[0])
+        elif one is not None:
+            names = _may_be_it(one, candidate, compared[1])
+        else:
+            names = _may_be_it(theirs[at], reference, compared[0])
+        if names is not None:
+            told = " and ".join(printable(entry.name) for entry in names)
+            return f"the model's own output was not compared ({told}); pair the two with a map, see tensordiff align"
     return None
+
+
+def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str:
+    """That only one side has an output of the whole model, so that it was not compared; empty where it was."""
+    ours, theirs, _ = _own_of_both(reference, candidate, pairs)
+    steps = {part.step for pair in pairs for part in parts_of(pair.reference)}
+    for side, other, outputs in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
+        for at in sorted(outputs.keys() & steps):
+            if not outputs[at].compared and step in (None, at):
+                name = printable(outputs[at].outputs[0].name)
+                return (
+                    f"the model's own output ({name} of the {side}) was not compared: the {other} has nothing like it"
+                )
+    return ""
+
+
+def _own_of_both(
+    reference: Dump, candidate: Dump, pairs: Sequence[Pair]
+) -> tuple[dict[int, _OwnOutputs], dict[int, _OwnOutputs], tuple[list[Entry], list[Entry]]]:
+    """What each model gave, by step; and all that was compared of both."""
+    compared = (
+        [part for pair in pairs for part in parts_of(pair.reference)],
+        [part for pair in pairs for part in parts_of(pair.candidate)],
+    )
+    return _by_step(reference, compared[0]), _by_step(candidate, compared[1]), compared
+
+
+def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
+    """An output of a model that was not compared, and one of the other side that was not either and has its shape."""
+    if own.compared:
+        return None
+    used = {id(entry) for entry in compared}
+    left = [e for e in other.entries if not e.is_input and id(e) not in used and e.step == own.outputs[0].step]
+    try:
+        alike = ((ours, e) for ours in own.outputs for e in left if reconcile(ours.spec.shape, e.spec.shape))
+        return next(alike, None)
+    except DumpError:
+        return None  # what cannot be read is named as such
+
+
+def empty_output(rows: Sequence[Row], alignment: Alignment) -> str | None:
+    """A sentence where the output of the whole model was compared and has no value on one of the sides."""
+    if all(row.diff is None or has_values(row.diff) for row in rows):
+        return None
+    outputs = [row for row in rows if not row.is_input and row.diff is not None and not row.is_gradient]
+    steps = _by_deciding_step(outputs, is_ordered=alignment.order_from != "names")
+    empty = next((some[0] for some in steps if not any(row.diff and has_values(row.diff) for row in some)), None)
+    if empty is None:
+        return None
+    what = f"the model's own output, {printable(empty.pair.name)}, has no value that could be compared"
+    return f"{what}: it is {WITHOUT_VALUES}; find out where that begins in the reference"
+
+
+def has_values(diff: Diff) -> bool:
+    """Whether both sides have finite values somewhere, are not NaN in most places, and not both zero throughout."""
+    if diff.max_abs == 0 and diff.ref_rms == 0:
+        return False  # a buffer that nobody wrote, or a view that leaves nothing
+    if diff.elements and diff.nan == diff.inf == (0, 0):
+        return True
+    counts = zip(diff.nan, diff.inf, strict=True)
+    return all(nan + inf < diff.elements and 2 * nan <= diff.elements for nan, inf in counts)
 
 
 class _OwnOutputs(NamedTuple):
@@ -75,13 +148,21 @@ def _is_compared(one: _OwnOutputs, other: _OwnOutputs) -> bool:
 
 
 def own_outputs(entries: Sequence[Entry]) -> list[Entry]:
-    """The outputs of the module that contains all others, or else of a last layer known by its name."""
-    outputs = [entry for entry in entries if not entry.is_input]
+    """The outputs of the module that contains all others, or else of a last layer known by its name.
+
+    A layer of that name within a block is not the model's last.
+    """
+    entries = [entry for entry in entries if not entry.is_gradient]
     root = min((entry.layer for entry in entries), key=len, default="")
     prefix = f"{root}."
     if root and len(entries) > 1 and all(entry.layer == root or entry.layer.startswith(prefix) for entry in entries):
-        return [entry for entry in outputs if entry.layer == root]
-    return [entry for entry in outputs if entry.layer.rpartition(".")[2] in _LAST_NAMES]
+        return [entry for entry in entries if entry.layer == root and not entry.is_input]
+    return [entry for entry in entries if _is_last_by_name(entry.layer) and not entry.is_input]
+
+
+def _is_last_by_name(layer: str) -> bool:
+    around, _, name = layer.rpartition(".")
+    return name in _LAST_NAMES and not any(map(str.isdigit, around.split(".")))
 
 
 def _has_copy(entry: Entry, others: Iterable[Entry]) -> bool:
@@ -96,25 +177,48 @@ def _has_copy(entry: Entry, others: Iterable[Entry]) -> bool:
 # --- whether its error is explained ------------------------------------------------------------------
 
 
-def unexplained_output(rows: Sequence[Row], alignment: Alignment) -> str | None:
-    """A sentence where the model's output drifts further than precision explains for a whole run."""
-    outputs = [row for row in rows if not row.is_input and not row.is_exact and row.diff is not None]
+def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bool = True) -> str | None:
+    """A sentence where the model's output drifts further than precision explains for a whole run.
+
+    So does what ran last, where that is known: a layer named like the model's output may have run before the end. Where
+    not ``are_all``, a user has chosen among the rows, and the last of them stands for the model's output.
+    """
+    outputs = [row for row in rows if not (row.is_input or row.is_exact or row.is_gradient) and row.diff is not None]
     names = {row.verdict.name for row in outputs}
     if "drifts" not in names or "diverges" in names:
         return None  # nothing is off, or a layer is named that is wrong by itself
     kind, floor = coarsest_floor(types for row in outputs if (types := row.computed_in or row.dtypes))
-    if (first := _first_above_rounding(outputs)) is not None and first.diff is not None:
+    if are_all and (first := _first_above_rounding(outputs)) is not None and first.diff is not None:
         error = (
             f"{printable(first.pair.name)}, the first output that was dumped, is off by rel_l2 {first.diff.rel_l2:.1e}"
         )
-        return f"{error}, more than rounding, and what comes before it was not dumped"
-    for row in _last_of_each_step(outputs, is_ordered=alignment.order_from != "names"):
+        return f"{error}, more than rounding, and what comes before it was not compared"
+    is_ordered = alignment.order_from != "names"
+    steps = _by_deciding_step(outputs, is_ordered=is_ordered)
+    last = {row.pair.reference.step: row for row in outputs} if is_ordered else {}
+    for row in (*(row for some in steps for row in some), *last.values()):
         if row.verdict.name == "drifts" and row.diff is not None and not _is_within(row, floor):
-            error = f"{printable(row.pair.name)} is off by rel_l2 {row.diff.rel_l2:.1e}"
+            worst = f"rel_l2 {row.diff.rel_l2:.1e}" if row.worst_token is None else f"{row.worst_token:.1e} in a token"
+            error = f"{printable(row.pair.name)} is off by {worst}"
             more = f"more than {kind} explains for a whole run ({floor.diverges:.0e})"
             routes = "" if row.after_proven_flips or not row.after_flips else f"; {_UNPROVEN}"
             return f"{error}, {more}, and no layer is wrong by itself; {_growth(outputs, row)}{routes}"
     return None
+
+
+def unexplained_gradient(rows: Sequence[Row]) -> str | None:
+    """A sentence where a gradient drifts further than precision explains, and nothing is wrong by itself."""
+    drifting = (row for row in rows if row.is_gradient and row.verdict.name == "drifts" and not row.is_input)
+    gradients = [row for row in drifting if row.diff is not None and not row.after_proven_flips]
+    if not gradients or any(row.verdict.name == "diverges" and not row.is_input for row in rows):
+        return None
+    kind, floor = coarsest_floor(types for row in gradients if (types := row.computed_in or row.dtypes))
+    worst = max(gradients, key=lambda row: row.diff.rel_l2 if row.diff else 0.0)
+    if worst.diff is None or worst.diff.rel_l2 <= floor.diverges:
+        return None
+    error = f"the gradient {printable(worst.pair.name)} {printable(worst.pair.reference.port)} is off by rel_l2 "
+    more = f"more than {kind} explains for a whole run ({floor.diverges:.0e})"
+    return f"{error}{worst.diff.rel_l2:.1e}, {more}, and no backward is wrong by itself; compare runs in float32"
 
 
 def _first_above_rounding(outputs: Sequence[Row]) -> Row | None:
@@ -126,12 +230,12 @@ def _first_above_rounding(outputs: Sequence[Row]) -> Row | None:
     return first if first.diff.rel_l2 > floor.agrees else None
 
 
-def _last_of_each_step(outputs: Sequence[Row], *, is_ordered: bool) -> list[Row]:
-    """The outputs that decide: the model's own or its logits, else the last one; without an order, all of them."""
+def _by_deciding_step(outputs: Sequence[Row], *, is_ordered: bool) -> list[list[Row]]:
+    """For each step the outputs that decide: the model's own or its logits, else the last; without an order, all."""
     steps: dict[int, list[Row]] = {}
     for row in outputs:
         steps.setdefault(row.pair.reference.step, []).append(row)
-    return [row for some in steps.values() for row in _deciding(some, is_ordered=is_ordered)]
+    return [_deciding(some, is_ordered=is_ordered) for some in steps.values()]
 
 
 def _deciding(outputs: list[Row], *, is_ordered: bool) -> list[Row]:
@@ -148,7 +252,7 @@ def _is_within(row: Row, floor: Floor) -> bool:
 
     Routes that may as well be wrong, for all that logits show, excuse nothing here.
     """
-    if row.diff is None or row.diff.rel_l2 <= floor.diverges:
+    if row.diff is None or (row.diff.rel_l2 <= floor.diverges and row.worst_token is None):
         return True
     if not row.after_proven_flips:
         return False
@@ -169,6 +273,10 @@ def _growth(outputs: Sequence[Row], last: Row) -> str:
         if quiet is None or error > came:
             quiet = row
     if steepest is None or before is None:
-        return f"it was there from the first output, {printable(way[0].pair.name)}" if way else "its way was not dumped"
+        return (
+            f"it was there from the first output, {printable(way[0].pair.name)}"
+            if way
+            else "the layers before it were not compared"
+        )
     between = f"{printable(before.pair.name)} and {printable(steepest.pair.name)}"
     return f"the error grew most, {factor:.3g} times, between {between}"

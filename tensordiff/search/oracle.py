@@ -2,12 +2,14 @@
 
 ``VerdictOracle`` reads only the pairs it is asked about, and each once. It judges a pair by itself: what came into its
 layer is not known, so an error that would drift in a full comparison may diverge here. For a search both are bad.
+Before nothing is said to be bad, ``scanned`` compares them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol
 
 from tensordiff.align.match import Pair
@@ -15,6 +17,8 @@ from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.search.bisect import Bisect, Mark, ProbePoint
+from tensordiff.search.final_output import has_values
+from tensordiff.search.outcome import culprits
 
 Answer = Mark | Literal["undo"]
 MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges": "bad", "unknown": "skip"}
@@ -60,12 +64,28 @@ class VerdictOracle:
         return self.rows[position]
 
     def mark(self, position: int) -> Mark:
-        """The mark of one pair."""
-        return MARKS[self.row(position).verdict.name]
+        """The mark of one pair; one that agrees in nothing but NaN cannot be judged."""
+        row = self.row(position)
+        return MARKS[row.verdict.name] if row.diff is None or has_values(row.diff) else _without_values(row)
 
     def ask(self, bisect: Bisect) -> Mark | None:
         """The mark of the probe; None when the search is done."""
         return None if bisect.probe is None else self.mark(bisect.probe)
+
+    @cached_property
+    def scanned(self) -> Mapping[int, Row]:
+        """What keeps all pairs together from agreeing, by position: the culprits, and what could not be judged.
+
+        Every pair is measured, and judged in the light of those before it: by itself one may seem wrong that is not.
+        """
+        rows = tuple(self.comparer.rows(self.pairs))
+        position = {id(pair): at for at, pair in enumerate(self.pairs)}
+        unknown = (row for row in rows if row.verdict.name == "unknown")
+        return {position[id(row.pair)]: row for row in (*unknown, *culprits(rows))}
+
+
+def _without_values(row: Row) -> Mark:
+    return "skip" if row.verdict.name == "agrees" else MARKS[row.verdict.name]
 
 
 def _name(pair: Pair) -> str:

@@ -20,18 +20,45 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
 from tensordiff.search.peers import with_outliers
+from tensordiff.util.slices import sorted_positions
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
     """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
-    rows = with_outliers(_with_padding(rows))
+    rows = with_outliers(_with_padding(_blamed_by_inputs(rows)))
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
     if outputs and (other := _of_other_size(rows, outputs[0])) is not None:
         return [other]
-    modules = sorted(_step_and_layer(row) for row in outputs)
+    places = [_step_and_layer(row) for row in outputs]
+    modules = [places[at] for at in sorted_positions(places)]
     found = [row for row in outputs if not _contains_any(row, modules)]
     return found or [_before(row, rows) for row in wrong]
+
+
+def _blamed_by_inputs(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows of which only those diverge that are wrong with right inputs, where the user's limits decided what fails.
+
+    Limits say that a run fails, not where its error begins: behind a culprit everything may be outside of them. If all
+    that fails is explained by what came in, the culprit passed a limit of its own.
+    """
+    failing = [row for row in rows if row.verdict.name == "diverges" and not row.is_input]
+    if not any(row.without_limits for row in failing):
+        return rows
+    automatic = [row if row.verdict.name != "diverges" else row._replace(verdict=_automatic(row)) for row in rows]
+    if any(_automatic(row).name == "diverges" for row in failing):
+        return [old if new.verdict.name == "diverges" else new for old, new in zip(rows, automatic, strict=True)]
+    earlier = itertools.takewhile(lambda row: row is not failing[0], rows)
+    passed = [row for row in earlier if not row.is_input and _automatic(row).name == "diverges"]
+    if not passed:
+        return rows
+    why = f"{_automatic(passed[-1]).why}; it is within its own tolerance, and what follows is not within theirs"
+    named = passed[-1]._replace(verdict=Verdict("diverges", why))
+    return [named if old is passed[-1] else new for old, new in zip(rows, automatic, strict=True)]
+
+
+def _automatic(row: Row) -> Verdict:
+    return row.without_limits or row.verdict
 
 
 def _before(row: Row, rows: Sequence[Row]) -> Row:
@@ -116,6 +143,11 @@ class Outcome:
     """Other reasons why nothing can be said of the whole, where no layer diverges: a sentence each."""
     coverage: Coverage | None = None
     """How much of both dumps was compared; None where that was not counted."""
+    taken_weights: str = ""
+    """The candidate's weights that the reference was run with, in words; empty where it ran with its own."""
+    unanswered: str = ""
+    """That the model's own output was not compared, since only one side has it: a sentence, or empty. It is no doubt:
+    what was compared may agree without it."""
 
     @cached_property
     def culprit(self) -> Row | None:
@@ -129,6 +161,11 @@ class Outcome:
         for row in culprits(self.rows):
             first.setdefault(row.pair.reference.call_key, row)
         return tuple(first.values())
+
+    @cached_property
+    def in_part(self) -> tuple[Row, ...]:
+        """The outputs of which views left something out, so that the rest of them was not compared."""
+        return tuple(row for row in self.rows if row.is_in_part and row.diff is not None and not row.is_input)
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -147,5 +184,5 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        """0 agrees, 1 diverges, 2 could not tell."""
+        """0 agrees, 1 diverges, 2 inconclusive."""
         return {"agrees": 0, "drifts": 0, "diverges": 1, "unknown": 2}[self.verdict]

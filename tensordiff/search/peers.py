@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tensordiff.compare.judge.excuses import is_norm
 from tensordiff.compare.judge.routes import is_router
-from tensordiff.compare.judge.tokens import even_error
+from tensordiff.compare.judge.uneven_errors import even_error
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
 from tensordiff.compare.row import Row
 
@@ -77,7 +77,7 @@ def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | N
 
 def _blamed(row: Row, most: float, peers: int) -> Row:
     error = row.diff.rel_l2 if row.diff else 0.0
-    told = f"rel_l2 {error:.1e} is {row.amplification:.1f} times what came in"
+    told = f"rel_l2 {error:.1e} is {row.amplification:.1f} times the error of its input"
     return row._replace(
         verdict=Verdict(
             "diverges", f"{told}, and none of the {peers - 1} others of its kind multiplies by more than {most:.1f}"

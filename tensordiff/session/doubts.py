@@ -10,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tensordiff.align.coverage import Coverage
-from tensordiff.compare.measure.diff import Diff
+from tensordiff.align.match import Pair
+from tensordiff.align.second_run import second_run
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.search.final_output import missing_output, unexplained_output
+from tensordiff.search.final_output import (
+    WITHOUT_VALUES,
+    empty_output,
+    has_values,
+    missing_output,
+    unanswered_output,
+    unexplained_gradient,
+    unexplained_output,
+)
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
+from tensordiff.util.sizes import format_percent
 
 
 def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
@@ -28,30 +38,60 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
     if any(dump.statistics for _, dump in sides):
         which = " and ".join(f"the {side}" for side, dump in sides if dump.statistics)
         yield f"{which} holds statistics and no values, and equal statistics do not prove equal values; dump the values"
+    if (steps := coverage.reference.missing_steps) and not request.allow_partial:
+        yield _missing_steps(steps)
+    if not request.allow_partial:
+        for side, covered in (("reference", coverage.reference), ("candidate", coverage.candidate)):
+            if (found := second_run(covered)) is not None:
+                what = f"the {side} {found.sentence}, and what was not compared repeats what was"
+                yield f"{what}; open one of them alone, or accept that with --allow-partial"
     if 100 * coverage.share < request.min_coverage:
-        share = f"coverage is {coverage.share:.0%}, below {request.min_coverage:g} %: {coverage.sentence}"
+        share = f"coverage is {format_percent(coverage.share)}, below {request.min_coverage:g}%: {coverage.sentence}"
         has_orphans = dumps.alignment.reference_orphans and dumps.alignment.candidate_orphans
         find = "tensordiff align --auto pairs what the values prove, " if has_orphans else ""
         yield f"{share}; {find}--min-coverage {int(100 * coverage.share)} accepts it"
 
 
+def _missing_steps(steps: Sequence[int]) -> str:
+    """What a candidate runs beyond the reference is nobody's answer; what the reference has is asked for."""
+    some = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
+    told = f"step {some}" if len(steps) == 1 else f"{len(steps)} steps ({some})"
+    what = f"of {told} of the reference nothing was compared, since the candidate has no counterpart"
+    return f"{what}; capture as many steps, compare one with --step, or accept that with --allow-partial"
+
+
+def doubts_of_pairs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> Iterator[str]:
+    """What the pairs that are compared leave open: the model's own output."""
+    missing = missing_output(dumps.reference, dumps.candidate, pairs, request.step) if request.only is None else None
+    if missing:
+        yield missing
+
+
+def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> str:
+    """That the model's own output was not compared, since only one side has it; empty where it was not asked for."""
+    pairs = [row.pair for row in rows if row.diff is not None]
+    if request.only is not None or not pairs or any(doubts_of_pairs(request, dumps, pairs)):
+        return ""
+    return unanswered_output(dumps.reference, dumps.candidate, pairs, request.step)
+
+
 def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> Iterator[str]:
     """What the measured rows leave open."""
-    if request.only is None and not request.limits.are_set:
-        outputs = missing_output(dumps.reference, dumps.candidate, rows) if request.step is None else None
-        yield from (why for why in (outputs, unexplained_output(rows, dumps.alignment)) if why)
+    yield from doubts_of_pairs(request, dumps, [row.pair for row in rows if row.diff is not None])
+    is_all = request.only is None
+    off = (
+        None
+        if request.limits.are_set
+        else (unexplained_output(rows, dumps.alignment, are_all=is_all) or unexplained_gradient(rows))
+    )
+    yield from filter(None, (off, empty_output(rows, dumps.alignment) if is_all else None))
     measured = [row.diff for row in rows if row.diff is not None and not row.is_input]
-    if measured and not any(map(_has_values, measured)):
-        yield "no output has a value that could be compared: each is empty, or NaN or infinite throughout; capture more"
+    if measured and not any(map(has_values, measured)):
+        yield f"no output has a value that could be compared: each is {WITHOUT_VALUES}; capture more"
     cleared = next((row for row in rows if _is_cleared_by_injection(row)), None)
     if cleared is not None:
         what = f"{printable(cleared.pair.name)} diverges in the plain run and is right in the injected one"
         yield f"{what}, which names no other layer; what lies before it was not compared"
-
-
-def _has_values(diff: Diff) -> bool:
-    """Whether both sides have finite values somewhere."""
-    return all(nan + inf < diff.elements for nan, inf in zip(diff.nan, diff.inf, strict=True))
 
 
 def _is_cleared_by_injection(row: Row) -> bool:

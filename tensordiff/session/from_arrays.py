@@ -1,4 +1,4 @@
-"""Sessions for code that calls tensordiff: each side a dump on disk or arrays in memory.
+"""Sessions for code that calls tensordiff: each side a dump on disk, arrays in memory, or a source to run.
 
 Arrays are numpy's, or anything that numpy can make one of; a torch tensor is one by ``.detach().cpu()``, and no
 framework is imported. Everything else about the session is as ``Session.open`` has it.
@@ -7,58 +7,77 @@ framework is imported. Everything else about the session is as ``Session.open`` 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import ml_dtypes
 import numpy as np
 
+from tensordiff.align.rules.rule import Side
+from tensordiff.capture.job import Job
+from tensordiff.capture.settings import Settings
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.convert import convert
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import MemoryTensor, entry
 from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.sources import refuse_source
+from tensordiff.session.source_checks import check_sources
+from tensordiff.session.sources import Sources, refuse_source, source_in
 from tensordiff.session.third_dumps import ThirdDumps
+from tensordiff.session.weights import IN_MEMORY
+from tensordiff.util.remote import user_path
+from tensordiff.util.temporary_folders import make_temporary_folder
 
 PathLike = str | os.PathLike[str]
 Arrays = Mapping[str, Any]
 """Arrays by name, in the order they were computed."""
+RunJob = Callable[[Job, Side], Path]
+"""Runs the source of a side to its end; gives the path of its dump."""
+
+
+class SessionOptions(TypedDict, total=False):
+    """What may be asked of a session beside its two sides, as ``Request`` has it."""
+
+    golden: PathLike | Arrays | None
+    injected: PathLike | Arrays | None
+    rules: PathLike | None
+    tolerances: PathLike | None
+    limits: Limits
+    step: int | None
+    only: str | None
+    min_coverage: float
+    allow_partial: bool
+    learn: bool
+    keep: PathLike | None
+
+
+_PATHS = ("rules", "tolerances", "keep")
 
 
 def session_of(
     reference: PathLike | Arrays,
     candidate: PathLike | Arrays,
     *,
-    golden: PathLike | Arrays | None = None,
-    injected: PathLike | Arrays | None = None,
-    rules: PathLike | None = None,
-    tolerances: PathLike | None = None,
-    limits: Limits | None = None,
-    step: int | None = None,
-    only: str | None = None,
-    min_coverage: float = 50.0,
-    allow_partial: bool = False,
-    learn: bool = True,
+    settings: Settings | None = None,
+    run: RunJob | None = None,
+    **options: Unpack[SessionOptions],
 ) -> Session:
-    """A session of dumps, of arrays, or of some of each."""
-    request = Request(
-        _path(reference) or Path("reference"),
-        _path(candidate) or Path("candidate"),
-        golden=_path(golden),
-        injected=_path(injected),
-        rules=_path(rules),
-        tolerances=_path(tolerances),
-        limits=limits or Limits(),
-        step=step,
-        only=only,
-        min_coverage=min_coverage,
-        allow_partial=allow_partial,
-        learn=learn,
-    )
+    """A session of dumps, of arrays, of sources that ``run`` runs, or of some of each."""
+    golden, injected = options.get("golden"), options.get("injected")
+    asked: dict[str, Any] = {**options, "golden": _path(golden), "injected": _path(injected)}
+    asked |= {name: _path(asked[name]) for name in _PATHS if name in asked}
+    sides = _path(reference) or Path("reference"), _path(candidate) or Path("candidate")
+    request = Request(*sides, settings=settings or Settings(), **asked)
+    if run is not None and has_source(reference, candidate):
+        request = _run_sources(request, reference, candidate, run)
+        reference = reference if isinstance(reference, Mapping) else request.reference
+        candidate = candidate if isinstance(candidate, Mapping) else request.candidate
     third_dumps = ThirdDumps(
         injected=None if injected is None else _dump("injected", injected),
         golden=None if golden is None else _dump("golden", golden),
@@ -66,29 +85,71 @@ def session_of(
     return Session.of_dumps(request, _dump("reference", reference), _dump("candidate", candidate), third_dumps)
 
 
+def has_source(*sides: PathLike | Arrays) -> bool:
+    """Whether any side is a source, which has to be run."""
+    return any(path is not None and source_in(path) is not None for path in map(_path, sides))
+
+
+def _run_sources(request: Request, reference: PathLike | Arrays, candidate: PathLike | Arrays, run: RunJob) -> Request:
+    """The request with a dump in the place of each source; arrays beside a source are written to a temporary one."""
+    if isinstance(reference, Mapping):
+        request = replace(request, reference=write_arrays("reference", reference))
+    if isinstance(candidate, Mapping):
+        request = replace(request, candidate=write_arrays("candidate", candidate))
+    sources = Sources.of(request)
+    check_sources(sources)
+    while (side := sources.side) is not None:
+        sources = sources.with_dump(run(sources.job(), side))
+    return sources.request
+
+
+def write_arrays(name: str, arrays: Arrays) -> Path:
+    """Arrays as a dump in a temporary folder, which goes when the process ends."""
+    path = make_temporary_folder() / name
+    deque(convert(dump_of_arrays(name, arrays), path), maxlen=0)
+    return path
+
+
 def dump_of_arrays(name: str, arrays: Arrays) -> Dump:
     """Arrays as a dump; ``name`` stands where a dump on disk has its path."""
     entries = tuple(entry(key, MemoryTensor(_array(key, value))) for key, value in arrays.items())
-    return Dump(Path(name), "arrays", entries, ordered=True).with_fit_names()
+    return Dump(Path(name), IN_MEMORY, entries, ordered=True).with_fit_names()
 
 
 def _path(given: PathLike | Arrays | None) -> Path | None:
-    return None if given is None or isinstance(given, Mapping) else Path(given)
+    if given is None or isinstance(given, Mapping):
+        return None
+    if not isinstance(given, str | os.PathLike):
+        raise _no_side(given)
+    return user_path(given)
 
 
 def _dump(name: str, given: PathLike | Arrays) -> Dump:
     if isinstance(given, Mapping):
         return dump_of_arrays(name, given)
-    refuse_source(Path(given))
-    return open_dump(given)
+    path = _path(given)
+    if path is None:
+        raise _no_side(given)
+    refuse_source(path)
+    return open_dump(path)
+
+
+def _no_side(given: object) -> TensordiffError:
+    """The error for what is neither a path nor arrays by name, such as one array alone."""
+    return TensordiffError(
+        f"{type(given).__name__} is not something to compare; give the path of a dump, a source such as 'hf:MODEL', or "
+        "arrays by name, in the order they were computed: {'output': array}"
+    )
 
 
 def _array(name: str, value: Any) -> Array:
+    if not isinstance(name, str):
+        raise TensordiffError(f"{name!r}: is not the name of a tensor; names are text")
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # numpy has no such type; its bits are those of an int16
             return np.asarray(value.view(value.new_empty(0).short().dtype)).view(ml_dtypes.bfloat16)
     array = np.asarray(value)
-    if array.dtype.kind not in "biufcV":
-        raise TensordiffError(f"{name!r}: holds {array.dtype}, which are no numbers; give arrays by name")
+    if array.dtype.kind not in "biufcV" or array.dtype.type is np.void:  # records have no single number a place
+        raise TensordiffError(f"{name!r}: is of type {array.dtype}, which holds no numbers; give arrays of numbers")
     return array

@@ -14,6 +14,7 @@ from tensordiff.align import Alignment, AlignmentPlan, Pair, align
 from tensordiff.align.expression import Name
 from tensordiff.align.index import ComputedTensor, Index, port_of
 from tensordiff.align.learn import Learned, learn
+from tensordiff.align.learn.kept import kept_rules
 from tensordiff.align.maps import general, resolve_map
 from tensordiff.align.rule_usage import RuleUsage, rule_usage
 from tensordiff.align.rules.file import RulesFile
@@ -96,8 +97,10 @@ class PairedDumps:
         return self.align(self.reference, self.candidate, self.rules, maps, learns=self.learns)
 
     def with_candidate(self, candidate: Dump) -> PairedDumps:
-        """Another run of the candidate, aligned by the same rules."""
-        return self.align(self.reference, candidate, self.rules, self.plan.proven_maps, learns=self.learns)
+        """Another run of the candidate, by the same rules. A rerun is forward only: gradients are left aside."""
+        both = self.reference.has_gradients and self.candidate.has_gradients
+        reference = self.reference.without_gradients() if both and not candidate.has_gradients else self.reference
+        return self.align(reference, candidate, self.rules, self.plan.proven_maps, learns=self.learns)
 
     # --- names and rules -------------------------------------------------------------------------
 
@@ -116,6 +119,10 @@ class PairedDumps:
     def preset_rules(self) -> tuple[Rule, ...]:
         """The rules of the presets, all switched on."""
         return tuple(replace(rule, on=True) for rule in self.plan.rules.rules[len(self.rules.rules) :])
+
+    def kept_rules(self) -> RulesFile:
+        """The user's rules and what was learned, as a file that makes the same pairs without learning."""
+        return kept_rules(self.reference, self.candidate, self.rules, self.learned, self.alignment)
 
     def rule_usage(self) -> RuleUsage:
         """What each rule, map and view does."""

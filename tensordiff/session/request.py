@@ -32,6 +32,8 @@ class Request:
     """A regular expression: pairs whose name it does not match are left out."""
     min_coverage: float = 50.0
     """The share of each side's outputs, in percent, that must be compared before anything is said to agree."""
+    cluster: str | None = None
+    """The cluster whose workers measure: ``tcp://HOST:PORT``, or ``local:N``. None measures here."""
     learn: bool = True
     """Whether rules for what names leave over are learned from the values."""
     allow_partial: bool = False

@@ -47,11 +47,12 @@ def _is_number(entry: Entry) -> bool:
 
 def _holds_only(entry: Entry, dtype: str) -> bool:
     try:
+        stored = name_of(entry.spec.dtype)
+        if coarser(dtype, stored) == stored:
+            return True  # it is stored in that type, or in one with fewer bits
         values = entry.read().reshape(-1)[:_LOOKED_AT]
     except DumpError:
         return False
-    if coarser(dtype, name_of(values.dtype)) == name_of(values.dtype):
-        return True  # it is stored in that type, or in one with fewer bits
     with np.errstate(all="ignore"):
         cast = values.astype(DTYPES[dtype]).astype(values.dtype)
     return bool(np.array_equal(cast, values, equal_nan=True))

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from tensordiff.align import Alignment, AlignmentPlan, Pair
 from tensordiff.align.coverage import Coverage
+from tensordiff.align.learn import Learned
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap
@@ -30,16 +32,25 @@ from tensordiff.dump.lint import Finding
 from tensordiff.dump.statistics import common_statistics
 from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
-from tensordiff.session.doubts import doubts_of_dumps, doubts_of_rows
+from tensordiff.session.doubts import doubts_of_dumps, doubts_of_pairs, doubts_of_rows, output_not_answered
 from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.quantized import explained_weights, quantization_findings
 from tensordiff.session.request import Request
 from tensordiff.session.sources import refuse_source
-from tensordiff.session.state import SessionState, read_state, rules_of_state
+from tensordiff.session.storage.state import SessionState, read_state, rules_of_state
 from tensordiff.session.third_dumps import ThirdDumps
-from tensordiff.session.weights import LayerWeights, compare_captured, weights_findings, weights_of_layer
+from tensordiff.session.unused_rules import unused_rules
+from tensordiff.session.weights import (
+    LayerWeights,
+    are_checkpoints,
+    compare_captured,
+    refuse_checkpoints,
+    weights_findings,
+    weights_of_layer,
+)
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.regex import UserRegex
-from tensordiff.weights.comparison import WeightsOutcome
+from tensordiff.weights.comparison import WeightsOutcome, compare_weights
 
 _LOGITS_READ = 1 << 24
 """Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
@@ -57,7 +68,7 @@ class Session:
     """The rules as their file has them; ``rules`` are those in force, edited or not."""
 
     @classmethod
-    def open(cls, request: Request, state: SessionState | None = None) -> Session:
+    def open(cls, request: Request, state: SessionState | None = None) -> Self:
         """Open and align what a request names, with the rules of a session's ``state``.
 
         Reads headers, and the values of a few layers where names leave something over.
@@ -76,20 +87,24 @@ class Session:
         candidate: Dump,
         third_dumps: ThirdDumps | None = None,
         state: SessionState | None = None,
-    ) -> Session:
-        """Align dumps that are open already or lie in memory; all else is as the request says."""
+        learned: Learned | None = None,
+    ) -> Self:
+        """Align dumps that are open already or lie in memory; all else is as the request says.
+
+        ``learned`` are rules that were learned elsewhere: then none are looked for here.
+        """
         third_dumps = third_dumps or ThirdDumps()
         reference, candidate = common_statistics(reference, candidate)
         saved_rules = read_rules_file(request.rules) if request.rules else None
-        state = state or (read_state(request.session) if request.session else SessionState())
-        rules = rules_of_state(state, saved_rules)
-        learns = request.learn and not reference.statistics  # a handful of statistics proves nothing
-        dumps = PairedDumps.align(reference, candidate, rules, learns=learns)
+        rules = rules_of_request(request, state, saved_rules)
+        # A handful of statistics proves nothing.
+        learns = request.learn and not reference.statistics and learned is None
+        dumps = PairedDumps.align(reference, candidate, rules, learns=learns, learned=learned)
         comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules), dumps.learned)
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
-            comparer=comparer,
+            comparer=replace(comparer, cluster=request.cluster),
             dumps=dumps,
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
@@ -146,7 +161,7 @@ class Session:
         dumps = self.dumps.with_rules(rules)
         sides, limits = (self.reference, self.candidate), self.request.limits_with(rules)
         comparer = self.third_dumps.comparer(*sides, rules, limits, dumps.learned)
-        return replace(self, dumps=dumps, comparer=comparer)
+        return replace(self, dumps=dumps, comparer=replace(comparer, cluster=self.request.cluster))
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
         """This comparison with maps that the values prove, for what is left over."""
@@ -167,6 +182,7 @@ class Session:
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
         sides, limits = (self.reference, self.candidate), self.comparer.limits
         comparer = third_dumps.comparer(*sides, self.rules, limits, self.dumps.learned)
+        comparer = replace(comparer, cluster=self.request.cluster)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
@@ -189,11 +205,19 @@ class Session:
         the weights where both dumps hold them."""
         if self.weights is not None:
             yield from weights_findings(self.weights)
-        yield from lint_pair(self.reference, self.candidate, self.alignment)
+        yield from unused_rules(self.dumps, self.comparer.limits)
+        yield from quantization_findings(self.reference, self.candidate)
+        yield from lint_pair(self.reference, self.candidate, self.alignment, self._paired)
         yield from self.third_dumps.findings(self.candidate)
 
+    @property
+    def are_checkpoints(self) -> bool:
+        """Whether both sides are checkpoints: they can be paired here, and are judged as parameters."""
+        return are_checkpoints(self.reference, self.candidate)
+
     def rows(self) -> Iterator[Row]:
-        """Measure the pairs, in order."""
+        """Measure the pairs, in order. Two checkpoints are refused: see ``weights.compare_checkpoints``."""
+        refuse_checkpoints(self.reference, self.candidate)
         return self.comparer.rows(self.pairs)
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
@@ -203,7 +227,9 @@ class Session:
             coverage = self.coverage(measured)
             doubts = doubts_of_dumps(self.request, self.dumps, coverage)
             of_rows = doubts_of_rows(self.request, self.dumps, measured)
-            return Outcome(measured, self.unread, (*doubts, *of_rows), coverage)
+            taken = explained_weights(self.reference) or ""
+            unanswered = output_not_answered(self.request, self.dumps, measured)
+            return Outcome(measured, self.unread, (*doubts, *of_rows), coverage, taken, unanswered)
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -213,11 +239,18 @@ class Session:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why the two dumps could not be said to agree, as far as that is known before anything is measured."""
-        return (*self.unread, *doubts_of_dumps(self.request, self.dumps, self._coverage_of(self.pairs)))
+        of_dumps = doubts_of_dumps(self.request, self.dumps, self._paired)
+        return (*self.unread, *of_dumps, *doubts_of_pairs(self.request, self.dumps, self.pairs))
 
     def coverage(self, rows: Iterable[Row]) -> Coverage:
         """How much of what the request selects was compared."""
         return self._coverage_of(row.pair for row in rows if row.diff is not None)
+
+    @property
+    def _paired(self) -> Coverage:
+        """How much of what the request selects is paired."""
+        pairs = self.pairs
+        return self.alignment.coverage if pairs is self.alignment.pairs else self._coverage_of(pairs)
 
     def _coverage_of(self, pairs: Iterable[Pair]) -> Coverage:
         orphans = (self.alignment.reference_orphans, self.alignment.candidate_orphans)
@@ -240,7 +273,13 @@ class Session:
 
     def layer_weights(self, row: Row) -> LayerWeights | None:
         """Whether the weights of a row's layer are the same; None where nobody knows, or it has none."""
-        return None if self.weights is None else weights_of_layer(self.weights, row.pair.name)
+        weights = self._checkpoints if self.comparer.are_parameters else self.weights
+        return None if weights is None else weights_of_layer(weights, row.pair.name)
+
+    @cached_property
+    def _checkpoints(self) -> WeightsOutcome:
+        """Two checkpoints, compared as parameters."""
+        return compare_weights(self.reference, self.candidate)
 
     def sides(self, row: Row) -> tuple[Array, Array] | None:
         """Both sides of a row in one shape and in real numbers; None where it has no numbers."""
@@ -267,3 +306,12 @@ class Session:
     def after_gap(self, gap: Gap) -> Row | None:
         """The first row after layers that only one side has: whether the two agree again."""
         return None if gap.after is None else next(self.comparer.rows([gap.after]))
+
+
+def rules_of_request(
+    request: Request, state: SessionState | None = None, saved_rules: RulesFile | None = None
+) -> RulesFile:
+    """The rules that a request puts in force: those of its file, as a session's ``state`` has edited them."""
+    saved_rules = saved_rules or (read_rules_file(request.rules) if request.rules else None)
+    state = state or (read_state(request.session) if request.session else SessionState())
+    return rules_of_state(state, saved_rules)

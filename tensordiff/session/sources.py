@@ -18,12 +18,14 @@ from pathlib import Path
 
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.engines import ENGINES, Engine
-from tensordiff.capture.job import Job, Source, parse_source
+from tensordiff.capture.job import Job, Source, parse_source, refuse_settings
 from tensordiff.capture.provenance import decode_tokens, input_settings, token_ids
 from tensordiff.capture.settings import Settings, prompt_text
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import CaptureError, TensordiffError, printable
+from tensordiff.session.quantized import quantized_target
 from tensordiff.session.request import Request
+from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder
 
 _INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
@@ -31,7 +33,7 @@ _INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 
 def source_in(path: Path) -> Source | None:
     """The source that stands where a dump could; None where it is a dump."""
-    return None if os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
+    return None if isinstance(path, RemotePath) or os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
 
 
 def refuse_source(path: Path) -> None:
@@ -58,8 +60,12 @@ class Sources:
 
     @classmethod
     def of(cls, request: Request) -> Sources:
-        """The sources that a request names."""
-        return cls(request, source_in(request.reference), source_in(request.candidate))
+        """The sources that a request names; raises where one of them refuses its settings, before any is run."""
+        sources = cls(request, source_in(request.reference), source_in(request.candidate))
+        for side, source in (("reference", sources.reference), ("candidate", sources.candidate)):
+            if source is not None:
+                refuse_settings(source, sources._settings(side))
+        return sources
 
     @property
     def side(self) -> Side | None:
@@ -72,15 +78,27 @@ class Sources:
         """How the next side is run, into a folder or where the request says. Reads the reference's dump; may block."""
         request, side = self.request, self.side
         if side == "reference" and self.reference is not None:
-            source, settings = self.reference, _own_settings(self.reference, self.candidate, request.settings)
+            settings = _as_candidate_is(self.reference, self.candidate, self._settings("reference"))
+            source = self.reference
         elif side == "candidate" and self.candidate is not None:
-            source, settings = self.candidate, request.candidate_settings or request.settings
-            settings = _own_settings(source, self.reference, settings)
+            source, settings = self.candidate, self._settings("candidate")
             if not _has_own_inputs(source):
-                settings = _with_input_of(open_dump(request.reference), settings, ENGINES[source.kind])
+                settings = with_input_of(open_dump(request.reference), settings, ENGINES[source.kind])
         else:
             raise CaptureError("both sides are dumps: there is no source to run")
         return Job(source.absolute(), settings, str((folder or capture_folder(side, request.keep)).absolute()))
+
+    def _settings(self, side: str) -> Settings:
+        """What the user said on how a side is run."""
+        request = self.request
+        if side == "reference":
+            return (
+                request.settings
+                if self.reference is None
+                else _own_settings(self.reference, self.candidate, request.settings)
+            )
+        said = replace(request.candidate_settings or request.settings, quantized_as=None)
+        return said if self.candidate is None else _own_settings(self.candidate, self.reference, said)
 
     def with_dump(self, path: Path) -> Sources:
         """What is left to run, now that the next side has run into a dump."""
@@ -92,15 +110,23 @@ class Sources:
 def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
     """Options are for models that take them: a function beside such a model brings its own input and precision."""
     if _has_own_inputs(source) and other is not None and not _has_own_inputs(other):
-        return Settings(seed=settings.seed, deterministic=settings.deterministic, python=settings.python)
+        kept = ("seed", "deterministic", "gradients", "python")
+        return Settings(**{name: getattr(settings, name) for name in kept})
     return settings
+
+
+def _as_candidate_is(reference: Source, candidate: Source | None, settings: Settings) -> Settings:
+    """The reference is given the weights of a quantized candidate, where they can be read without running it."""
+    if settings.quantized_as is not None or candidate is None or "quantized_as" in ENGINES[reference.kind].refuses:
+        return settings
+    return replace(settings, quantized_as=quantized_target(candidate))
 
 
 def _has_own_inputs(source: Source) -> bool:
     return ENGINES[source.kind].has_own_inputs
 
 
-def _with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
+def with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
     """The settings, with the input of the reference where the user gave none, and the tokens that it went on with."""
     default = Settings()
     if all(getattr(settings, name) == getattr(default, name) for name in _INPUTS):
@@ -110,9 +136,19 @@ def _with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Setti
         settings = replace(settings, **inputs, steps=steps)
     if engine.takes_tokens:
         settings = _as_tokens(reference, settings)
+    return with_decoded_tokens_of(reference, settings, engine)
+
+
+def with_decoded_tokens_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
+    """The settings, with the tokens that the reference went on with in later steps, where the user gave none."""
     if settings.steps > 1 and settings.decode_ids is None and "decode_ids" not in engine.refuses:
-        settings = replace(settings, decode_ids=decode_tokens(reference, settings.steps) or None)
+        return replace(settings, decode_ids=decode_tokens(reference, settings.steps) or None)
     return settings
+
+
+def have_same_input(one: Settings, other: Settings) -> bool:
+    """Whether two runs are asked the same."""
+    return all(getattr(one, name) == getattr(other, name) for name in _INPUTS)
 
 
 def _as_tokens(reference: Dump, settings: Settings) -> Settings:

@@ -17,12 +17,16 @@ from tensordiff.align.rules.file import RulesFile
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.arithmetic import tf32_in
 from tensordiff.dump.lint import Finding
 from tensordiff.errors import AlignError, printable
-from tensordiff.session.injected_origin import origin_findings, refuse_other_origin
 from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.quantized import layers_in_eight_bits
 from tensordiff.session.request import Request
+from tensordiff.session.rerun.injected_origin import origin_findings, refuse_other_origin
 from tensordiff.session.run_dtypes import run_dtypes
+from tensordiff.util.remote import RemotePath
+from tensordiff.weights.parameters import is_checkpoint
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,12 @@ class ThirdDumps:
     ) -> Comparer:
         """A comparer that measures these beside each pair; ``learned`` is how the candidate's names differ."""
         third = _third(reference, self.injected, rules, learned), _third(reference, self.golden, rules, learned)
-        return Comparer(limits, *third, run_dtypes=run_dtypes(reference, candidate))
+        are_parameters = is_checkpoint(reference) and is_checkpoint(candidate)
+        dtypes, layers = run_dtypes(reference, candidate), layers_in_eight_bits(reference)
+        is_remote = any(isinstance(dump.path, RemotePath) for dump in (reference, candidate))
+        return Comparer(
+            limits, *third, dtypes, are_parameters, layers, tf32_in(reference), reads_ahead=is_remote
+        )  # fmt: skip
 
 
 def _third(reference: Dump, other: Dump | None, rules: RulesFile, learned: Learned | None) -> ThirdDump | None:
@@ -66,14 +75,17 @@ def _third(reference: Dump, other: Dump | None, rules: RulesFile, learned: Learn
     alignment = PairedDumps.align(reference, other, rules, learned=learned).alignment
     if not alignment.pairs:
         raise AlignError(
-            f"{printable(other.path)}: nothing in it answers an entry of the reference; is it of the same model?"
+            f"{printable(other.path)}: none of its entries matches one of the reference; is it the same model?"
         )
     return ThirdDump.of(alignment)
 
 
 def injected_path(candidate: Path) -> Path:
     """Where the injected run of a candidate is looked for: beside it, under its name with ``_injected``."""
-    path = Path(os.path.abspath(candidate))  # noqa: PTH100 - "." and ".." have no name of their own
+    if isinstance(candidate, RemotePath):
+        path: Path = candidate
+    else:
+        path = Path(os.path.abspath(candidate))  # noqa: PTH100 - "." and ".." have no name of their own
     stem, suffix = (path.stem, path.suffix) if path.is_file() else (path.name, "")
     return path.parent / f"{stem}_injected{suffix}"
 

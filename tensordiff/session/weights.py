@@ -7,16 +7,19 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.capture.engines import ENGINES
 from tensordiff.compare.hint import Hint
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.lint import Finding
-from tensordiff.errors import printable
+from tensordiff.errors import AlignError, printable
 from tensordiff.session.request import Request
+from tensordiff.util.shell_line import shell_line
 from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 from tensordiff.weights.parameters import is_checkpoint
 
+IN_MEMORY = "arrays"
+"""The format of a dump that was never on disk."""
 _SHOWN = 4
 _MOST_FILES = 2000
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".msgpack", ".distcp")
@@ -24,9 +27,9 @@ _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".m
 
 def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
     """Both sides, where both are checkpoints and nothing was asked that only runs have; else None."""
-    if request.golden or request.injected or request.session or request.step:
+    if asks_about_runs(request):
         return None
-    if any(str(side).partition(":")[0] in ENGINES for side in (request.reference, request.candidate)):
+    if any(_is_source(str(side)) for side in (request.reference, request.candidate)):
         return None
     if not (_may_hold(request.reference) and _may_hold(request.candidate)):
         return None
@@ -35,6 +38,36 @@ def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
         return None
     candidate = open_dump(request.candidate)
     return (reference, candidate) if is_checkpoint(candidate) else None
+
+
+def asks_about_runs(request: Request) -> bool:
+    """Whether something was asked that only runs have."""
+    return bool(request.golden or request.injected or request.session or request.step)
+
+
+def are_checkpoints(reference: Dump, candidate: Dump) -> bool:
+    """Whether both sides are checkpoints. Arrays in memory are compared as what they are given as."""
+    return all(dump.format != IN_MEMORY and is_checkpoint(dump) for dump in (reference, candidate))
+
+
+def refuse_checkpoints(reference: Dump, candidate: Dump) -> None:
+    """Two checkpoints have no execution order, and so no first tensor that differs: they are judged as parameters."""
+    if are_checkpoints(reference, candidate):
+        line = shell_line(["tensordiff", "weights"], [reference.path, candidate.path])
+        raise AlignError(f"both sides are checkpoints, not runs; compare their parameters with {line}")
+
+
+def compare_checkpoints(request: Request, reference: Dump, candidate: Dump) -> WeightsComparison:
+    """Two checkpoints as a request asks for them: by its rules, limits and choice of names."""
+    rules = read_rules_file(request.rules) if request.rules else RulesFile()
+    limits = request.limits_with(rules)
+    return WeightsComparison(reference, candidate, rules, limits, request.only, request.min_coverage)
+
+
+def _is_source(side: str) -> bool:
+    """Whether a side is to be captured. Of a mere path nothing is asked: to find others' engines takes long."""
+    kind, colon, _ = side.partition(":")
+    return bool(colon) and kind in ENGINES
 
 
 def _may_hold(path: Path) -> bool:
@@ -70,7 +103,8 @@ def weights_of_layer(outcome: WeightsOutcome, layer: str) -> LayerWeights | None
     if wrong := [row for row in rows if row.verdict == "diverges"]:
         told = "; ".join(_told(row, layer) for row in wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        sentence = f"its weights differ: {told}{more}"
+        is_itself = [row.name for row in rows] == [layer]
+        sentence = told if is_itself else f"its weights differ: {told}{more}"
         kind = wrong[0].hint.kind if wrong[0].hint is not None else "unknown"
         return LayerWeights(sentence, Hint("weights", sentence, {"kind": kind, "parameters": len(wrong)}))
     if not rows or any(row.verdict != "agrees" for row in rows):
@@ -91,7 +125,7 @@ def weights_findings(outcome: WeightsOutcome) -> Iterator[Finding]:
         yield Finding(
             "warning", name, f"weights differ{count}: {rows[0].sentence}",
             "a layer with other weights gives other values, whatever its code does",
-            "mend the loading of this parameter first, and capture again",
+            "fix the loading of this parameter first, and capture again",
         )  # fmt: skip
     if len(groups) > _SHOWN:
         yield Finding(
@@ -103,12 +137,12 @@ def weights_findings(outcome: WeightsOutcome) -> Iterator[Finding]:
         names = ", ".join(printable(row.name) for row in alone[:_SHOWN])
         more = f" and {len(alone) - _SHOWN} more" if len(alone) > _SHOWN else ""
         yield Finding(
-            "note", "", f"weights that one side has alone: {names}{more}",
-            "they were not loaded, or are named otherwise, or are split or put together",
+            "note", "", f"weights that only one side has: {names}{more}",
+            "they were not loaded, have other names, or are split or fused",
             "look whether the model needs them: tensordiff weights REF CAND",
         )  # fmt: skip
     if not groups and outcome.verdict == "agrees":
         yield Finding(
             "note", "", f"the weights are the same on both sides ({outcome.compared} parameters compared)",
-            "an error is then in what is computed, and not in what was loaded", "look at the layers",
+            "an error is then in the computation, not in what was loaded", "look at the layers",
         )  # fmt: skip

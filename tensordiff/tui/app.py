@@ -21,7 +21,7 @@ from textual.events import Key as KeyEvent
 from textual.screen import Screen
 
 from tensordiff.errors import printable
-from tensordiff.session.preferences import THEMES, Preferences
+from tensordiff.session.storage.preferences import THEMES, Preferences
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen, OpeningScreen
 from tensordiff.tui.ending import INTERRUPTED, TERMINATED, Ending
 from tensordiff.tui.key_replay import KeyReplay, handle_messages
@@ -35,8 +35,10 @@ from tensordiff.tui.threads import ThreadFailed
 from tensordiff.util.garbage_collector import IDLE_COLLECTION_S, collect_when_idle, collected_when_idle
 
 if TYPE_CHECKING:
+    from tensordiff.dump import Dump
     from tensordiff.session.request import Request
     from tensordiff.tui.comparison.screen import ComparisonScreen
+    from tensordiff.tui.comparison.session_owner import SessionOwner
     from tensordiff.tui.jobs.job_line import JobLine
     from tensordiff.tui.layer.screen import LayerScreen
 
@@ -82,6 +84,8 @@ class TensordiffApp(App[int]):
         """What is to be done at the end."""
         self.sentence = ""
         """Why it ended, where that was not the user's wish."""
+        self._compared: SessionOwner | None = None
+        """Who owned the first comparison when the app ended."""
 
     def on_mount(self) -> None:
         """Themes and keys as set, then the first screen."""
@@ -115,6 +119,14 @@ class TensordiffApp(App[int]):
         from tensordiff.tui.comparison.screen import ComparisonScreen
 
         return ComparisonScreen(request, saves_state=self.saves_state, columns=self.settings.columns)
+
+    def show_parameters(self, below: Screen[None], request: Request, reference: Dump, candidate: Dump) -> None:
+        """Two checkpoints, in the place of the screen that opened them and of any dialog above it."""
+        from tensordiff.tui.weights.screen import WeightsScreen
+
+        while self.screen is not below:
+            self.pop_screen()
+        self.switch_screen(self._sized(WeightsScreen(request, reference, candidate, saves_state=self.saves_state)))
 
     async def on_opening_screen_loaded(self, message: OpeningScreen.Loaded) -> None:
         """Replace the frame by the comparison, and replay there what was typed meanwhile."""
@@ -163,10 +175,24 @@ class TensordiffApp(App[int]):
     def leave(self, status: int, sentence: str = "") -> None:
         """End with a status; what runs is ended with it."""
         self.sentence = sentence
+        owners = (getattr(screen, "owner", None) for screen in self.screen_stack)
+        self._compared = next((owner for owner in owners if owner is not None), None)
         for job in self._jobs():
             if job.run is not None:
                 job.run.cancel()
         self.exit(status)
+
+    def farewell(self) -> tuple[str, ...]:
+        """Where everything lies that was compared, for the terminal once the app is gone.
+
+        A demo has no session to come back to, but its dumps are what the tutorial goes on with.
+        """
+        owner = self._compared
+        if owner is None or owner.session is None or self.sentence:
+            return ()
+        from tensordiff.session.command_line import where_all_is
+
+        return tuple(where_all_is(owner.asked, owner.request, owner.keeper.path if self.saves_state else None))
 
     def _jobs(self) -> list[JobLine]:
         return [cast("JobLine", job) for screen in self.screen_stack for job in screen.query("JobLine")]
@@ -217,19 +243,21 @@ class TensordiffApp(App[int]):
         screen: Any = self.screen
         if self.screen.maximized is not None:
             self.screen.minimize()
-        elif self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
         elif not (hasattr(screen, "leave_transient") and screen.leave_transient()) and len(self.screen_stack) > 2:
             self.screen.dismiss()
 
+    def notify(self, message: str, **options: Any) -> None:
+        """Say something once: while it is still to be read, the same again would only cover more of the screen."""
+        if not any(shown.message == message for shown in self._notifications):
+            super().notify(message, **options)
+
     # --- help, zoom, theme -----------------------------------------------------------------------
 
-    def action_toggle_help(self) -> None:
-        """The keys of the focused part, at the side."""
-        if self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
-        else:
-            self.action_show_help_panel()
+    def action_help(self) -> None:
+        """The keys that work now; the focused part's first."""
+        from tensordiff.tui.key_help import KeyHelpScreen, key_help
+
+        self.push_screen(KeyHelpScreen(key_help(self.screen)))
 
     def action_zoom(self) -> None:
         """The whole screen for the focused part, or back."""

@@ -6,7 +6,10 @@ once typing pauses it tries what was typed and says what is wrong with it or wha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Generic, TypeVar
 
 from rich.text import Text
@@ -14,6 +17,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, OptionList, Static
@@ -21,10 +25,13 @@ from textual.widgets.option_list import Option
 
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
+from tensordiff.tui.threads import in_thread
 
 Answer = TypeVar("Answer")
 _OFFERED = 50
 """Layers that are listed at once."""
+_LOOKED_AT_ONCE = 20_000
+"""Layers that are looked through in a few milliseconds; more are in a thread."""
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
@@ -36,13 +43,13 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     Dialog {
         align: center middle;
         & > Vertical {
-            width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
+            width: 76; max-width: 95%; height: auto; max-height: 100%; padding: 1 2;
             background: $surface; border: round $primary;
         }
         & .title { width: 100%; text-style: bold; margin-bottom: 1; }
         & .wrong { color: $text-error; }
         & .hint { color: $text-muted; }
-        & OptionList { height: auto; max-height: 16; }
+        & OptionList { height: auto; max-height: 50vh; }
         & Horizontal { height: auto; margin-top: 1; }
         & Button { margin-right: 2; }
         & RadioSet { width: 1fr; height: auto; }
@@ -53,6 +60,10 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         super().__init__()
         self.heading = title
 
+    def on_mount(self) -> None:
+        """Notifications would cover the question."""
+        self.app.clear_notifications()
+
     def compose(self) -> ComposeResult:
         """The title, what the dialog asks, and two buttons."""
         with Vertical():
@@ -60,8 +71,8 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             yield from self.ask()
             yield Static("", classes="wrong", id="wrong", markup=False)
             with Horizontal():
-                yield Button(self.ACCEPT, id="accept", variant="primary", compact=True)
-                yield Button(self.CANCEL, id="cancel", compact=True)
+                yield Button(f"{self.ACCEPT} (ctrl+s)", id="accept", variant="primary", compact=True)
+                yield Button(f"{self.CANCEL} (esc)", id="cancel", compact=True)
 
     def ask(self) -> ComposeResult:
         """What is asked."""
@@ -153,7 +164,7 @@ class Tick(Dialog[tuple[str, ...]]):
     def ask(self) -> ComposeResult:
         """The list."""
         yield OptionList(*(Option(self._line(name, text), id=name) for name, text in self.choices))
-        yield Static("enter ticks, ctrl+s accepts; none ticked: as the width allows", classes="hint", markup=False)
+        yield Static("enter ticks one or unticks it; none ticked: as many as fit", classes="hint", markup=False)
 
     def _line(self, name: str, text: str) -> Text:
         return Text(f"{'✓' if name in self.ticked else ' '} {printable(text)}")
@@ -170,16 +181,25 @@ class Tick(Dialog[tuple[str, ...]]):
 
 
 class GoTo(Dialog[int]):
-    """A layer by typing: all words must be in its name, in any order."""
+    """A layer by typing: all words must be in its name, in any order. A number is also that of a row."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    @dataclass
+    class _Found(Message):
+        """Layers that fit."""
+
+        text: str
+        found: Sequence[int]
+
+    def __init__(self, names: Sequence[str], numbers: Sequence[int]) -> None:
         super().__init__("Go to a layer")
-        self.names, self.lowered = names, [name.lower() for name in names]
+        self.names, self.numbers = names, numbers
         self.found: Sequence[int] = ()
+        self._text = ""
+        self._is_looking = self._must_accept = False
 
     def ask(self) -> ComposeResult:
         """A field, and what fits."""
-        yield Input(placeholder="parts of its name, or its number")
+        yield Input(placeholder="parts of its name, or the row's number; enter goes there")
         yield OptionList()
 
     def on_mount(self) -> None:
@@ -191,18 +211,54 @@ class GoTo(Dialog[int]):
         self._look(event.value)
 
     def _look(self, text: str) -> None:
-        fitting: Sequence[int] = range(len(self.names))
-        for word in text.lower().split():
-            fitting = [at for at in fitting if word in self.lowered[at]]
-        self.found = fitting[:_OFFERED]
+        """Look for layers; among very many in a thread, for a key must not wait for that."""
+        self._text, self._must_accept = text, False
+        if len(self.names) <= _LOOKED_AT_ONCE:
+            self._show(self._fitting(text))
+        else:
+            self._is_looking = True
+            in_thread(self, "look", lambda: self.post_message(self._Found(text, self._fitting(text))))
+
+    def _fitting(self, text: str) -> list[int]:
+        words = text.lower().split()
+        row = self._row(text.strip().removeprefix("#"))
+        fitting = (at for at, name in enumerate(self.names) if _has_all(name, words) and at not in row)
+        return [*row, *islice(fitting, _OFFERED)]
+
+    def _row(self, text: str) -> list[int]:
+        """The row that has this number in the table."""
+        if not (text.isascii() and text.isdecimal()):
+            return []
+        at = bisect_left(self.numbers, int(text))
+        return [at] if at < len(self.numbers) and self.numbers[at] == int(text) else []
+
+    @on(_Found)
+    def _take_found(self, message: _Found) -> None:
+        message.stop()
+        if message.text == self._text:
+            self._is_looking = False
+            self._show(message.found)
+            if self._must_accept:
+                self.action_accept()
+
+    def _show(self, found: Sequence[int]) -> None:
+        self.found = found
         listed = self.query_one(OptionList)
         listed.clear_options()
-        listed.add_options([Option(Text(self.names[at])) for at in self.found])
+        listed.add_options([Option(Text(f"{self.numbers[at]:>5} {self.names[at]}")) for at in self.found])
         listed.highlighted = 0 if self.found else None
 
     @on(Input.Submitted)
     def _take_first(self) -> None:
         self.action_accept()
+
+    @on(Button.Pressed, "#accept")
+    def action_accept(self) -> None:
+        """Take the answer, once it is one to what was typed."""
+        if self._is_looking:
+            self._must_accept = True
+        else:
+            super().action_accept()
 
     @on(OptionList.OptionSelected)
     def _take(self, event: OptionList.OptionSelected) -> None:
@@ -212,9 +268,14 @@ class GoTo(Dialog[int]):
         """What is highlighted."""
         at = self.query_one(OptionList).highlighted
         if at is None:
-            self.say("no layer has all these words in its name")
+            self.say("no layer has all these words in its name, and no row this number")
             return None
         return self.found[at]
+
+
+def _has_all(name: str, words: Sequence[str]) -> bool:
+    lowered = name.lower()
+    return all(word in lowered for word in words)
 
 
 _PAUSE = 0.25

@@ -18,4 +18,4 @@ def download(node: Widget, name: str, content: str | bytes) -> None:
         return
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     node.app.deliver_binary(io.BytesIO(data), save_filename=Path(name).name)
-    tell(node, f"{Path(name).name} is a download of your browser, since {NO_WRITES}")
+    tell(node, f"{Path(name).name} is downloaded by your browser, since {NO_WRITES}")

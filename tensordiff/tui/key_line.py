@@ -16,6 +16,8 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tensordiff.tui.keys import SHOWN_WHILE_ENABLED
+
 
 class _KeyCell(NamedTuple):
     """A key, and the cells it takes."""
@@ -62,7 +64,7 @@ class KeyLine(Widget):
             return
         bound: dict[str, ActiveBinding] = {}
         for one in self.screen.active_bindings.values():
-            if one.binding.show:
+            if one.binding.show and (one.enabled or one.binding.action not in SHOWN_WHILE_ENABLED):
                 bound.setdefault(one.binding.action, one)
         # Without the terminal's focus no part of the screen has it: what that part can do is as it was.
         bound = bound if self.app.app_focus else self.bound | bound

@@ -14,7 +14,9 @@ from typing import Literal, NamedTuple, cast, get_args
 
 from textual.binding import Binding, BindingType
 
-Where = Literal["app", "diff", "table", "rules", "orphans", "bisect", "layer", "map", "start", "dialog"]
+Where = Literal[
+    "app", "diff", "table", "rules", "orphans", "bisect", "layer", "map", "weights", "start", "help", "dialog"
+]
 """The part of the screen whose keys these are: the focused part and all around it listen."""
 OWNERS: dict[Where, str] = {
     "app": "tui/app.py:TensordiffApp",
@@ -25,7 +27,9 @@ OWNERS: dict[Where, str] = {
     "bisect": "tui/comparison/bisect_bar.py:BisectBar",
     "layer": "tui/layer/screen.py:LayerScreen",
     "map": "tui/rules/map_screen.py:MapScreen",
+    "weights": "tui/weights/parameter_list.py:ParameterList",
     "start": "tui/start.py:StartScreen",
+    "help": "tui/key_help.py:KeyHelpScreen",
     "dialog": "tui/dialogs.py:Dialog",
 }
 """The class whose ``action_…`` methods the keys call; a test holds every key against it."""
@@ -47,14 +51,12 @@ class Key(NamedTuple):
 
 KEYS: tuple[Key, ...] = (
     # The whole application
-    Key(
-        "app.help", "question_mark,f1", "toggle_help", "help", "Show or hide the keys of the focused part", "app", True
-    ),
+    Key("app.help", "question_mark,f1", "help", "help", "List the keys that work here", "app", True),
     Key("app.palette", "ctrl+p,colon", "command_palette", "commands", "Find any command by typing", "app", True),
     Key("app.back", "q", "back", "back", "Leave this screen; at the first one, quit", "app", True),
     Key("app.quit", "ctrl+q", "quit", "quit", "Quit now, ending what runs", "app"),
     Key("app.interrupt", "ctrl+c", "interrupt", "quit", "Copy what is selected, else quit", "app"),
-    Key("app.escape", "escape", "escape", "leave", "Leave the filter, the bisect bar, the zoomed panel", "app"),
+    Key("app.escape", "escape", "escape", "leave", "Close the filter, the bisect bar or the zoomed panel", "app"),
     Key("app.focus.next", "tab", "focus_next", "next part", "Focus the next part of the screen", "app"),
     Key("app.focus.previous", "shift+tab", "focus_previous", "previous part", "Focus the previous part", "app"),
     Key("app.zoom", "z", "zoom", "zoom", "Give the whole screen to the focused part, or back", "app"),
@@ -72,12 +74,12 @@ KEYS: tuple[Key, ...] = (
         "diff",
         True,
     ),
-    Key("diff.faults", "f", "faults", "faults", "Only what diverges, or all", "diff", True),
+    Key("diff.faults", "f", "faults", "faults", "Only rows that do not agree, inputs too; or all rows", "diff", True),
     Key("diff.inputs", "I", "inputs", "inputs", "Inputs too, or outputs only", "diff"),
     Key("diff.go", "l", "go", "go to", "Go to a layer by typing its name", "diff"),
     Key("diff.columns", "C", "columns", "columns", "Choose the columns", "diff"),
-    Key("diff.tighter", "left_parenthesis", "tolerance(-1)", "tighter", "Tolerance a tenth", "diff"),
-    Key("diff.looser", "right_parenthesis", "tolerance(1)", "looser", "Tolerance tenfold", "diff"),
+    Key("diff.tighter", "left_parenthesis", "tolerance(-1)", "tighter", "Tolerance divided by 10", "diff"),
+    Key("diff.looser", "right_parenthesis", "tolerance(1)", "looser", "Tolerance times 10", "diff"),
     Key("diff.metric", "t", "choose_tolerance", "tolerance", "Choose the tolerance", "diff"),
     Key("diff.plot.metric", "p", "plot_metric", "plot", "Plot rel L2 or MSE", "diff"),
     Key("diff.map", "m", "toggle_rules", "rules", "Show the rules and orphans, or hide them", "diff", True),
@@ -100,7 +102,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("diff.capture", "c", "capture", "capture", "Run a source again with other settings", "diff"),
     Key("diff.ops", "o", "ops", "ops", "The operations inside this layer", "diff"),
-    Key("diff.keep", "K", "keep", "keep", "Let what was captured here stay when the app ends", "diff"),
+    Key("diff.keep", "K", "keep", "keep", "Keep what was captured here when the app ends", "diff"),
     Key("job.cancel", "x", "cancel_job", "cancel", "End what is running", "diff", True),
     Key("job.log", "L", "job_log", "log", "Show or hide the log of what is running", "diff"),
     Key(
@@ -114,7 +116,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("diff.reload", "ctrl+r", "reload", "reload", "Read the dumps again", "diff"),
     Key("diff.note", "quotation_mark", "note", "note", "Write a note on this layer", "diff"),
-    Key("diff.findings", "F", "findings", "findings", "All that is doubtful about this comparison", "diff"),
+    Key("diff.findings", "F", "findings", "findings", "Warnings about this comparison", "diff"),
     Key(
         "bisect.start",
         "b",
@@ -168,8 +170,8 @@ KEYS: tuple[Key, ...] = (
     Key("rules.lower", "J", "move(1)", "later", "Apply this rule later", "rules"),
     Key("rules.raise", "K", "move(-1)", "earlier", "Apply this rule earlier", "rules"),
     Key("rules.pin", "p", "pin", "pin", "Keep the selected pair whatever the rules say", "rules"),
-    Key("rules.undo", "u", "undo", "undo", "Take back the last change", "rules", True),
-    Key("rules.redo", "U", "redo", "redo", "Do it again", "rules"),
+    Key("rules.undo", "u", "undo", "undo", "Undo the last change", "rules", True),
+    Key("rules.redo", "U", "redo", "redo", "Redo the last change", "rules"),
     Key("rules.write", "w", "write", "write", "Write the rules to a file", "rules", True),
     # The rules panel: orphans and suggestions
     Key("orphans.down", "j,down", "cursor_down", "down", "Next line", "orphans"),
@@ -193,12 +195,13 @@ KEYS: tuple[Key, ...] = (
         "A",
         "accept_above",
         "accept all",
-        "Accept all suggestions of some confidence",
+        "Accept all suggestions above a confidence",
         "orphans",
     ),
     Key("orphans.filter", "slash", "filter", "filter", "Only orphans that match; ! inverts", "orphans", True),
     Key("orphans.suggest", "s", "suggest", "suggest", "Look for partners by value, or stop looking", "orphans", True),
-    Key("orphans.undo", "u", "undo", "undo", "Take back the last change", "orphans"),
+    Key("orphans.undo", "u", "undo", "undo", "Undo the last change", "orphans"),
+    Key("orphans.write", "w", "write", "write", "Write the rules to a file", "orphans"),
     Key("orphans.why", "h", "why", "why", "Why this entry has no partner", "orphans"),
     Key(
         "orphans.expression",
@@ -217,7 +220,7 @@ KEYS: tuple[Key, ...] = (
     Key("bisect.good", "g", "answer('good')", "good", "The probe is right", "bisect", True),
     Key("bisect.bad", "b", "answer('bad')", "bad", "The probe is wrong", "bisect", True),
     Key("bisect.skip", "s", "answer('skip')", "skip", "Cannot tell; ask another", "bisect", True),
-    Key("bisect.undo", "u", "undo", "undo", "Take back the last answer", "bisect", True),
+    Key("bisect.undo", "u", "undo", "undo", "Undo the last answer", "bisect", True),
     Key("bisect.auto", "a", "auto", "auto", "Answer by the verdicts until it is found", "bisect", True),
     Key("bisect.log", "l", "log", "log", "Every answer so far", "bisect"),
     Key("bisect.open", "enter", "open", "open", "Open the probe", "bisect", True),
@@ -232,14 +235,14 @@ KEYS: tuple[Key, ...] = (
     Key("layer.tab.previous", "left_square_bracket", "tab(-1)", "previous view", "Previous view", "layer"),
     Key("layer.tab.profile", "1", "show('profile')", "profile", "The error along an axis", "layer"),
     Key("layer.tab.histogram", "2", "show('histogram')", "histogram", "How large the errors are", "layer"),
-    Key("layer.tab.heatmap", "3", "show('heatmap')", "heatmap", "Where the errors stand", "layer"),
+    Key("layer.tab.heatmap", "3", "show('heatmap')", "heatmap", "Where the errors are", "layer"),
     Key("layer.tab.values", "4", "show('values')", "values", "The values, side by side", "layer"),
     Key("layer.tab.worst", "5", "show('worst')", "worst", "The worst elements", "layer"),
     Key("layer.tab.statistics", "6", "show('statistics')", "statistics", "Both sides in numbers", "layer"),
-    Key("layer.tab.neighbours", "7", "show('neighbours')", "neighbours", "What stands around this layer", "layer"),
+    Key("layer.tab.neighbours", "7", "show('neighbours')", "neighbours", "The layers around this one", "layer"),
     Key("layer.side", "d", "side", "A·B·Δ", "Reference, candidate, difference, relative, or all four", "layer", True),
     Key("layer.axis", "v", "axis", "axis", "Along the next axis", "layer", True),
-    Key("layer.heads", "h", "heads", "heads", "Say how many heads the channels are of", "layer"),
+    Key("layer.heads", "h", "heads", "heads", "Set how many heads the channels are split into", "layer"),
     Key("layer.log", "l", "log", "log scale", "Log scale or linear", "layer"),
     Key("layer.shades", "s", "shades", "shades", "Shades or colours in the heatmap", "layer"),
     Key("layer.zoom.in", "plus,equals_sign", "zoom(1)", "zoom in", "Zoom into the heatmap", "layer", True),
@@ -265,16 +268,41 @@ KEYS: tuple[Key, ...] = (
     Key("layer.export", "e", "ask('export')", "export", "Write a report of this layer", "layer", True),
     Key("layer.copy", "y", "copy('name')", "copy", "Copy the layer's name", "layer"),
     Key("layer.copy.view", "Y", "copy('view')", "copy view", "Copy what is shown, as text", "layer"),
+    # The parameters of two checkpoints
+    Key("weights.down", "j,down", "cursor_down", "down", "Next parameter", "weights"),
+    Key("weights.up", "k,up", "cursor_up", "up", "Previous parameter", "weights"),
+    Key("weights.page.down", "ctrl+d,pagedown", "page(1)", "page down", "A page down", "weights"),
+    Key("weights.page.up", "ctrl+u,pageup", "page(-1)", "page up", "A page up", "weights"),
+    Key("weights.top", "g,home", "end(-1)", "top", "First parameter", "weights"),
+    Key("weights.bottom", "G,end", "end(1)", "bottom", "Last parameter", "weights"),
+    Key("weights.next", "n", "finding(1)", "next fault", "Next parameter that does not agree", "weights", True),
+    Key("weights.previous", "N", "finding(-1)", "previous fault", "Previous parameter that does not agree", "weights"),
+    Key("weights.faults", "f", "findings", "faults", "Only parameters that do not agree, or all", "weights", True),
+    Key("weights.filter", "slash", "filter", "filter", "Only parameters that match; ! inverts", "weights", True),
+    Key("weights.export", "e", "export", "export", "Write the comparison as JSON", "weights", True),
+    Key("weights.copy", "y", "copy('name')", "copy", "Copy the parameter's name", "weights"),
+    Key("weights.copy.json", "Y", "copy('json')", "copy JSON", "Copy the row as JSON", "weights"),
     # The start screen
     Key("start.open", "enter", "open", "open", "Open this pair", "start"),
     Key("start.forget", "delete,backspace", "forget", "forget", "Take this pair off the list", "start"),
     Key("start.browse", "o", "browse", "browse", "Pick two dumps", "start", True),
     Key("start.capture", "c", "capture", "capture", "Run a source into a dump", "start", True),
     Key("start.demo", "d", "demo", "demo", "Open the samples, which hide a planted bug", "start", True),
+    # The page of keys
+    Key("help.close", "question_mark,f1,escape,q", "close", "close", "Close the page of keys", "help"),
+    Key("help.down", "j,down", "scroll('down')", "down", "A line down", "help"),
+    Key("help.up", "k,up", "scroll('up')", "up", "A line up", "help"),
+    Key("help.page.down", "ctrl+d,pagedown,space", "scroll('page_down')", "page down", "A page down", "help"),
+    Key("help.page.up", "ctrl+u,pageup", "scroll('page_up')", "page up", "A page up", "help"),
+    Key("help.top", "g,home", "scroll('home')", "top", "The first keys", "help"),
+    Key("help.bottom", "G,end", "scroll('end')", "bottom", "The last keys", "help"),
     # Dialogs
     Key("dialog.cancel", "escape", "cancel", "cancel", "Leave it as it was", "dialog", True),
     Key("dialog.accept", "ctrl+s", "accept", "accept", "Do it", "dialog", True),
 )
+
+SHOWN_WHILE_ENABLED = frozenset(("cancel_job",))
+"""Actions that the footer leaves out while they are greyed: there is nothing to cancel most of the time."""
 
 BY_ID = {key.id: key for key in KEYS}
 WHERES = cast(tuple[Where, ...], get_args(Where))

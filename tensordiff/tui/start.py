@@ -20,6 +20,7 @@ from textual.widgets import DirectoryTree, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tensordiff.capture.engines import spellings
+from tensordiff.capture.job import parse_source
 from tensordiff.errors import TensordiffError, WriteError, printable
 from tensordiff.session.samples import sample
 from tensordiff.tui.dialogs import Ask, Dialog
@@ -28,6 +29,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import tell
 from tensordiff.tui.permissions import NO_RERUNS, permissions_of
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.remote.paths import is_url, user_path
 
 if TYPE_CHECKING:
     from tensordiff.tui.app import TensordiffApp
@@ -181,10 +183,29 @@ class StartScreen(Screen[None]):
 
         def then(reference: str | None) -> None:
             if reference:
-                ask = Ask("Candidate: a source or a dump", "max:", _CAPTURE)
-                self.app.push_screen(ask, lambda candidate: self._pair(Path(reference), candidate and Path(candidate)))
+                ask = Ask("Candidate: a source or a dump", "max:", _CAPTURE, _wrong)
+                self.app.push_screen(
+                    ask, lambda candidate: self._pair(_side(reference), candidate and _side(candidate))
+                )
 
-        self.app.push_screen(Ask("Reference: a source or a dump", "hf:", _CAPTURE), then)
+        self.app.push_screen(Ask("Reference: a source or a dump", "hf:", _CAPTURE, _wrong), then)
+
+
+def _side(text: str) -> Path:
+    """A side as a comparison takes it: a source as it is, else a path or a URL."""
+    return user_path(text) if is_url(text) or parse_source(text) is not None else Path(text).expanduser()
+
+
+def _wrong(text: str) -> str | None:
+    """What is wrong with a side, as far as its spelling and the disk tell."""
+    try:
+        if parse_source(text) is not None or is_url(text):
+            return None
+    except TensordiffError as error:
+        return str(error)
+    if not text.strip():
+        return "give a source or the path of a dump"
+    return None if Path(text).expanduser().exists() else f"{text}: there is no such file, and it is not a source"
 
 
 def _line(pair: Recent) -> Text:
@@ -192,19 +213,24 @@ def _line(pair: Recent) -> Text:
 
 
 class Pick(Dialog[Path]):
-    """A file or a folder; a folder is picked with ctrl+s, entered with enter."""
+    """A file or a folder; a folder is picked with ctrl+s, opened with enter."""
 
     DEFAULT_CSS = """
-    Pick DirectoryTree { height: 20; }
+    Pick DirectoryTree { height: 50vh; }
     """
 
     def __init__(self, title: str, folder: Path) -> None:
-        super().__init__(f"{title} (ctrl+s takes it, enter looks into a folder)")
+        super().__init__(title)
         self.folder = folder
 
     def ask(self) -> ComposeResult:
         """The files here."""
         yield DirectoryTree(self.folder)
+        yield Static("enter opens a folder or picks a file; ctrl+s picks a folder", classes="hint", markup=False)
+
+    @on(DirectoryTree.FileSelected)
+    def _take(self, event: DirectoryTree.FileSelected) -> None:
+        self.dismiss(event.path)
 
     def answer(self) -> Path | None:
         """What the cursor is on."""

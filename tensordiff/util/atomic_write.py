@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from tensordiff.errors import WriteError, printable
+from tensordiff.util.remote import refuse_url
 
 _TEMPORARY = re.compile(r"\.tensordiff-[0-9a-f]{16}")
 _NEW = 0o666  # less what the umask takes
@@ -41,6 +42,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes, *, make_folde
 
     Text is written as UTF-8; a lone surrogate, which UTF-8 has no bytes for, is spelled out as ``\\udc80``.
     """
+    refuse_url(path)
     target = Path(path)
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:

@@ -106,10 +106,10 @@ def _known_content(path: str, identity: tuple[int, ...]) -> str:
 
 
 def _content(path: str) -> str:
-    with open(path, "rb", opener=_opened) as file:
+    with open(path, "rb", opener=open_without_waiting) as file:
         return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
 
 
-def _opened(path: str, flags: int) -> int:
-    """Without waiting: a pipe may have taken the file's place."""
+def open_without_waiting(path: str, flags: int) -> int:
+    """An opener for files that a stranger may have replaced by a pipe, which would be waited for."""
     return os.open(path, flags | os.O_NONBLOCK)

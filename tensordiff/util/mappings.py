@@ -107,6 +107,8 @@ def refuse_lost(mapping: object) -> None:
 
 def compare_sizes(arrays: Iterable[NDArray[Any]] | None = None) -> None:
     """Note a loss where a file is shorter now than it was mapped: of these arrays, or of all that are mapped."""
+    if not _mappings:
+        return
     found = (reference() for reference in _mappings.copy()) if arrays is None else map(_mapping_of, arrays)
     for mapping in {id(one): one for one in found if one is not None}.values():
         left = _bytes_left(mapping)

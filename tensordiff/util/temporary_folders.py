@@ -31,9 +31,9 @@ class _Made(NamedTuple):
 _made: dict[Path, _Made] = {}
 
 
-def make_temporary_folder(prefix: str = "tensordiff-") -> Path:
-    """A new, empty folder that only this user can read."""
-    path = Path(tempfile.mkdtemp(prefix=prefix)).absolute()
+def make_temporary_folder(prefix: str = "tensordiff-", inside: Path | None = None) -> Path:
+    """A new, empty folder that only this user can read; ``inside`` another than the temporary directory."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=inside)).absolute()
     found = path.lstat()
     _made[path] = _Made(found.st_dev, found.st_ino, os.getpid())
     return path

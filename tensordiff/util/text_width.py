@@ -6,11 +6,14 @@ take another ``measure`` where a width means something else: ``len`` for files, 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 Measure = Callable[[str], int]
+_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.)", re.ASCII)
+"""A layer's number."""
 
 
 def columns(text: str) -> int:
@@ -34,6 +37,12 @@ def cut_middle(text: str, width: int | None, measure: Measure = columns) -> str:
     if width is None or measure(text) <= width:
         return text
     head = _head(text, (width - 1) // 3, measure)
+    if (number := _NUMBER.search(text)) is not None and number.end() > len(head):
+        head, text = number[1], text[number.end() :]
+        if measure(text) <= width - len(head):
+            return f"…{head}{text}" if measure(text) < width - len(head) else f"{head}…{text[1:]}"
+        if len(head) > width // 2:
+            head = ""
     tail = _head(text[::-1], width - 1 - measure(head), measure)[::-1]
     return f"{head}…{tail}"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.regex import UserRegex
 from tensordiff.weights.hint.catalogue import hint_for
 from tensordiff.weights.hint.seen import Slots, see
-from tensordiff.weights.layouts import replicas_differ
+from tensordiff.weights.layouts import MIXED_LAYOUT, replicas_differ
 from tensordiff.weights.measure import measure_pair
 from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import Pairing, pair_parameters
@@ -36,7 +36,7 @@ MOST_HINTS = 400
 """Differing parameters that are looked at closely; where all differ, the first hundreds say why."""
 
 _NUMBER = re.compile(r"\d+")
-_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+_LAYER = re.compile(r"(?<![^.])\d{1,9}(?![^.])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ class WeightsOutcome:
 
     @cached_property
     def compared(self) -> int:
-        """How many parameters were laid side by side."""
-        return sum(row.diff is not None for row in self.rows)
+        """How many parameters were laid side by side; of those without elements, nothing was."""
+        return sum(row.diff is not None and row.diff.elements > 0 for row in self.rows)
 
     @property
     def coverage(self) -> float:
@@ -107,12 +107,18 @@ class WeightsOutcome:
             found.append(f"{share}, less than {self.min_coverage:g} %; write rules (--rules), or lower --min-coverage")
         return tuple(found)
 
+    @cached_property
+    def counts(self) -> dict[WeightVerdict, int]:
+        """How many parameters have each verdict."""
+        counted = Counter(row.verdict for row in self.rows)
+        return {name: counted[name] for name in get_args(WeightVerdict)}
+
     @property
     def verdict(self) -> Literal["agrees", "diverges", "unknown"]:
-        """In one word. What is missing is no finding where names were not understood at all."""
+        """In one word. What is missing is no finding where names were not understood at all, or not all was read."""
         if any(row.verdict == "diverges" for row in self.rows):
             return "diverges"
-        if self.compared and 100 * self.coverage >= self.min_coverage and self.findings:
+        if self.findings and not self.unread and self.compared and 100 * self.coverage >= self.min_coverage:
             return "diverges"
         return "unknown" if self.doubts else "agrees"
 
@@ -187,17 +193,26 @@ class WeightsComparison:
     def outcome(self, rows: Iterable[ParameterRow]) -> WeightsOutcome:
         """What the rows come to."""
         unread = [*self.reference.unread, *self.candidate.unread]
+        unread += [
+            f"{dump.path}: is an interrupted capture; what came after was not compared"
+            for dump in (self.reference, self.candidate)
+            if dump.interrupted
+        ]
         unread += [f"{side}: {item.name} {why}" for side, item, why in self.pairing.unread]
         found = tuple(rows)
         if not found and self._only and len(self):
-            unread.append(f"none of the {len(self)} parameters is named like {self._only!r}; ask for others")
+            unread.append(
+                f"none of the {len(self)} parameters is named like {self._only!r}; without --only all are compared"
+            )
         return WeightsOutcome(found, tuple(map(printable, unread)), tuple(self._notes()), self.min_coverage)
 
     def _notes(self) -> Iterator[str]:
         if derived := self.pairing.derived:
             names = ", ".join(printable(item.name) for item in derived[:3])
             more = f" and {len(derived) - 3} more" if len(derived) > 3 else ""
-            yield f"on one side only, and computed by the model itself: {names}{more}"
+            yield f"on one side only, but computed by the model itself: {names}{more}"
+        if training := self.pairing.training:
+            yield f"training state on one side only, ignored: {printable(training[0].name)}{_and_more(training)}"
         for rule in self.pairing.learned:
             yield f"learned: {rule.reference} is {rule.candidate} (values of {rule.proofs} prove it)"
 
@@ -255,7 +270,7 @@ class WeightsComparison:
     def _untied(self, pair: ParameterPair) -> tuple[WeightVerdict, str]:
         is_missing = "tied" in pair.candidate.views
         where = "candidate" if is_missing else "reference"
-        why = f"the {where} has none, and its embedding, which would stand for it, is another"
+        why = f"the {where} has none, and its embedding, which would be used for it, differs"
         return ("missing" if is_missing else "unexpected"), why
 
     def _hint(self, pair: ParameterPair) -> Hint | None:
@@ -272,10 +287,12 @@ class WeightsComparison:
         if direct.explained is None:
             return None
         return Hint("rope rows" if "rope" in pair.convention else "transposed",
-                    f"not laid out as the others of its kind ({pair.convention})", {})  # fmt: skip
+                    f"laid out differently from the others of its kind ({pair.convention})", {})  # fmt: skip
 
     def _hint_of_shapes(self, pair: ParameterPair) -> Hint | None:
-        """Where shapes differ: the same numbers in another shape, or a slice of them."""
+        """Where shapes or layouts differ: the same numbers in another shape, or a slice of them."""
+        if pair.unlike == MIXED_LAYOUT:
+            return Hint("transposed", MIXED_LAYOUT, {})
         ref, cand = pair.reference.stored, pair.candidate.stored
         a, b = ref.spec.shape, cand.spec.shape
         if ref.spec.size == cand.spec.size:
@@ -300,6 +317,10 @@ class WeightsComparison:
             name=item.title, verdict=verdict, why=told, reference=item.name if is_missing else None,
             candidate=None if is_missing else item.name, dtypes=kinds, shape=item.spec.shape,
         )  # fmt: skip
+
+
+def _and_more(items: Sequence[object]) -> str:
+    return f" and {len(items) - 1} more" if len(items) > 1 else ""
 
 
 def type_of(stored: StoredTensor) -> str:

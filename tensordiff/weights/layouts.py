@@ -7,7 +7,7 @@ where all parameters of its kind are so. Where some are and one is not, that one
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -33,6 +33,7 @@ from tensordiff.weights.views import (
 
 _ROPE = re.compile(r"(?:^|\.)([qk])_proj\.(?:weight|bias)$")
 _NORM = re.compile(r"norm\.weight$")
+_LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SAMPLE_COLUMNS = 64
 _MOST_HEAD = 1024
 
@@ -99,7 +100,7 @@ def replicas_differ(side: SideView) -> bool:
 
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
     """Pairs seen by the layouts that their checkpoints keep throughout."""
-    found = _square_transposed(pairs)
+    found = _same_in_all_layers(_square_transposed(pairs))
     return _norms(_rope_rows(found)) if is_permuted else found
 
 
@@ -108,6 +109,40 @@ def _square_transposed(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     if not any("transposed" in pair.candidate.views for pair in pairs):
         return list(pairs)
     return [_transposed_if_so(pair) for pair in pairs]
+
+
+MIXED_LAYOUT = "laid out differently from the other layers: rows and columns are exchanged"
+
+
+def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+    kinds: defaultdict[str, list[int]] = defaultdict(list)
+    for k, pair in enumerate(pairs):
+        if not pair.unlike and len(pair.reference.stored.spec.shape) > 1:
+            kinds[_LAYER_NUMBER.sub("{}", pair.name)].append(k)
+    turned = {k for members in kinds.values() for k in members if "transposed" in pairs[k].candidate.views}
+    mostly_turned = 2 * len(turned) > sum(map(len, kinds.values()))
+    found = list(pairs)
+    for members in kinds.values():
+        count = sum(k in turned for k in members)
+        usual = mostly_turned if 2 * count == len(members) else 2 * count > len(members)
+        for k in members:
+            if (k in turned) != usual:
+                found[k] = _otherwise(pairs[k])
+    return found
+
+
+def _otherwise(pair: ParameterPair) -> ParameterPair:
+    """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
+    a, b = pair.reference.stored, pair.candidate.stored
+    if "transposed" not in pair.candidate.views and a.spec.shape[-1] == a.spec.shape[-2]:
+        try:
+            is_same = are_alike(sample(b), sample(a), slack_of(a, b))
+        except (DumpError, AlignError):
+            return pair  # measuring says why
+        if not is_same:
+            return replace(pair, candidate=pair.candidate.seen(Transposed(b), "transposed"), convention="transposed")
+    return replace(pair, unlike=MIXED_LAYOUT)
 
 
 def _transposed_if_so(pair: ParameterPair) -> ParameterPair:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.measure.diff import BUCKETS, Diff
-from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dispatch import measure_stretches
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array, DType, is_float, name_of
 from tensordiff.dump.model import Spec, StoredTensor
-from tensordiff.weights.packed import Quantization, quantization_of
+from tensordiff.weights.packed import quantization_of, smallest_of
+from tensordiff.weights.quantization import Quantization
 from tensordiff.weights.samples import slack_of_bits
 from tensordiff.weights.views import BLOCK_ELEMENTS, read_rows, row_ranges
 
@@ -31,6 +32,8 @@ _SMALLEST = {"float16": 2.0**-25, "float8_e4m3fn": 2.0**-10, "float8_e5m2": 2.0*
 _ROUNDED_TWICE = 1 + 2.0**-6
 _LAST_BITS = 4.0
 _SUPERBLOCK = 256
+_FAR = 3.0
+"""Steps of a quantization by which no element is off, however its scales were chosen."""
 _INFINITE: dict[str, np.unsignedinteger[Any]] = {
     "float16": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80), "float32": np.uint32(0x7F800000),
     "float64": np.uint64(0x7FF0000000000000),
@@ -51,31 +54,49 @@ def measure_pair(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
     """Compare two tensors of one shape. ``tolerance`` is the user's, and takes the place of that of the types."""
     if are_same_bits(ref, cand):
         return Measured(_equal_diff(ref.spec), "equal")
-    coarse = quantization_of(cand) or quantization_of(ref)
+    quantized = [found for side in (ref, cand) if (found := quantization_of(side)) is not None]
+    packed = min((one for one in quantized if one.bits), key=lambda one: one.bits, default=None)
+    steps = _Steps(packed) if packed is not None else None
     rounding, name = rounding_of(ref.spec.dtype, cand.spec.dtype)
-    steps = _Steps(coarse) if coarse is not None and coarse.bits else None
-    if coarse is not None and not coarse.bits:
-        rounding, name = (
-            Tolerance(coarse.smallest * _ROUNDED_TWICE, _UNIT.get(coarse.name, 2.0**-4) * _ROUNDED_TWICE),
-            coarse.name,
-        )
-    diffs = []
-    for r, c in blocks(ref, cand):
-        diffs.append(measure(r, c, tolerance or rounding))
-        if steps is not None:
-            steps.add(r, c, is_reference=quantization_of(ref) is not None)
-    diff = joined(diffs, ref.spec.shape) if len(diffs) != 1 else diffs[0]
+    if quantized and packed is None:
+        units = sum(_UNIT.get(one.name, 2.0**-4) for one in quantized)
+        rounding, name = Tolerance(0.0, units * _ROUNDED_TWICE), quantized[0].name
+    smallest = [each for side in (ref, cand) if packed is None and (each := smallest_of(side)) is not None]
+    counted: list[int] = []
+    has_begun = False
+
+    def stretches() -> Iterator[tuple[Array, Array]]:
+        nonlocal has_begun
+        is_first_time, has_begun = not has_begun, True
+        for r, c, *allowed in blocks(ref, cand, *smallest):
+            if is_first_time and steps is not None:
+                steps.add(r, c, is_reference=quantization_of(ref) is not None)
+            if is_first_time and allowed and tolerance is None:
+                counted.append(_outside(r, c, rounding.rtol, allowed))
+            yield r, c
+
+    diff = measure_stretches(stretches, (ref.spec, cand.spec), tolerance or rounding)
+    if smallest and tolerance is None:
+        diff = diff._replace(outside=diff.apart + sum(counted))
     return Measured(diff, _explanation(diff, rounding, name, steps))
 
 
-def blocks(ref: StoredTensor, cand: StoredTensor) -> Iterator[tuple[Array, Array]]:
-    """Both sides a stretch of rows at a time."""
-    shape = ref.spec.shape
-    if ref.spec.size <= BLOCK_ELEMENTS or not shape:
-        yield np.asarray(ref.read()), np.asarray(cand.read())
+def _outside(ref: Array, cand: Array, rtol: float, allowed: list[Array]) -> int:
+    """How many elements are off by more than rounding, and by more than each may be however small it is."""
+    with np.errstate(all="ignore"):
+        r, c = (side.astype(np.float64) for side in (ref, cand))
+        room = rtol * np.abs(r) + _ROUNDED_TWICE * np.sum([part.astype(np.float64) for part in allowed], axis=0)
+        return int(np.count_nonzero(np.abs(r - c) > room))
+
+
+def blocks(*sides: StoredTensor) -> Iterator[tuple[Array, ...]]:
+    """Tensors of one shape, a stretch of rows at a time."""
+    spec = sides[0].spec
+    if spec.size <= BLOCK_ELEMENTS or not spec.shape:
+        yield tuple(np.asarray(side.read()) for side in sides)
         return
-    for start, stop in row_ranges(shape):
-        yield read_rows(ref, start, stop), read_rows(cand, start, stop)
+    for start, stop in row_ranges(spec.shape):
+        yield tuple(read_rows(side, start, stop) for side in sides)
 
 
 def are_same_bits(ref: StoredTensor, cand: StoredTensor) -> bool:
@@ -85,7 +106,7 @@ def are_same_bits(ref: StoredTensor, cand: StoredTensor) -> bool:
     """
     if ref.spec != cand.spec or name_of(ref.spec.dtype) not in _INFINITE or not ref.spec.size:
         return False
-    return all(_are_same(r, c) for r, c in blocks(ref, cand))
+    return all(_are_same(*arrays) for arrays in blocks(ref, cand))
 
 
 def _are_same(ref: Array, cand: Array) -> bool:
@@ -154,7 +175,7 @@ class _Steps:
 
     def __init__(self, quantization: Quantization) -> None:
         self.quantization = quantization
-        self.elements = self.outside = 0
+        self.elements = self.outside = self.far = 0
         self.errors = self.steps = 0.0
 
     def add(self, ref: Array, cand: Array, *, is_reference: bool) -> None:
@@ -171,7 +192,9 @@ class _Steps:
         self.elements += error.size
         self.errors += float(np.sum(error.astype(np.float64) ** 2))
         self.steps += float(np.sum(step.astype(np.float64) ** 2)) * length
-        self.outside += int(np.count_nonzero(error.reshape(parts.shape) > 1.25 * step[:, None]))
+        off = error.reshape(parts.shape)
+        self.outside += int(np.count_nonzero(off > 1.25 * step[:, None]))
+        self.far += int(np.count_nonzero(off > _FAR * step[:, None]))
 
     def _step(self, parts: NDArray[np.float32]) -> NDArray[np.float32]:
         """The distance of neighbouring values in a block, as wide as a scale in 16 bits may make it."""
@@ -191,44 +214,10 @@ class _Steps:
             and noise <= 0.6 * math.sqrt(self.steps / self.elements)
             and abs(diff.scale - 1) <= leaning
         )
-        if not is_noise or self.outside > 0.001 * self.elements:
+        if self.quantization.is_calibrated and rel <= 2 * slack_of_bits(self.quantization.bits):
+            is_near = noise <= math.sqrt(self.steps / self.elements) and abs(diff.scale - 1) <= leaning
+            is_near = is_near and self.far <= 0.001 * self.elements
+            return f"as close as calibration allows ({self.quantization.name})" if is_near else None
+        if not is_noise or self.far or self.outside > 0.001 * self.elements:
             return None
         return f"equal up to quantization ({self.quantization.name})"
-
-
-def joined(diffs: list[Diff], shape: tuple[int, ...]) -> Diff:
-    """The numbers of a whole from those of its blocks of rows, in order."""
-    if not diffs:
-        empty = np.zeros((0,), np.float32)
-        return measure(empty, empty)._replace(shape=shape)
-    sizes = np.array([diff.elements for diff in diffs], np.float64)
-    total = float(sizes.sum())
-    offsets = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
-
-    def mean(name: str, power: int = 1) -> float:
-        return float(np.sum(sizes * np.array([getattr(diff, name) for diff in diffs]) ** power) / total)
-
-    worst = max(range(len(diffs)), key=lambda k: _nan_first(diffs[k].max_abs))
-    worst_rel = max(range(len(diffs)), key=lambda k: _nan_first(diffs[k].max_rel))
-    mse, power = mean("mse"), mean("ref_rms", 2)
-    products = [n * d.scale * d.ref_rms**2 if d.ref_rms else 0.0 for n, d in zip(sizes, diffs, strict=True)]
-    scale = float(np.sum(products)) / (total * power) if power else math.nan
-    other = max(0.0, mse - power + 2 * scale * power) if power else mse
-    lengths = math.sqrt(power) * math.sqrt(other)
-    gap = (math.sqrt(other) - math.sqrt(power)) ** 2
-    return diffs[0]._replace(
-        max_abs=diffs[worst].max_abs, max_abs_at=int(offsets[worst]) + diffs[worst].max_abs_at,
-        max_rel=diffs[worst_rel].max_rel, max_rel_at=int(offsets[worst_rel]) + diffs[worst_rel].max_rel_at,
-        mean_abs=mean("mean_abs"), mse=mse, rms=math.sqrt(mse),
-        rel_l2=math.sqrt(mse / power) if power else (math.inf if mse else 0.0),
-        cosine_distance=max(0.0, mse - gap) / (2 * lengths) if lengths else (1.0 if mse else 0.0),
-        outside=sum(d.outside for d in diffs), elements=int(total),
-        nan=(sum(d.nan[0] for d in diffs), sum(d.nan[1] for d in diffs)),
-        inf=(sum(d.inf[0] for d in diffs), sum(d.inf[1] for d in diffs)),
-        apart=sum(d.apart for d in diffs), ref_rms=math.sqrt(power), scale=scale,
-        bucket_rms=np.array([d.rms for d in diffs]), shape=shape,
-    )  # fmt: skip
-
-
-def _nan_first(value: float) -> float:
-    return math.inf if math.isnan(value) else value

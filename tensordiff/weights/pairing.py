@@ -30,19 +30,19 @@ from tensordiff.weights.parameters import (
     parameters_of,
     why_unreadable,
 )
-from tensordiff.weights.samples import are_alike, is_telling, sample, slack_of
+from tensordiff.weights.samples import SampleIndex, are_alike, is_telling, sample, sample_or_none, slack_of
 from tensordiff.weights.sides import ParameterPair, SideView
 from tensordiff.weights.views import Concatenated, Stacked, Transposed
 
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
-_EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.([^.]+)$")
+_EXPERT = re.compile(r"^(.*\.experts)\.(\d{1,9})\.([^.]+)$")
 _PARTS = (
     ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("wq", "wk", "wv"), ("q", "k", "v"),
     ("gate_proj", "up_proj"), ("w1", "w3"),
 )  # fmt: skip
 _OF_ATTENTION = re.compile(r"qkv|query_key_value|c_attn|W_pack|in_proj", re.IGNORECASE)
 _OF_GATE = re.compile(r"gate_up|gate_and_up|w13|w1_w3|c_fc|gate_up_proj|h_to_4h")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection)$")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_projection|predictions\.decoder)$")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|shared)$")
 _MOST_BY_VALUE = 4000
 _PACKED = "is packed by a quantization that is not read; compare a checkpoint that is not quantized so"
@@ -67,6 +67,8 @@ class Pairing:
     missing: tuple[Parameter, ...] = ()
     unexpected: tuple[Parameter, ...] = ()
     derived: tuple[Parameter, ...] = ()
+    training: tuple[Parameter, ...] = ()
+    """State of an optimizer that only one side keeps."""
     """On one side only, and computed by the model itself."""
     unread: tuple[tuple[Side, Parameter, str], ...] = ()
     """What could not be read, and why."""
@@ -214,13 +216,10 @@ class _Work:
         ours, theirs = self.reference[:_MOST_BY_VALUE], self.candidate[:_MOST_BY_VALUE]
         if not ours or not theirs:
             return
-        by_shape: dict[tuple[int, ...], list[Parameter]] = defaultdict(list)
-        for item in theirs:
-            by_shape[tuple(sorted(n for n in item.spec.shape if n != 1))].append(item)
+        holders = _Holders(theirs)
         taken: set[int] = set()
         for item in ours:
-            near = by_shape.get(tuple(sorted(n for n in item.spec.shape if n != 1)), [])
-            found = [other for other in near if id(other) not in taken and hold_the_same(item, other)]
+            found = [other for other in holders.near(item) if id(other) not in taken and hold_the_same(item, other)]
             alike = [other for other in found if _numbers(other) == _numbers(item)] or found
             if len(alike) == 1:
                 taken.add(id(alike[0]))
@@ -247,15 +246,16 @@ class _Work:
         self.take_many(found)
 
     def take_tied(self) -> None:
-        """A head that one side does not have is its embedding."""
+        """A head that one side does not have is its embedding; so are the embeddings of T5's two halves."""
         for is_swapped in (False, True):
             whole, other = (self.candidate, self.all[0]) if is_swapped else (self.reference, self.all[1])
-            head = next((item for item in whole if _HEAD.search(item.canonical) and item.kind != "bias"), None)
             embedding = next((item for item in other if _EMBEDDING.search(item.canonical)), None)
-            if head is None or embedding is None or head.spec.shape[1:] != embedding.spec.shape[1:]:
+            if embedding is None:
                 continue
-            sides = SideView.of(head), SideView((embedding,), embedding.stored, embedding.name, ("tied",))
-            self.take(*(sides[::-1] if is_swapped else sides), "value", head.title)
+            for item in [item for item in whole if item.kind != "bias" and _is_tied_to_an_embedding(item.canonical)]:
+                if item.spec.shape[1:] == embedding.spec.shape[1:]:
+                    sides = SideView.of(item), SideView((embedding,), embedding.stored, embedding.name, ("tied",))
+                    self.take(*(sides[::-1] if is_swapped else sides), "value", item.title)
 
     def finished(self, is_permuted: bool) -> Pairing:
         """All pairs in natural order, in shapes that fit and by conventions of the formats.
@@ -264,13 +264,15 @@ class _Work:
         """
         in_order = sorted(self.pairs, key=lambda pair: natural_key(pair.name))
         fitting = [fit_shapes(pair) for pair in in_order]
-        derived = [item for item in (*self.reference, *self.candidate) if item.is_derived]
-        gone = {id(item) for item in derived}
+        left = (*self.reference, *self.candidate)
+        training = [item for item in left if item.is_training_state]
+        derived = [item for item in left if item.is_derived and not item.is_training_state]
+        gone = {id(item) for item in (*derived, *training)}
         return Pairing(
             pairs=tuple(with_conventions(fitting, is_permuted)),
             missing=tuple(item for item in self.reference if id(item) not in gone),
             unexpected=tuple(item for item in self.candidate if id(item) not in gone),
-            derived=tuple(derived), unread=tuple(self.unread), learned=tuple(self.learned),
+            derived=tuple(derived), training=tuple(training), unread=tuple(self.unread), learned=tuple(self.learned),
             reference=tuple(self.all[0]), candidate=tuple(self.all[1]),
         )  # fmt: skip
 
@@ -282,6 +284,33 @@ def _as_dump(items: Iterable[Parameter], by_id: dict[int, Parameter]) -> Dump:
         by_id[id(entry)] = item
         entries.append(entry)
     return Dump(Path(), "", tuple(entries), False)
+
+
+class _Holders:
+    """Parameters of one side, by what they hold, as they are and transposed."""
+
+    def __init__(self, items: Sequence[Parameter]) -> None:
+        self._views: dict[tuple[int, ...], list[tuple[Parameter, StoredTensor]]] = defaultdict(list)
+        for item in items:
+            shape = item.spec.shape
+            self._views[shape].append((item, item.stored))
+            if len(shape) == 2:
+                self._views[shape[::-1]].append((item, Transposed(item.stored)))
+        self._indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = {}
+
+    def near(self, item: Parameter) -> list[Parameter]:
+        """Those that may hold the same, each once."""
+        shape = item.spec.shape
+        views = self._views.get(shape)
+        wanted = sample_or_none(item.stored) if views else None
+        if views is None or wanted is None or not is_telling(wanted):
+            return []
+        if shape not in self._indexes:
+            coarsest = max(slack_of(stored) for _, stored in views)
+            self._indexes[shape] = SampleIndex([sample_or_none(stored) for _, stored in views]), coarsest
+        index, slack = self._indexes[shape]
+        found = (views[k][0] for k in index.near(wanted, max(slack, slack_of(item.stored))))
+        return list({id(other): other for other in found}.values())
 
 
 def hold_the_same(one: Parameter, other: Parameter) -> bool:
@@ -377,3 +406,8 @@ def _stacked(experts: Sequence[Sequence[Parameter]]) -> SideView | None:
     everything = tuple(item for parts in experts for item in parts)
     first = " + ".join(item.name for item in experts[0])
     return SideView(everything, Stacked(tuple(tensors)), f"{first} … of {len(experts)} experts", ("stacked",))
+
+
+def _is_tied_to_an_embedding(canonical: str) -> bool:
+    """Whether models keep one tensor for this and for the embedding of tokens, and files often only one of them."""
+    return bool(_HEAD.search(canonical) or _EMBEDDING.search(canonical))

@@ -7,20 +7,30 @@ computes for itself (rope's frequencies, masks) is no parameter, and its absence
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from itertools import islice
 
 from tensordiff.dump.dtypes import is_float, name_of
-from tensordiff.dump.files import parse_json
+from tensordiff.dump.files import map_file, parse_json
 from tensordiff.dump.model import Dump, Entry, Spec, StoredTensor
 from tensordiff.dump.names import PARAMETER_PORT
 from tensordiff.errors import BadFile, DumpError
-from tensordiff.util.small_files import TooLong, read_small
-from tensordiff.weights.packed import Fp8Scaled, Quantization, mlx_packed, quantization_of
+from tensordiff.weights.packed import (
+    Dequantized,
+    fp8_scaled,
+    int8_scaled,
+    is_borne_out,
+    mlx_packed,
+    quantization_of,
+    said_quantization,
+)
+from tensordiff.weights.quantization import Quantization
+from tensordiff.weights.word_packed import compressed, gptq_or_awq
 
 _KINDS = {
     "weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias", "kernel": "weight", "embedding": "weight",
@@ -28,14 +38,18 @@ _KINDS = {
 OF_ACTIVATIONS = "input_scale"
 """The kind of a scale that no weight is multiplied by: it is compared by itself."""
 _COMPANIONS = ("scales", "biases", "weight_scale_inv", "weight_scale", "scale_inv", OF_ACTIVATIONS)
-_PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape")
+_ZERO_POINT = "weight_zero_point"
+_PACKED = ("qweight", "qzeros", "g_idx", "weight_packed", "weight_shape", _ZERO_POINT, "weight_g_idx")
 _IS_PARAMETER = re.compile(rf"(?:^|[./])(?:{'|'.join((*_KINDS, *_COMPANIONS, *_PACKED))})$")
 _DERIVED = re.compile(
     r"(?:^|[./])(?:inv_freq|original_inv_freq|rope_freqs\.weight|freqs_cis|position_ids|num_batches_tracked|masked_bias"
     r"|token_type_ids|rope_factors_(?:long|short)\.weight)$"
 )
+_TRAINING = re.compile(
+    r"(?:optim(?:izer)?(?:_states?|s)?(?:_dict)?|(?:lr_)?schedulers?|grad_scaler|scaler)[./].*", re.IGNORECASE
+)
 _MASK = re.compile(r"\.(?:attn|attention)\.bias$")
-_SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d+)(?=\.|$)")
+_SHARD = re.compile(r"\.?(?:_shards|_ranks)\.(\d{1,9})(?=\.|$)")
 _FLAX_NUMBER = re.compile(r"(?<=[a-z])_(\d+)(?=\.|$)")
 _MOSTLY = 0.8
 _CONFIG_BYTES = 4 << 20
@@ -80,9 +94,14 @@ class Parameter:
         return _DERIVED.search(self.name) is not None
 
     @property
+    def is_training_state(self) -> bool:
+        """Whether it is an optimizer's, as training keeps it beside the parameters of one file."""
+        return _TRAINING.fullmatch(self.name) is not None
+
+    @property
     def is_vocabulary(self) -> bool:
         """Whether its rows are tokens: an embedding, or the head."""
-        return re.search(r"(?:embed|wte|lm_head|tok_|vocab|decoder$)", self.canonical) is not None
+        return re.search(r"(?:embed|wte|lm_head|tok_|vocab|decoder$|(?:^|\.)shared$)", self.canonical) is not None
 
 
 def is_checkpoint(dump: Dump) -> bool:
@@ -92,8 +111,9 @@ def is_checkpoint(dump: Dump) -> bool:
     entries = dump.entries
     if any(entry.is_input or entry.step or entry.call != 1 for entry in entries):
         return False
-    named = sum(_IS_PARAMETER.search(_own_name(entry)) is not None for entry in entries)
-    return named >= _MOSTLY * len(entries)
+    allowed = len(entries) - math.ceil(_MOSTLY * len(entries))
+    others = (entry for entry in entries if _IS_PARAMETER.search(_own_name(entry)) is None)
+    return next(islice(others, allowed, None), None) is None  # a run's dump shows it by its first entries
 
 
 def holds_parameters(dump: Dump) -> bool:
@@ -104,8 +124,18 @@ def holds_parameters(dump: Dump) -> bool:
 def parameters_of(dump: Dump) -> list[Parameter]:
     """All parameters: those that a capture wrote as such, else every entry."""
     entries = dump.parameters or dump.entries
-    stems = _joined(_parse(entry) for entry in entries)
-    return list(_with_companions(stems, _mlx_config(dump)))
+    stems = _joined(_as_quantized(dump, _parse(entry)) for entry in entries)
+    config = _config(dump, "config.json")
+    gptq = config if "quantization_config" in config else _config(dump, "quantize_config.json")
+    return list(_with_companions(stems, _mlx_config(config), _gptq_zero_offset(gptq)))
+
+
+def _as_quantized(dump: Dump, item: Parameter) -> Parameter:
+    """A parameter of a capture, which says how the model had it quantized."""
+    said = said_quantization(dump.facts, item.name) if dump.parameters else None
+    if said is None or not is_borne_out(item.stored, said):
+        return item
+    return replace(item, stored=Dequantized(item.stored, said))
 
 
 def _own_name(entry: Entry) -> str:
@@ -153,9 +183,15 @@ def _joined(parsed: Iterable[Parameter]) -> dict[str, dict[str, Parameter]]:
     return stems
 
 
-def _with_companions(stems: Mapping[str, Mapping[str, Parameter]], told: tuple[int, int] | None) -> Iterator[Parameter]:
+def _with_companions(
+    stems: Mapping[str, Mapping[str, Parameter]], told: tuple[int, int] | None, zero_offset: int
+) -> Iterator[Parameter]:
     for kinds in stems.values():
         weight = kinds.get("weight")
+        if weight is None and (unpacked := _from_words(kinds, zero_offset)) is not None:
+            yield unpacked
+            yield from (item for kind, item in kinds.items() if kind not in (*_COMPANIONS, *_PACKED))
+            continue
         made = _dequantized(weight, kinds, told) if weight is not None else None
         for kind, item in kinds.items():
             if made is not None and kind == "weight":
@@ -174,24 +210,54 @@ def _dequantized(
         return mlx_packed(weight.stored, kinds["scales"].stored, biases.stored if biases else None, told)
     if name_of(spec.dtype).startswith("float8"):
         scale = next((kinds[k] for k in ("weight_scale_inv", "weight_scale", "scale_inv") if k in kinds), None)
-        if scale is not None and is_float(scale.spec.dtype) and len(spec.shape) == 2:
-            return Fp8Scaled(weight.stored, scale.stored)
+        if scale is not None and is_float(scale.spec.dtype):
+            return fp8_scaled(weight.stored, scale.stored)
+    if name_of(spec.dtype) == "int8" and "weight_scale" in kinds and _ZERO_POINT not in kinds:
+        return int8_scaled(weight.stored, kinds["weight_scale"].stored)
     return None
 
 
-def _mlx_config(dump: Dump) -> tuple[int, int] | None:
-    """Bits and group size, from the config beside an MLX checkpoint."""
-    folder = dump.path if dump.path.is_dir() else dump.path.parent
-    path = Path(folder) / "config.json"
-    try:
-        config = parse_json(read_small(path, _CONFIG_BYTES), path, "it")
-    except (OSError, TooLong, BadFile):
+def _from_words(kinds: Mapping[str, Parameter], zero_offset: int) -> Parameter | None:
+    """The weight that GPTQ, AWQ or compressed-tensors keep in words; None where there is none, or of another kind."""
+    stored = {kind: item.stored for kind, item in kinds.items()}
+    made = None
+    if {"qweight", "qzeros", "scales"} <= stored.keys():
+        groups = stored.get("g_idx")
+        made = gptq_or_awq(stored["qweight"], stored["scales"], stored["qzeros"], groups, zero_offset)
+    elif {"weight_packed", "weight_scale", "weight_shape"} == stored.keys() & {*_PACKED, *_COMPANIONS}:
+        made = compressed(stored["weight_packed"], stored["weight_scale"], stored["weight_shape"])
+    if made is None:
         return None
-    told = config.get("quantization") if isinstance(config, dict) else None
+    first = kinds["qweight" if "qweight" in kinds else "weight_packed"]
+    return replace(first, name=f"{first.stem}.weight", kind="weight", stored=made)
+
+
+def _gptq_zero_offset(config: Mapping[str, object]) -> int:
+    """GPTQ's first version, which most checkpoints are of, keeps zero points less one."""
+    told = config.get("quantization_config", config)  # the whole of AutoGPTQ's quantize_config.json
+    version = told.get("checkpoint_format") if isinstance(told, dict) else None
+    return 0 if version == "gptq_v2" else 1
+
+
+def _mlx_config(config: Mapping[str, object]) -> tuple[int, int] | None:
+    """Bits and group size, from the config beside an MLX checkpoint."""
+    told = config.get("quantization")
     if not isinstance(told, dict):
         return None
     bits, group = told.get("bits"), told.get("group_size")
-    return (bits, group) if isinstance(bits, int) and isinstance(group, int) else None
+    return (bits, group) if type(bits) is int and type(group) is int else None
+
+
+def _config(dump: Dump, name: str) -> Mapping[str, object]:
+    """A config beside a checkpoint; empty where there is none."""
+    folder = dump.path if dump.path.is_dir() else dump.path.parent
+    path = folder / name
+    try:
+        text = map_file(path)  # which waits for no pipe
+        config = parse_json(text[:], path, "it") if len(text) <= _CONFIG_BYTES else None
+    except BadFile:
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def why_unreadable(item: Parameter) -> str | None:
@@ -204,7 +270,7 @@ def why_unreadable(item: Parameter) -> str | None:
 
 
 def is_packed(item: Parameter) -> bool:
-    """Whether it holds integers of a quantization that is not read (GPTQ, AWQ, compressed-tensors)."""
+    """Whether it holds integers of a quantization that is not read."""
     return item.kind in (*_PACKED, *_COMPANIONS) or (item.kind == "weight" and item.spec.dtype.kind in "iu")
 
 

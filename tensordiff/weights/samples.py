@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import StoredTensor
-from tensordiff.weights.packed import Quantization, quantization_of
+from tensordiff.errors import AlignError, DumpError
+from tensordiff.weights.packed import quantization_of
+from tensordiff.weights.quantization import Quantization
 from tensordiff.weights.views import read_rows
 
 Floats = NDArray[np.float32]
@@ -17,6 +21,10 @@ _SLACK = {"float64": 1e-6, "float32": 1e-6, "float16": 2e-3, "bfloat16": 8e-3}
 _SLACK_FLOAT8 = 0.08
 _SLACK_BITS = {8: 0.03, 6: 0.06, 5: 0.1, 4: 0.2, 3: 0.35, 2: 0.6}
 _OF_SPREAD = 0.5
+_FEW = 256
+_ROUGHLY = 4.0
+"""How much more a few values may be off than all of a sample."""
+_MOST_ALIKE = 64
 
 
 def sample(stored: StoredTensor) -> Floats:
@@ -27,6 +35,14 @@ def sample(stored: StoredTensor) -> Floats:
     places = np.unique(np.linspace(0, shape[0] - 1, min(_ROWS, shape[0])).astype(int)).tolist()
     rows = [as_floats(read_rows(stored, k, k + 1).reshape(-1)[:_COLUMNS]) for k in places]
     return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+def sample_or_none(stored: StoredTensor) -> Floats | None:
+    """A sample; None where it cannot be read. Whoever measures says why."""
+    try:
+        return sample(stored)
+    except (DumpError, AlignError):
+        return None
 
 
 def as_floats(values: NDArray[np.generic]) -> Floats:
@@ -68,3 +84,31 @@ def are_alike(one: Floats, other: Floats, slack: float) -> bool:
 def is_telling(values: Floats) -> bool:
     """Whether values can prove an identity: not all alike, as those of a fresh norm are."""
     return values.size >= 8 and float(values.std()) > 1e-4 * float(np.abs(values).max(initial=0.0))
+
+
+class SampleIndex:
+    """Samples of one shape, to find those that may be alike a given one without trying each."""
+
+    def __init__(self, samples: Sequence[Floats | None]) -> None:
+        width = max((_few(one).size for one in samples if one is not None), default=0)
+        self._rows = np.array([np.full(width, np.nan) if one is None else _few(one) for one in samples])
+        self._rows = self._rows.reshape(len(samples), width)
+        self._squares = np.einsum("ij,ij->i", self._rows, self._rows)
+
+    def near(self, wanted: Floats, slack: float) -> list[int]:
+        """Which may be alike; none where so many are that values prove nothing."""
+        values = _few(wanted)
+        if values.size != self._rows.shape[1]:
+            return []
+        square = float(values @ values)
+        with np.errstate(all="ignore"):
+            apart = self._squares + square - 2 * (self._rows @ values)
+            room = ((_ROUGHLY * slack) ** 2 + 1e-9) * np.maximum(self._squares, square)
+            found = np.flatnonzero(apart <= room).tolist()
+        return found if len(found) <= _MOST_ALIKE else []
+
+
+def _few(values: Floats) -> NDArray[np.float64]:
+    """Some values spread over a sample, which stand for it."""
+    flat = values.reshape(-1)
+    return flat[:: max(1, flat.size // _FEW)][: _FEW + 1].astype(np.float64)

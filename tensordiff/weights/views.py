@@ -6,14 +6,14 @@ checkpoint is compared in blocks of rows, whatever its size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.dump.dtypes import Array
+from tensordiff.dump.dtypes import DTYPES, Array, DType, is_float
 from tensordiff.dump.model import Spec, StoredTensor
 
 BLOCK_ELEMENTS = 1 << 24
@@ -37,6 +37,16 @@ def row_ranges(shape: tuple[int, ...], most: int = BLOCK_ELEMENTS) -> Iterator[t
         yield start, min(shape[0], start + count)
 
 
+def common_dtype(parts: Sequence[StoredTensor]) -> DType:
+    """The type that several tensors have; of several types, one that holds the values of all."""
+    dtypes = {part.spec.dtype for part in parts}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    if any(dtype.kind == "c" for dtype in dtypes):
+        return DTYPES["complex128"]
+    return DTYPES["float32" if all(is_float(dtype) and dtype.itemsize <= 4 for dtype in dtypes) else "float64"]
+
+
 class Concatenated(NamedTuple):
     """Several tensors one after the other along an axis: ``q_proj``, ``k_proj`` and ``v_proj`` as one."""
 
@@ -48,16 +58,22 @@ class Concatenated(NamedTuple):
         """Of the whole."""
         first = self.parts[0].spec
         length = sum(part.spec.shape[self.axis] for part in self.parts)
-        return Spec((*first.shape[: self.axis], length, *first.shape[self.axis + 1 :]), first.dtype)
+        shape = *first.shape[: self.axis], length, *first.shape[self.axis + 1 :]
+        return Spec(shape, common_dtype(self.parts))
 
     def read(self) -> Array:
         """The whole, in memory."""
-        return np.concatenate([part.read() for part in self.parts], axis=self.axis)
+        return np.concatenate(self._alike([part.read() for part in self.parts]), axis=self.axis)
+
+    def _alike(self, arrays: list[Array]) -> list[Array]:
+        dtype = common_dtype(self.parts)
+        return [array.astype(dtype, copy=False) for array in arrays]
 
     def read_rows(self, start: int, stop: int) -> Array:
         """Some rows."""
         if self.axis:
-            return np.concatenate([read_rows(part, start, stop) for part in self.parts], axis=self.axis)
+            rows = [read_rows(part, start, stop) for part in self.parts]
+            return np.concatenate(self._alike(rows), axis=self.axis)
         found, at = [], 0
         for part in self.parts:
             length = part.spec.shape[0]
@@ -65,6 +81,7 @@ class Concatenated(NamedTuple):
             if low < high:
                 found.append(read_rows(part, low, high))
             at += length
+        found = self._alike(found)
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
@@ -77,7 +94,7 @@ class Stacked(NamedTuple):
     def spec(self) -> Spec:
         """Of the whole."""
         first = self.parts[0].spec
-        return Spec((len(self.parts), *first.shape), first.dtype)
+        return Spec((len(self.parts), *first.shape), common_dtype(self.parts))
 
     def read(self) -> Array:
         """The whole, in memory."""
@@ -85,7 +102,8 @@ class Stacked(NamedTuple):
 
     def read_rows(self, start: int, stop: int) -> Array:
         """Some of the parts."""
-        return np.stack([part.read() for part in self.parts[start:stop]])
+        dtype = common_dtype(self.parts)
+        return np.stack([part.read().astype(dtype, copy=False) for part in self.parts[start:stop]])
 
 
 class Transposed(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensordiff.align import Alignment, AlignmentPlan, align
-from tensordiff.align.rules.tables import ViewRule
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.tables import MapRule, ViewRule
 from tensordiff.dump import Dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import MemoryTensor, entry
 from tests.making import aligned, held, numbers
 
 ONE = numbers(9, 4)
@@ -244,3 +247,17 @@ def test_a_persons_view_holds_even_where_shapes_agree_without_it() -> None:
     (pair,) = align(reference, candidate, plan).pairs
     assert pair.views == ["candidate transpose 0 1"]
     assert (pair.candidate.read() == square).all()
+
+
+def test_a_map_may_pass_over_what_does_not_fit() -> None:
+    """A cache's keys are the new keys in the first step only."""
+    shapes = {"keys": [(2, 9, 4), (2, 10, 4)], "new": [(2, 9, 4), (2, 1, 4)]}
+    sides = [
+        Dump(Path(layer), "arrays", tuple(entry(layer, MemoryTensor(numbers(*shape)), step)
+                                          for step, shape in enumerate(some)), ordered=True)
+        for layer, some in shapes.items()
+    ]  # fmt: skip
+    for if_fits, steps in ((False, [0, 1]), (True, [0])):
+        rules = RulesFile(maps=(MapRule("keys", "new", if_fits=if_fits),))
+        plan = AlignmentPlan.for_dumps(sides[0], sides[1], rules)
+        assert [pair.reference.step for pair in align(sides[0], sides[1], plan).pairs] == steps

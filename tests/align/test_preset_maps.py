@@ -93,6 +93,19 @@ def test_the_product_before_down_proj(split: Tensors, fused: Tensors, unrecorded
     assert product in pairs(candidate, reference)
 
 
+def test_an_mlp_without_a_gate_multiplies_nothing() -> None:
+    """GPT-2's ``c_fc`` is ``up_proj`` to us, and goes into the activation."""
+    recorded: Tensors = {}
+    for layer in LAYERS:
+        mlp, up = f"transformer.h.{layer}.mlp", part("up", layer)
+        recorded |= {f"transformer.h.{layer}.attn.c_attn-output": part("q", layer)}
+        recorded |= {f"{mlp}.c_fc-output": up, f"{mlp}.act-output": silu(up)}
+        recorded |= {f"{mlp}.c_proj-input_0": silu(up), f"{mlp}.c_proj-output": part("down", layer)}
+    outputs = without(recorded, "input_0")
+    for found in (pairs(recorded, outputs), pairs(outputs, recorded)):
+        assert not any("mul(" in name for name in (*found, *found.values()))
+
+
 def test_a_product_of_what_is_fused(split: Tensors, fused: Tensors) -> None:
     reference = without(split, "gate_proj-output", "up_proj-output", "act_fn-output")
     assert "model.layers.1.mlp.down_proj-input_0" in pairs(reference, without(fused, "down_proj-input_0"))
@@ -115,6 +128,7 @@ def test_vllm_s_residuals() -> None:
         "model.layers.1.post_attention_layernorm-input_1": residual,
         "model.layers.1.post_attention_layernorm-output_0": PARTS["q"],
         "model.layers.1.post_attention_layernorm-output_1": x + residual,
+        "model.layers.1.mlp.gate_up_proj-output": np.concatenate([PARTS["gate"], PARTS["up"]], axis=-1),
         "model.layers.1.mlp.act_fn-output": PARTS["gate"] * PARTS["up"],
         "model.layers.1-output_0": PARTS["down"],
         "model.layers.1-output_1": residual,

@@ -24,11 +24,27 @@ from tests.align.model_names import (
     same,
     transformers_layers,
 )
+from tests.making import aligned, numbers
 
 
 def expected(lines: str) -> dict[str, str]:
     words = lines.split()
     return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def test_gemma_s_norms_in_gguf_files() -> None:
+    names = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "attn_q", "ffn_down")
+    found = dump([f"blk.{k}.{name}" for k in range(2) for name in names])
+    rules = choose(found, found).rules
+    spelled = [rules.canonical(f"blk.1.{name}", "candidate") for name in names]
+    parts = ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+    assert spelled == [f"layers.1.{part}" for part in (*parts, "self_attn.q_proj", "mlp.down_proj")]
+
+
+@pytest.mark.parametrize("layer", ["model.blk.1.attn_norm/mul_0", "model.blk.1.post_feedforward_layernorm/mul_0"])
+def test_the_nodes_of_one_norm_of_llama_cpp_are_known_as_such(layer: str) -> None:
+    rules = choose(dump([layer]), dump([layer])).rules
+    assert rules.canonical(layer, "candidate").startswith("layers.1.")
 
 
 @pytest.mark.parametrize("model", [*CONFIGS, *OTHERS])
@@ -196,3 +212,38 @@ def test_mixtral_before_transformers_5() -> None:
     experts = "model.layers.0.block_sparse_moe.experts.7"
     spelled = [rules.canonical(f"{experts}.{name}", "reference") for name in ("w1", "w2", "w3")]
     assert spelled == [f"layers.0.mlp.experts.7.{name}_proj" for name in ("gate", "down", "up")]
+
+
+def test_max_on_several_gpus() -> None:
+    """A share of attention has the names of the whole; what one GPU has of stacked weights has a name of its own."""
+    block = "model.layers.layers.0"
+    names = (
+        f"{block}.self_attn", f"{block}.self_attn.list_of_attentions.0", f"{block}.mlp_shards.0.down_proj",
+        f"{block}.self_attn.list_of_attentions.0.o_proj", f"{block}.self_attn.list_of_attentions.1of2.qkv_proj",
+    )  # fmt: skip
+    rules = choose(dump(names), dump(names)).rules
+    assert [rules.canonical(name, "candidate") for name in names] == [
+        "layers.0.self_attn", "layers.0.self_attn.list_of_attentions.0", "layers.0.mlp.down_proj",
+        "layers.0.self_attn.o_proj", "layers.0.self_attn.list_of_attentions.1of2.qkv_proj",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("layers.1.mlp.gate", "blk.1.ffn.gate_inp"),
+        ("layers.1.mlp.shared_expert.up_proj", "blk.1.ffn.up_shexp"),
+        ("layers.1.mlp.shared_expert_gate", "blk.1.ffn.gate_inp_shexp"),
+        ("layers.1.mlp.c_fc", "blk.1.ffn.up"),  # StarCoder2
+        ("layers.1.mlp.fc2", "blk.1.ffn.down"),  # Phi-2
+        ("layers.1.self_attn.dense", "blk.1.attn.output"),
+        ("final_layernorm", "output_norm"),
+        ("transformer.h.1.mlp.dense_h_to_4h", "blk.1.ffn.up"),  # Falcon
+    ],
+)
+def test_layers_of_gguf_files_are_paired_with_what_other_architectures_call_them(ours: str, theirs: str) -> None:
+    values = numbers(3, 4)
+    reference = {f"model.{name}-output": values for name in (ours, ours.replace("1", "0"))}
+    candidate = {f"model.{name}-output": values for name in (theirs, theirs.replace("1", "0"), "token_embd")}
+    pairs = {pair.reference.layer: pair.candidate.layer for pair in aligned(reference, candidate).pairs}
+    assert pairs.get(f"model.{ours}") == f"model.{theirs}"

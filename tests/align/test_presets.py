@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tensordiff.align import presets
+from tensordiff.align import align, presets
 from tensordiff.align.expression import parse, placeholders
 from tensordiff.align.presets import PRESETS, choose, fitting, preset
 from tensordiff.align.rules.rule import RuleSet
@@ -22,6 +23,7 @@ from tests.align.model_names import (
     same,
     transformers_layers,
 )
+from tests.making import held, numbers
 
 # --- choosing ------------------------------------------------------------------------------------
 
@@ -54,6 +56,20 @@ from tests.align.model_names import (
 )
 def test_presets_are_chosen_by_the_names(model: str, names: str) -> None:
     assert fitting(dump(layers_of(model))) == tuple(names.split())
+
+
+@pytest.mark.parametrize("is_gemma", [True, False])
+def test_what_a_preset_needs_must_be_there_as_well(is_gemma: bool) -> None:
+    """As many heads as tokens: only the architecture tells that transformers has heads first."""
+    queries, x = numbers(1, 4, 4, 8), numbers(4, 8, seed=1)
+    norms = {"model.layers.0.pre_feedforward_layernorm-output": x} if is_gemma else {}
+    reference = held(norms | {"model.layers.0.self_attn.q_norm-output": queries, "lm_head-output": x[None]})
+    by_token = queries[0].swapaxes(0, 1) if is_gemma else queries[0]
+    candidate = held(norms | {"model.layers.0.self_attn.q_norm-output": by_token, "logits_processor-output": x[-1:]})
+    pairs = align(reference, candidate).pairs
+    (pair,) = (pair for pair in pairs if "q_norm" in pair.reference.name)
+    assert np.array_equal(np.squeeze(pair.reference.read()), np.squeeze(pair.candidate.read()))
+    assert ("vllm_gemma" in fitting(candidate)) is is_gemma
 
 
 def test_each_side_is_looked_at_by_itself() -> None:
@@ -117,6 +133,16 @@ def test_a_preset_says_what_it_is_for_and_has_both_ways_round(name: str) -> None
     assert found.detect
     assert {rule.source for rule in found.rules} <= {name}
     assert {(m.reference, m.candidate) for m in found.maps} == {(m.candidate, m.reference) for m in found.maps}
+
+
+def test_rules_of_presets_that_do_not_fit_are_not_read() -> None:
+    """To check the expressions of all presets takes a third of the time of a small comparison."""
+    preset.cache_clear()
+    named = dump(["model.layers.0.self_attn.q_proj", "model.layers.0.mlp"])
+    choice = choose(named, named)
+    assert choice.rules
+    read = {name for name in PRESETS if "rules" in vars(preset(name))}
+    assert read == set(choice.presets["reference"]) < set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)

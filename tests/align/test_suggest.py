@@ -16,7 +16,7 @@ from tensordiff.align.suggest import Suggester, Suggestion, accept, accept_chose
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.model import Spec, entry
 from tensordiff.session.samples import sample
-from tests.making import MemoryTensor
+from tests.making import MemoryTensor, numbers
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 REAL = ["llama", "llama_bf16", "qwen3", "phi3", "bert"]
@@ -181,6 +181,19 @@ def test_a_match_that_is_chosen_holds_for_every_layer_that_no_value_speaks_again
     chosen = next(one for one in suggestions if one.candidate == "layers.0.y")
     sides = suggester.reference, suggester.candidate
     assert accept_chosen([chosen], suggestions, *sides) == (MapRule("layers.0.x", "layers.0.y", every=False),)
+
+
+def test_layers_that_are_counted_otherwise_get_one_map_if_several_prove_it() -> None:
+    values = {k: numbers(9, 16, seed=k) for k in range(3)}
+    reference = dump(**{f"layers__{k}__mlp": values[k] for k in values})
+    candidate = dump(**{f"net__blk{k + 1:02}__ff__w2": values[k] for k in values})
+    suggestions, suggester = suggest(reference, candidate)
+    sides = suggester.reference, suggester.candidate
+    general = MapRule("layers.{i}.mlp", "net.blk{i+1:02}.ff.w2")
+    assert accept(suggestions, *sides) == (general,)
+    assert accept_chosen(suggestions, suggestions, *sides) == (general,)
+    [alone] = accept_chosen(suggestions[:1], suggestions[:1], *sides)
+    assert (alone.reference, alone.candidate) == ("layers.0.mlp", "net.blk01.ff.w2")
 
 
 def test_one_match_alone_is_not_enough() -> None:

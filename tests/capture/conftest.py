@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.models import SMALL, Make, script, tiny_model
+from tests.capture.models import SMALL, Make, script, tiny_models
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    folder = tmp_path_factory.mktemp("models")
-
-    def make(name: str) -> Path:
-        return folder / name if (folder / name).is_dir() else tiny_model(name, folder)
-
-    return make
+    return tiny_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

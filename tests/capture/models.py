@@ -60,6 +60,15 @@ def tiny_model(name: str, folder: Path) -> Path:
     return folder / name
 
 
+def tiny_models(folder: Path) -> Make:
+    """Makes checkpoints in a folder, each once."""
+
+    def make(name: str) -> Path:
+        return folder / name if (folder / name).is_dir() else tiny_model(name, folder)
+
+    return make
+
+
 class Ran(NamedTuple):
     """What a run in this process left."""
 

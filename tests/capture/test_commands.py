@@ -14,8 +14,8 @@ import pytest
 from tensordiff.capture.child import ReusableChild
 from tensordiff.dump import open_dump
 from tensordiff.search.oracle import search
-from tensordiff.session.rerun_oracle import RerunOracle
-from tensordiff.session.reruns import Rerunner
+from tensordiff.session.rerun.oracle import RerunOracle
+from tensordiff.session.rerun.reruns import Rerunner
 from tests.capture.models import SMALL, Make, compared, run_here, script
 from tests.cli.command import COMMAND, Call, assert_one_sentence, process
 from tests.cli.conftest import call as call
@@ -103,7 +103,7 @@ def test_ctrl_c_or_an_end_from_outside_leaves_a_readable_dump_and_no_child(
         parent.send_signal(number)
         assert terminal.read_until_ended(parent) == status
     assert list(own.iterdir()) == []
-    assert "what was captured so far lies in" in terminal.text
+    assert "what was captured so far is in" in terminal.text
     assert len(started_by_it) == 1
     assert not any(map(is_there, started_by_it))
     dump = open_dump(tmp_path / "d")
@@ -192,6 +192,13 @@ def test_a_session_s_sides_can_be_run_again(small: str, tmp_path: Path) -> None:
     wrong = {row.pair.candidate.layer for row in rows if row.injected is not None and row.injected.max_abs > 0}
     assert wrong == {"model.blocks.1"}
     assert operations.entries > 5
+
+
+@pytest.mark.parametrize(("step", "status"), [("0", 0), ("1", 0), ("2", 2)])
+def test_one_step_of_several_is_replayed_and_compared(call: Call, tmp_path: Path, step: str, status: int) -> None:
+    twice = "def twice():\n    net, args, kwargs = good()\n    yield net, args, kwargs\n    yield net, args, kwargs\n"
+    run_here(f"py:{script(tmp_path, SMALL + twice)}:twice", tmp_path / "d")
+    assert call("replay", tmp_path / "d", "blocks.1", "--step", step).status == status
 
 
 def test_a_dump_that_nobody_knows_how_to_make_says_so() -> None:

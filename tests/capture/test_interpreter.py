@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.capture.interpreter import NAME, interpreter, user_file
+import tensordiff
+from tensordiff.capture.engines import ENGINES, environment_command
+from tensordiff.capture.interpreter import NAME, NoAnswer, ask_json, interpreter, user_file
 from tensordiff.errors import BadFile
-from tensordiff.session.preferences import preferences_here
+from tensordiff.session.storage.preferences import preferences_here
 
 KIND = "llamacpp"
 
@@ -65,4 +67,40 @@ def test_the_current_folder_names_no_interpreter(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(stranger)
     assert interpreter(KIND) == sys.executable
     (sentence,) = preferences_here(stranger).sentences
-    assert "its [engines] do not count; environments are named in" in sentence
+    assert "[engines] is ignored here; environments are named in" in sentence
+
+
+def test_what_lies_in_the_current_folder_is_not_imported_when_an_interpreter_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("print('of the current folder')")
+    monkeypatch.chdir(tmp_path)
+    assert ask_json(sys.executable, "import json, sys; print(json.dumps(dict(said=sys.argv[1])))", "ü") == {"said": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("python", "program", "has_started"),
+    [
+        ("/nowhere/python", "", False),
+        (sys.executable, "import nowhere", True),
+        (sys.executable, "print(1)", True),
+    ],
+)
+def test_an_interpreter_that_gives_no_answer(python: str, program: str, has_started: bool) -> None:
+    with pytest.raises(NoAnswer, match="could not be asked") as raised:
+        ask_json(python, program)
+    assert raised.value.has_started is has_started
+
+
+@pytest.mark.parametrize("kind", [kind for kind, engine in ENGINES.items() if engine.has_environment])
+def test_the_command_that_makes_an_environment_is_make_in_a_checkout_and_pip_elsewhere(
+    kind: str, home: Path, tmp_path: Path
+) -> None:
+    guide = (Path(tensordiff.__file__).parent.parent / "docs" / "engines.md").read_text("utf-8")
+    assert environment_command(kind) == f"make engine-{kind}"
+    command = environment_command(kind, str(tmp_path))
+    assert f"-m venv {home}/.venv-{kind} && " in command
+    parts = [part.removeprefix(f"{home}/") for part in command.split(" && ")[1:]]
+    assert all(part in guide for part in parts), parts
+    environment(home / f".venv-{kind}")
+    assert interpreter(kind).startswith(f"{home}/.venv-{kind}")

@@ -43,8 +43,7 @@ class Shelf:
         checkpoint = self.checkpoint(name, bug)
         if kind != "llamacpp":
             return f"{kind}:{checkpoint}"
-        path = checkpoint.with_suffix(".gguf")
-        return f"{kind}:{path if path.exists() else make_gguf(checkpoint, Path(interpreter(kind)))}"
+        return f"{kind}:{make_gguf(checkpoint, Path(interpreter(kind)))}"
 
     def capture(self, source: str, **settings: Any) -> Path:
         """A capture of a source, of the prompt and three decoded tokens unless told otherwise."""
@@ -78,21 +77,34 @@ def culprit(session: Session) -> str | None:
     return None if found is None else found.pair.name
 
 
-def wrong_by_themselves(session: Session) -> set[str]:
+def wrong_by_themselves(session: Session, wrong: float = WRONG) -> set[str]:
     """The layers without others in them that are wrong even on the reference's inputs."""
     rows: list[Row] = list(session.comparer.rows(session.pairs))
-    names = {row.pair.name for row in rows}
+    layers = {row.pair.reference.layer for row in rows}
     return {
         row.pair.name
         for row in rows
-        if not row.pair.reference.is_input and row.injected is not None and row.injected.rel_l2 > WRONG
-        and not any(name.startswith(f"{row.pair.name}.") for name in names) and row.pair.name != "model"
+        if not row.pair.reference.is_input and row.injected is not None and row.injected.rel_l2 > wrong
+        and not any(layer.startswith(f"{row.pair.reference.layer}.") for layer in layers)
     }  # fmt: skip
+
+
+def wrong_layers(session: Session, wrong: float = WRONG) -> set[str]:
+    """All layers that are wrong even on the reference's inputs, with those that hold one."""
+    rows: list[Row] = list(session.comparer.rows(session.pairs))
+    own = (row for row in rows if not row.pair.reference.is_input and row.injected is not None)
+    return {row.pair.reference.layer for row in own if row.injected is not None and row.injected.rel_l2 > wrong}
 
 
 def orphan_outputs(session: Session) -> set[str]:
     """Layers of the candidate that gave something which is not paired."""
     return {entry.layer for entry in session.alignment.candidate_orphans if not entry.is_input}
+
+
+def orphans_of_reference(session: Session) -> set[str]:
+    """Outputs of the reference that are not paired, by name; of the model itself none that is a cache."""
+    outputs = (entry for entry in session.alignment.reference_orphans if not entry.is_input)
+    return {f"{entry.layer}-{entry.port}" for entry in outputs if "past_key_values" not in entry.port}
 
 
 def injected_layers(dump: Dump) -> dict[str, Any]:

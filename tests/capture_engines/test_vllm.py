@@ -1,4 +1,4 @@
-"""``vllm:`` for real: captured, paired, injected, and planted bugs named. Loading a model takes it most of a minute."""
+"""What ``vllm:`` has by itself: it keeps its model for several runs, and on a processor packs the weights it loads."""
 
 from __future__ import annotations
 
@@ -6,93 +6,87 @@ from typing import Any
 
 import pytest
 
-from tensordiff.capture.provenance import decode_tokens
+from tensordiff.capture.job import Job, parse_source
+from tensordiff.capture.process.replay import REPLAY
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
-from tests.capture_engines.checkpoints import Bug, scaled_norm, swapped
-from tests.capture_engines.running import (
-    STEPS,
-    Shelf,
-    compared,
-    culprit,
-    injected_layers,
-    orphan_outputs,
-    wrong_by_themselves,
-)  # fmt: skip
+from tensordiff.weights.comparison import compare_weights
+from tests.capture_engines.checkpoints import FORCED, IDS, swapped
+from tests.capture_engines.running import STEPS, Shelf, compared, culprit, injected_layers
 
 KIND = "vllm"
-NOT_ISOLATED = (".rotary_emb", ".attn", "model.model")
-"""What transformers computes by functions, so that no layer has its inputs; and the model without its head."""
-
-
-def not_isolated(dump: Any) -> set[str]:
-    names = (name.partition(" step ")[0] for name, call in injected_layers(dump).items() if not call["isolated"])
-    return {name for name in names if not name.endswith(NOT_ISOLATED)}
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3"])
-def test_a_right_checkpoint_agrees_in_every_layer_and_step(shelf: Shelf, name: str) -> None:
-    source, reference = shelf.source(KIND, name), shelf.reference(name)
-    session = compared(reference, shelf.capture(source), shelf.injected(source, reference))
-    outcome = session.outcome(list(session.comparer.rows(session.pairs)))
-    assert (outcome.verdict, outcome.culprit) == ("agrees", None)
-    # transformers turns by a function, which is no layer
-    assert orphan_outputs(session) == {f"model.model.layers.{layer}.self_attn.rotary_emb" for layer in (0, 1)}
-    paired = {(pair.name, pair.reference.step) for pair in session.pairs}
-    assert {("lm_head", step) for step in range(STEPS)} | {("layers.1", step) for step in range(STEPS)} <= paired
-    assert wrong_by_themselves(session) == set()
-    assert session.third_dumps.injected is not None
-    assert not_isolated(session.third_dumps.injected) == set()
-
-
-def test_gpt2_agrees(shelf: Shelf) -> None:
-    session = compared(shelf.reference("gpt2"), shelf.capture(shelf.source(KIND, "gpt2")))
-    outcome = session.outcome(list(session.comparer.rows(session.pairs)))
-    assert (outcome.verdict, outcome.culprit, orphan_outputs(session)) == ("agrees", None, set())
 
 
 @pytest.mark.parametrize(
-    ("bug", "named"),
+    ("at", "isolated"),
     [
-        (scaled_norm, {"layers.1.post_attention_layernorm"}),
-        (swapped, {"layers.0.mlp.gate_up_proj"}),
+        ("once", 24 * STEPS),
+        ("model.model.layers.1.self_attn", STEPS),
+        ("..layers.1.mlp", 19 * STEPS),
+        (r"layers\.0\.mlp\.", 3 * STEPS),
     ],
 )
-def test_a_planted_bug_is_named(shelf: Shelf, bug: Bug, named: set[str]) -> None:
-    source, reference = shelf.source(KIND, "llama", bug), shelf.reference("llama")
-    session = compared(reference, shelf.capture(source), shelf.injected(source, reference))
-    assert {culprit(session)} == wrong_by_themselves(session) == named
+def test_injection_reaches_what_it_is_asked_for(shelf: Shelf, at: str, isolated: int) -> None:
+    dump = open_dump(shelf.injected(shelf.source(KIND, "llama"), shelf.reference("llama"), at))
+    assert sum(layer["isolated"] for layer in injected_layers(dump).values()) == isolated
 
 
-def test_another_rope_theta_is_named(shelf: Shelf) -> None:
+def test_the_operations_of_a_layer_are_on_the_references_inputs(shelf: Shelf) -> None:
     source, reference = shelf.source(KIND, "llama"), shelf.reference("llama")
-    wrong: dict[str, Any] = {"config": {"rope_parameters.rope_theta": 3000.0}}
-    session = compared(reference, shelf.capture(source, **wrong), shelf.injected(source, reference, **wrong))
-    assert culprit(session) == "layers.0.self_attn"
+    dump = open_dump(shelf.injected(source, reference, ops="layers.0.mlp", steps=1))
+    assert {"fn_01_cpu_unquantized_gemm", "op_04_aten.silu"} <= {e.layer.rpartition("/")[2] for e in dump.entries}
+    assert injected_layers(dump)["model.model.layers.0.mlp"]["isolated"]
 
 
-def test_bfloat16_has_no_false_culprit(shelf: Shelf) -> None:
-    reference = shelf.reference("llama", dtype="bfloat16")
-    candidate = shelf.capture(shelf.source(KIND, "llama"), dtype="bfloat16")
+def test_its_weights_are_those_of_the_checkpoint_and_its_model_is_named(shelf: Shelf) -> None:
+    right, wrong = (open_dump(shelf.capture(shelf.source(KIND, "llama", bug), weights=True)) for bug in (None, swapped))
+    outcome = compare_weights(open_dump(shelf.checkpoint("llama")), right)
+    assert (outcome.compared, outcome.findings) == (15, ())
+    about: Any = right.facts["model"]
+    assert (about["class"], about["file"]) == ("LlamaForCausalLM", "vllm/model_executor/models/llama.py")
+    assert about["parameters"] == sum(entry.spec.size for entry in right.parameters)
+    whole = next(entry for entry in right.entries if entry.layer == "model")
+    assert whole.origin is not None and whole.origin.module_class == "LlamaForCausalLM"
+    assert right.facts["weights_hash"] != wrong.facts["weights_hash"]
+
+
+def test_fewer_layers(shelf: Shelf) -> None:
+    reference = shelf.reference("llama", num_hidden_layers=1)
+    candidate = shelf.capture(shelf.source(KIND, "llama"), num_hidden_layers=1)
     assert culprit(compared(reference, candidate)) is None
+    assert not any(".layers.1" in entry.layer for entry in open_dump(candidate).entries)
 
 
-def test_later_steps_are_given_the_tokens_of_the_reference(shelf: Shelf) -> None:
-    source, forced = shelf.source(KIND, "llama"), (9, 8, 7)
-    reference = shelf.reference("llama", decode_ids=forced)
-    candidate = shelf.capture(source, decode_ids=forced)
-    assert decode_tokens(open_dump(candidate), STEPS) == forced
+def test_a_longer_prompt_than_the_model_was_loaded_for_is_run_all_the_same(shelf: Shelf) -> None:
+    source, long = shelf.source(KIND, "llama"), IDS * 20
+    shelf.capture(source, decode_ids=FORCED)
+    reference, candidate = shelf.reference("llama", input_ids=long), shelf.capture(source, input_ids=long)
     assert culprit(compared(reference, candidate)) is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("name", "settings", "said"),
     [
-        ({"weights_dtype": "bfloat16"}, "--weights-dtype is not for vllm: sources"),
-        ({"device": "mps"}, "--device mps: vLLM runs on the device it was built for"),
+        ("llama", {"weights_dtype": "bfloat16"}, "--weights-dtype is not for vllm: sources"),
+        ("llama", {"image": "cat.png"}, "--image is not for vllm: sources; give --prompt or --input-ids"),
+        ("llama", {"device": "mps"}, "--device mps: vLLM runs on the device it was built for"),
+        ("llama", {"config": {"nothing": 1}}, "--config nothing: "),
+        ("minilm", {"steps": 2}, "--steps: BertEmbeddingModel gives no logits to go on from; capture one step"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_a_sentence(shelf: Shelf, settings: dict[str, Any], said: str) -> None:
+def test_what_it_cannot_do_is_refused_with_a_sentence(
+    shelf: Shelf, name: str, settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(CaptureError, match=r"\S") as raised:
-        shelf.capture(shelf.source(KIND, "llama"), **settings)
+        shelf.capture(shelf.source(KIND, name), **settings)
     assert said in str(raised.value)
+
+
+def test_a_layer_by_itself_is_refused_with_what_to_do_instead(shelf: Shelf) -> None:
+    source, dump = parse_source(shelf.source(KIND, "llama")), shelf.reference("llama")
+    assert source is not None
+    job = Job(source, Settings(), str(shelf.folder / "replayed"), task=REPLAY, more={"dump": str(dump)})
+    with pytest.raises(CaptureError, match=r"cannot be run by itself; give it the .* --inject DUMP --inject-at LAYER"):
+        Run(job, shelf.child).result()

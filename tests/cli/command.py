@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -53,8 +54,10 @@ def caller(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     def call(*args: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["tensordiff", *map(str, args)])
+        heard = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as left:
             run()
+        signal.signal(signal.SIGINT, heard)  # a command that is over no longer hears Ctrl-C; a test does
         assert isinstance(left.value.code, int)
         return Said(left.value.code, *capsys.readouterr())
 

@@ -68,6 +68,41 @@ def test_a_file_of_the_current_folder_is_not_run_either(
     assert not stranger.was_run
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["py:/" + "a" * 5000 + ":f", "hf:/" + "a" * 5000, "hf:~nobody-of-this-name/x", "hf:a\0b", "hf:{folder}/loop"],
+    ids=[
+        "a file's name too long",
+        "a folder's name too long",
+        "a user that is not there",
+        "a zero",
+        "links in a circle",
+    ],
+)
+@RUNS
+@pytest.mark.usefixtures("no_child")
+def test_a_source_that_no_file_system_could_hold_ends_in_a_sentence(
+    run: Call, call: Call, stranger: Stranger, source: str
+) -> None:
+    (stranger.folder / "loop").symlink_to(stranger.folder / "loop")
+    changed(stranger.candidate, source=source.format(folder=stranger.folder))
+    assert_one_sentence(run(call, stranger), str(stranger.candidate))
+
+
+@RUNS
+@pytest.mark.usefixtures("no_child")
+@pytest.mark.parametrize("settings", [{"config": {"a": " " * 9_000}}, {"attn_implementation": "x" * 9_000}])
+@pytest.mark.parametrize("trusts", [(), ("--trust-source",)])
+def test_what_is_too_long_to_be_read_is_not_asked_about(
+    run: Call, call: Call, stranger: Stranger, settings: dict[str, object], trusts: tuple[str, ...]
+) -> None:
+    """Behind a long value a stranger could write, at the end, what looks like another source."""
+    changed(stranger.candidate, settings=settings)
+    said = run(call, stranger, *trusts)
+    assert_one_sentence(said, "was not captured by you here", "too much to review")
+    assert len(said.err) < 1_000 and not stranger.was_run
+
+
 @RUNS
 @pytest.mark.usefixtures("no_child")
 def test_all_that_would_be_read_is_shown(run: Call, call: Call, stranger: Stranger) -> None:
@@ -232,7 +267,7 @@ def answered(stranger: Stranger, answer: str) -> tuple[int, str]:
         terminal,
         process,
     ):
-        asked = terminal.until("Type yes, or anything else to leave it: ")
+        asked = terminal.until("Type yes to run it, anything else to cancel: ")
         assert f"source       py:{stranger.file}:bad" in asked
         assert f"interpreter  {sys.executable}" in asked
         assert not stranger.was_run

@@ -52,7 +52,7 @@ def left(tmp_path: Path) -> list[str]:
 def test_what_was_captured_goes_when_the_command_ends(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
     said = process("compare", source + "good", source + "bad", "-q", env=temporary)
     assert said.status == 1
-    assert said.err.count("it goes when this ends, unless --keep DIR says where it stays") == 2
+    assert said.err.count("deleted when this ends, --keep DIR keeps it") == 2
     assert left(tmp_path) == []
 
 

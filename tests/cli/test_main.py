@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tensordiff import __version__
-from tensordiff.cli.main import COMMANDS
+from tensordiff.cli.main import COMMANDS, tensordiff
 from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence, process
 
 
@@ -23,7 +24,7 @@ def test_help_of_every_command(call: Call, command: str, option: str) -> None:
 def test_help_names_every_command_and_every_status(call: Call) -> None:
     said = call("--help")
     assert (said.status, said.err) == (0, "")
-    for word in (*COMMANDS, "REF CAND", "0 agrees", "1 diverges", "2 could not tell", "130 interrupted"):
+    for word in (*COMMANDS, "REF CAND", "0 agrees", "1 diverges", "2 inconclusive", "130 interrupted"):
         assert word in " ".join(said.out.split())
 
 
@@ -118,3 +119,19 @@ def test_the_completion_script(name: str) -> None:
     said = process(env={"_TENSORDIFF_COMPLETE": f"{name}_source"})
     assert said.status == 0
     assert f"_TENSORDIFF_COMPLETE={name}_complete" in said.out
+
+
+@pytest.mark.parametrize(("option", "opens"), [("--faults", False), ("--learn", True), ("--no-learn", True)])
+def test_two_paths_open_the_app_unless_only_compare_has_the_option(
+    monkeypatch: pytest.MonkeyPatch, option: str, opens: bool
+) -> None:
+    monkeypatch.setattr("tensordiff.cli.streams.has_screen", lambda: True)
+    context = click.Context(tensordiff)
+    name, _, _ = tensordiff.resolve_command(context, [str(REFERENCE), str(CANDIDATE), option])
+    assert name == ("open" if opens else "compare")
+
+
+def test_options_of_a_comparison_may_stand_before_its_paths(call: Call) -> None:
+    after, before = call(str(REFERENCE), str(CANDIDATE), "--json"), call("--json", str(REFERENCE), str(CANDIDATE))
+    assert (before.status, before.out, before.err) == (after.status, after.out, after.err)
+    assert call("--jsn", str(REFERENCE), str(CANDIDATE)).err.startswith("tensordiff: No such option '--jsn'")

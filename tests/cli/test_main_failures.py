@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence, process, shell
+from tests import processes
+from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence, environment, process, shell
 from tests.making import numbers, save, save_npy, truncate, write
 
 ARRAY = numbers(64, 64)
@@ -32,6 +34,68 @@ def test_debug_shows_the_traceback_and_the_sentence(call: Call, place: str) -> N
     assert said.status == 2
     assert said.err.startswith("Traceback")
     assert said.err.splitlines()[-1] == "tensordiff: nowhere: no such file or folder; check the path"
+
+
+LATE = """
+import os, signal, sys
+from tensordiff.cli.main import run
+
+def interrupted(status, leave=sys.exit):
+    os.kill(os.getpid(), signal.SIGINT)
+    leave(status)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit = interrupted
+run()
+"""
+
+
+def test_ctrl_c_after_the_end_changes_nothing() -> None:
+    done = processes.run([sys.executable, "-c", LATE, "compare", REFERENCE, CANDIDATE, "--quiet"], env=environment())
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+WITHIN_TEXT = """
+from tensordiff.cli import main
+
+def interrupted(*_):
+    exec("raise KeyboardInterrupt")  # as where a dataclass is made
+
+main._exit_status = interrupted
+main.run()
+"""
+
+
+def test_ctrl_c_while_a_module_makes_its_classes_has_its_status(tmp_path: Path) -> None:
+    (tmp_path / "within_text.py").write_text(WITHIN_TEXT)
+    done = processes.run([sys.executable, "-m", "within_text"], env=environment(), cwd=tmp_path)
+    assert done.returncode == 130
+
+
+WITHIN_DEL = """
+import os, signal, sys, time
+from tensordiff.cli import main
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{signal})
+
+def interrupted(*_):
+    Dropped()
+    time.sleep({patience})
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main._exit_status = interrupted
+main.run()
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_an_object_is_destroyed_is_not_lost(number: str, status: int) -> None:
+    """Python prints what is raised there, and goes on."""
+    text = WITHIN_DEL.format(signal=number, patience=2 * processes.PATIENCE_S)
+    done = processes.run([sys.executable, "-c", text], env=environment())
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 LOUD = r"""
@@ -206,7 +270,9 @@ def test_an_expression_that_fails_at_the_embedding_ends_nothing_else(call: Call,
 
 
 def test_a_source_is_not_taken_for_a_path(call: Call) -> None:
-    assert_one_sentence(call("py:model.py:build", CANDIDATE), "model.py: is no file; write py:FILE.py:FUNCTION")
+    assert_one_sentence(
+        call("py:model.py:build", CANDIDATE), "model.py:build: there is no such file; write py:FILE.py:FUNCTION"
+    )
 
 
 def test_a_full_disk() -> None:

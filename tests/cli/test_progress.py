@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from tensordiff.cli import progress
-from tensordiff.cli.progress import Progress
+from tensordiff.cli.progress import Bar, Progress
+from tensordiff.util.text_width import columns
 
 
 class Terminal(io.StringIO):
@@ -58,3 +59,18 @@ def test_nothing_is_drawn_for_what_is_soon_over(monkeypatch: pytest.MonkeyPatch)
         list(shown.over("abcd"))
     assert isinstance(sys.stderr, Terminal)
     assert sys.stderr.getvalue() == ""
+
+
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_terminal_columns", lambda: width)
+    with Bar("candidate") as shown:
+        shown.show("model.model.layers.2.self_attn.o_proj", 33, 58)
+        shown.show("層" * 60, 58, 58)
+        shown.show("loading", 0, 0)
+    assert isinstance(sys.stderr, Terminal)
+    drawn = [text.replace("\x1b[K", "") for text in sys.stderr.getvalue().split("\r")]
+    assert max(map(columns, drawn)) < width
+    assert ("(Ctrl-C stops)" in drawn[1]) == (width == 200)
+    assert "33/58" in drawn[1] or width == 20

@@ -11,7 +11,7 @@ from tensordiff.align.rules.file import MapRule, RulesFile
 from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.state import SessionState, identity_of, write_state
+from tensordiff.session.storage.state import SessionState, identity_of, write_state
 from tests.cli.command import Call, assert_one_sentence
 from tests.making import numbers, save
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tensordiff
 from tensordiff.align import align
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
@@ -64,7 +66,26 @@ def test_what_cannot_be_read_is_unknown_with_the_reason_and_the_rest_goes_on(sid
 def test_shapes_that_no_view_reconciles_are_unknown() -> None:
     [row] = rows({"a": numbers(2, 3)}, {"a": numbers(3, 2)})
     assert (row.diff, row.shape, row.dtypes) == (None, None, ("float32", "float32"))
-    assert row.verdict == ("unknown", "shapes [2, 3] and [3, 2] need a view that only a rule can name")
+    way_out = "add a [[view]] rule, e.g. candidate = 'transpose 0 1'"
+    assert row.verdict == ("unknown", f"shapes [2, 3] and [3, 2] differ; {way_out}")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "view"),
+    [(((2, 3, 4), (2, 4, 3)), "transpose 1 2"), (((2, 3), (3, 2)), "transpose 0 1"), (((4, 6), (3, 8)), "reshape 4 6")],
+)
+def test_the_view_that_is_proposed_makes_one_shape_of_the_other(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], view: str, tmp_path: Path
+) -> None:
+    ours, theirs = ({"a": numbers(*shape), "b": numbers(3)} for shape in shapes)
+    assert tensordiff.compare(ours, theirs).row("a").why.endswith(f"e.g. candidate = '{view}'")
+    (tmp_path / "r.toml").write_text(f"[[view]]\nmatch = '^a$'\ncandidate = '{view}'\n")
+    assert tensordiff.compare(ours, theirs, rules=tmp_path / "r.toml").row("a").shape == shapes[0]
+
+
+def test_another_number_of_tokens_is_asked_about() -> None:
+    [row] = rows({"a": numbers(1, 9, 8)}, {"a": numbers(1, 7, 8)})
+    assert row.verdict.why.startswith("shapes [1, 9, 8] and [1, 7, 8] differ; were both given the same input?")
 
 
 def test_scalars_and_empty_tensors_are_measured() -> None:

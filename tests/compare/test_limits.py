@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_rtol_alone_does_not_always_pass() -> None:
     ref, cand = np.array([1.0, 5.0, 0.0]), np.array([1.0, 5.0, 3.0])
     found = row(ToleranceRule("mlp", rtol=1e6), ref, cand)
     assert found.verdict.name == "diverges"
-    assert found.verdict.why == "1 elements (33.3 %) outside atol 0 + rtol 1e+06 (tolerance 'mlp')"
+    assert found.verdict.why == "1 element (33.3%) outside atol 0 + rtol 1e+06 (tolerance 'mlp')"
     assert found.diff is not None
     assert found.diff.outside == 1
 
@@ -122,7 +123,8 @@ def test_a_tolerance_beats_floor_and_what_came_in_both_ways() -> None:
 def test_nan_passes_no_tolerance(metric: str, odd: float) -> None:
     bad = REF.copy()
     bad[1, 2] = odd
-    assert row(ToleranceRule("mlp", **{metric: 1e30}), REF, bad).verdict.name == "diverges"
+    wide = ToleranceRule("mlp", **{metric: 1.9 if metric == "cos_dist" else 1e30})
+    assert row(wide, REF, bad).verdict.name == "diverges"
 
 
 def test_a_limit_of_kl_div_alone_speaks_of_outputs_alone() -> None:
@@ -155,3 +157,21 @@ def test_an_amount_that_is_no_tolerance_is_refused_wherever_it_comes_from(kind: 
     assert kind(**match, **{name: 0})
     with pytest.raises(AlignError, match=f"^{name} is .*; it is a number, 0 or more and finite$"):
         kind(**match, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Limits(threshold=1e308), lambda: Limits(cos_dist=2.0), lambda: Limits(max_abs=1e39),
+        lambda: Limits(Tolerance(rtol=1e300)), lambda: Limits(Tolerance(atol=1e300)), lambda: Limits(kl_div=1e300),
+        lambda: ToleranceRule("a", rel_l2=1e308), lambda: ToleranceRule("a", atol=3.5e38),
+    ],
+)  # fmt: skip
+def test_a_limit_that_no_tensor_could_fail_is_refused(made: Callable[[], object]) -> None:
+    with pytest.raises(AlignError, match="which every tensor would pass"):
+        made()
+
+
+@pytest.mark.parametrize("made", [Limits(threshold=100.0), Limits(max_abs=1e30), Limits(kl_div=20.0)])
+def test_a_wide_limit_is_the_user_s_to_give(made: Limits) -> None:
+    assert made.are_set

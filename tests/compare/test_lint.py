@@ -42,6 +42,15 @@ def test_every_finding_says_why_and_what_to_do(tmp_path: Path) -> None:
         assert min(len(finding.why), len(finding.do)) > 10
 
 
+def test_one_dump_on_both_sides(tmp_path: Path) -> None:
+    """It agrees with itself, which is right, and no word on the model."""
+    dump, link = write(tmp_path / "r", {"a": A}), tmp_path / "link"
+    link.symlink_to(dump)
+    for other in (dump, link):
+        [finding] = findings(dump, other)
+        assert (finding.level, finding.what) == ("warning", "reference and candidate are the same file or folder")
+
+
 # --- token ids ----------------------------------------------------------------------------------
 
 
@@ -192,6 +201,11 @@ def test_a_file_that_cannot_be_read_names_side_and_file(tmp_path: Path) -> None:
 def test_a_prefill_step_is_not_a_decode_step(tmp_path: Path) -> None:
     found = of(tmp_path, {f"{EMBED}-output": A}, {f"{EMBED}-output": A[-1:]})
     assert ("error", "the reference saw 9 tokens, the candidate one") in [(f.level, f.what) for f in found]
+
+
+def test_another_count_of_tokens_is_said_and_not_an_embedding_that_differs(tmp_path: Path) -> None:
+    [finding] = of(tmp_path, {f"{EMBED}-output": A}, {f"{EMBED}-output": A[:5]})
+    assert (finding.level, finding.what) == ("warning", "the reference saw 9 tokens, the candidate 5")
 
 
 @pytest.mark.parametrize("tokens", [A, A[-1:]])

@@ -117,6 +117,15 @@ def test_a_chain_that_is_broken() -> None:
     assert of(residual, residual) == []
 
 
+def test_a_chain_that_is_computed_between_the_blocks() -> None:
+    outside = {"layers.0-input_0": A, "layers.0-output": B, "layers.1-input_0": A + B, "layers.1-output": C}
+    assert of(outside, outside) == []
+    norm = {"layers.0-output": A, "norms.1-output": B, "layers.1-input_0": B, "layers.1-output": C}
+    assert of(norm, norm) == []
+    after = {"layers.0-output": A, "layers.1-input_0": B, "layers.1-output": C, "norms.1-output": B}
+    assert told(of(after, after)) == [("both sides: layers.1-input_0", "is not what layers.0-output gave")]
+
+
 def test_what_is_seen_through_an_expression() -> None:
     names = [f"layers.{i}.self_attn.{part}_proj-output" for i in (0, 1) for part in "qkv"]
     split = {name: numbers(9, 4, seed=k) for k, name in enumerate(names)}

@@ -86,6 +86,12 @@ def test_a_folder_of_other_things_names_what_is_inside(tmp_path: Path) -> None:
         open_dump(tmp_path)
 
 
+def test_a_dump_some_levels_down_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "experiment" / "run_1" / "dump" / "a.safetensors", {"a": np.ones(3, np.float32)})
+    with pytest.raises(NotADump, match=f"did you mean {tmp_path}/experiment/run_1/dump"):
+        open_dump(tmp_path)
+
+
 # --- steps --------------------------------------------------------------------------------------
 
 

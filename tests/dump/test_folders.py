@@ -91,3 +91,17 @@ def test_suffixes_count_in_any_case(tmp_path: Path) -> None:
     for name in ("b.NPY", "a10.npy", "a9.npy", "c.txt"):
         (tmp_path / name).touch()
     assert DumpPath(tmp_path).with_suffix(".npy") == ["a9.npy", "a10.npy", "b.NPY"]
+
+
+def test_files_by_suffix_as_their_names_end(tmp_path: Path) -> None:
+    """Whatever is known of all endings before: the same names as looking at each."""
+    names = ("a.pt", "B.PT", "pt", "c.pt.bak", ".pt", "d.index.json", "e.", "f", "g.npy")
+    suffixes = ((".pt",), (".pt", ".pth"), (".json",), (".index.json",), (".npy", ".PT".lower()), (".max",), ("",))
+    for count in range(len(names) + 1):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for name in names[:count]:
+            (folder / name).touch()
+        for wanted in suffixes:
+            at = DumpPath(folder)
+            assert at.with_suffix(*wanted) == [name for name in at.files if name.lower().endswith(wanted)], wanted

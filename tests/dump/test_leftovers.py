@@ -171,7 +171,7 @@ def test_a_shard_that_was_begun_and_holds_nothing(tmp_path: Path) -> None:
     assert open_dump(tmp_path / "d").problems == ()
 
 
-@pytest.mark.parametrize("name", ["step_2", "2.bak", "logs"])
+@pytest.mark.parametrize("name", ["old_2", "2.bak", "logs"])
 def test_a_folder_beside_steps(tmp_path: Path, name: str) -> None:
     for step in ("0", "1"):
         save_npy(tmp_path / step, {"a": A})

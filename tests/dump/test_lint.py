@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.dtypes import Array
 from tensordiff.dump.lint import EntryFacts, Finding, lint_headers, lint_values, read_facts
 from tensordiff.dump.writer import DumpWriter
 from tests.making import SAMPLES, Tensors, numbers, save, save_npy, truncate, write
@@ -247,6 +248,30 @@ def test_every_break_is_told(tmp_path: Path) -> None:
 )
 def test_chains_that_hold(tmp_path: Path, tensors: Tensors) -> None:
     assert of(tmp_path, tensors) == []
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        A + B,  # x = x + layer(x)
+        (A + B).astype(ml_dtypes.bfloat16).astype(np.float32),
+        A + np.float32(0.5) * B,
+        np.maximum(B, 0),  # x = relu(layer(x))
+        B / (1 + np.exp(-B)),
+    ],
+)
+def test_a_chain_that_is_computed_between_the_blocks(tmp_path: Path, between: Array) -> None:
+    tensors = {"layers.0-input_0": A, "layers.0-output": B, "layers.1-input_0": between, "layers.1-output": C}
+    assert of(tmp_path / "d", tensors) == []
+    broken = {**tensors, "layers.1-input_0": numbers(9, 4, seed=7)}
+    assert [finding.where for finding in of(tmp_path / "broken", broken)] == ["layers.1-input_0"]
+
+
+def test_a_norm_between_the_blocks(tmp_path: Path) -> None:
+    norm, later = {"norms.1-output": C}, {"layers.1-input_0": C, "layers.1-output": A}
+    assert of(tmp_path / "between", {"layers.0-input_0": A, "layers.0-output": B, **norm, **later}) == []
+    [finding] = of(tmp_path / "after", {"layers.0-input_0": A, "layers.0-output": B, **later, **norm})
+    assert finding.where == "layers.1-input_0"  # a buffer that was overwritten by what ran later
 
 
 def test_a_chain_of_calls_is_broken_in_the_second(tmp_path: Path) -> None:

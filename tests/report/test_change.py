@@ -42,7 +42,7 @@ def between(tmp_path: Path) -> Any:
 def test_nothing_changed(between: Any) -> None:
     found = between({"a": nudged(A, 1e-7)}, {"a": nudged(A, 9e-7)})
     assert (found.worse, found.better, found.exit_status()) == ((), (), 0)
-    assert headline(found) == "Nothing changed that counts; nothing diverges, before or now."
+    assert headline(found) == "Nothing changed that matters; nothing diverges, before or now."
 
 
 def test_a_verdict_that_got_worse(between: Any) -> None:

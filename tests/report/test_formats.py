@@ -103,7 +103,7 @@ def test_markdown_is_short_and_folds_the_rest() -> None:
     head = text[: text.index("<details>")]
     assert len(head.splitlines()) < 30
     assert head.startswith("### ✗ diverges: candidate against reference\n\n**`layers.1.mlp.act_fn`** is the first")
-    assert text.count("<details>") == text.count("</details>") == 4
+    assert text.count("<details>") == text.count("</details>") == 5
 
 
 def test_markdown_stays_within_what_trackers_take() -> None:
@@ -268,6 +268,29 @@ for suffix in {FORMATS!r}:
 """
     done = processes.run([sys.executable, "-c", script], check=True)
     assert done.stdout.split() == [word for s in FORMATS for word in (s, str(s == ".png"))]
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_work(tmp_path: Path) -> None:
+    """As in a core install: a sentence that names the extra; every other format is written."""
+    command = ["report", str(SAMPLES / "reference"), str(SAMPLES / "candidate"), "-o"]
+    script = "import sys; sys.modules['matplotlib'] = None; from tensordiff.cli.main import run; run()"
+    done = processes.run([sys.executable, "-c", script, *command, str(tmp_path / "r.png")])
+    assert done.returncode == 2 and not done.stdout and not list(tmp_path.iterdir())
+    assert "pip install 'tensordiff[png]'" in done.stderr and len(done.stderr.splitlines()) == 1
+    for suffix in FORMATS:
+        if suffix != ".png":
+            done = processes.run([sys.executable, "-c", script, *command, str(tmp_path / f"r{suffix}")])
+            assert done.returncode == 1 and (tmp_path / f"r{suffix}").stat().st_size, suffix
+
+
+def test_verify_without_matplotlib_leaves_the_picture_out(tmp_path: Path) -> None:
+    command = ["verify", str(SAMPLES / "reference"), str(SAMPLES / "candidate"), "-o", str(tmp_path / "out")]
+    script = "import sys; sys.modules['matplotlib'] = None; from tensordiff.cli.main import run; run()"
+    done = processes.run([sys.executable, "-c", script, *command])
+    assert done.returncode == 1, done.stderr
+    names = {path.name for path in (tmp_path / "out" / "without_injection").iterdir()}
+    assert "report.html" in names and "mse_plot.png" not in names
+    assert "mse_plot.png" not in (tmp_path / "out" / "summary.md").read_text()
 
 
 class Counted(tuple[Row, ...]):

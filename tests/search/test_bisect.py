@@ -177,12 +177,12 @@ def test_a_log_that_somebody_wrote() -> None:
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [
-        ("fine 10 layers.1", "line 1: 'fine 10 layers.1' is no mark; write good, bad or skip, a number and a name"),
-        ("good", "line 1: 'good' is no mark"),
-        ("good -1", "line 1: 'good -1' is no mark"),
-        ("good ١٠", "line 1: .* is no mark"),
-        ("good " + "9" * 5000, "line 1: 'good 9999.{60,70} is no mark"),
-        ("\ngood 11 layers.1", "line 2: number 11 is none of the places searched here; the log is of other dumps"),
+        ("fine 10 layers.1", "line 1: 'fine 10 layers.1' is not a mark; write good, bad or skip, a number and a name"),
+        ("good", "line 1: 'good' is not a mark"),
+        ("good -1", "line 1: 'good -1' is not a mark"),
+        ("good ١٠", "line 1: .* is not a mark"),
+        ("good " + "9" * 5000, "line 1: 'good 9999.{60,70} is not a mark"),
+        ("\ngood 11 layers.1", "line 2: number 11 is not one of the places searched here; the log is of other dumps"),
         ("good 10 layers.7", "line 1: number 10 is layers.1 here; the log is of other dumps, or of other options"),
         ("bad 10\n#\ngood 20", "line 3: 20 layers.2 cannot be good where 10 layers.1 is bad"),
     ],

@@ -63,6 +63,28 @@ def test_few_are_looked_at_beyond_the_search() -> None:
     assert len(made.rows) == len(bisect.marks) + len(seen.looked)
 
 
+@pytest.mark.parametrize("at", [0, 1, 7, 13, 22, 30])
+def test_one_wrong_place_among_right_ones_is_not_missed(at: int) -> None:
+    """The search meets only right ones, and so do its samples."""
+    made = oracle("." * at + "x" + "." * (30 - at))
+    bisect, seen = searched(made)
+    assert BisectOutcome(bisect, made, seen).exit_status == 1 and bisect.first_bad == at
+
+
+def test_nor_is_one_that_could_not_be_read() -> None:
+    made = oracle("......?......................")
+    outcome = BisectOutcome(*(searched(made)[0], made, searched(made)[1]))
+    assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+    assert "layers.6 could not be judged" in outcome.reasons[0]
+
+
+def test_nothing_is_said_to_be_bad_only_after_all_were_compared() -> None:
+    made = oracle("." * 30)
+    bisect, seen = searched(made)
+    assert seen.is_scanned and BisectOutcome(bisect, made, seen).exit_status == 0
+    assert not searched(oracle("...xxxx"))[1].is_scanned
+
+
 @given(st.text(".x?", min_size=1, max_size=40))
 @settings(max_examples=150, deadline=None)
 def test_any_profile(profile: str) -> None:
@@ -121,3 +143,23 @@ def test_a_person_s_bad_is_a_divergence() -> None:
     outcome = BisectOutcome(made.start().mark("good", 0).mark("bad", 1), made)
     assert outcome.verdict == "diverges"
     assert outcome.why_bad == "marked bad by hand; equal"
+
+
+def test_a_probe_that_cannot_be_judged_leaves_the_whole_unknown() -> None:
+    """A scan would say so of every pair that cannot be read; a search says so of those it probed."""
+    made = oracle("......?.....")
+    bisect, seen = searched(made)
+    assert bisect.all_good
+    outcome = BisectOutcome(bisect, made, seen)
+    assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+    assert "layers.6 could not be judged" in outcome.reasons[0]
+
+
+def test_what_the_model_gives_is_looked_at_though_something_runs_after_it() -> None:
+    """A search that goes up to the last layer, which is right, would not meet the logits before it."""
+    names = [*(f"layers.{k}" for k in range(12)), "lm_head", "cache.0", "cache.1", "cache.2"]
+    reference: dict[str, Array | None] = dict.fromkeys(names, A)
+    made = VerdictOracle.over(Comparer(), pairs(reference, reference | {"lm_head": -A}))
+    bisect, seen = searched(made)
+    assert bisect.any_bad
+    assert BisectOutcome(bisect, made, seen).exit_status == 1

@@ -138,3 +138,34 @@ def test_all_that_is_wrong_by_itself_is_listed_once_a_layer_the_first_first() ->
     assert [found.pair.reference.name for found in outcome.culprits] == ["b", "a.x-output_0", "c(2)", "c"]
     assert outcome.culprit is outcome.culprits[0]
     assert Outcome((row("a", "agrees"),)).culprits == ()
+
+
+# --- the user's own tolerances ------------------------------------------------------------------------
+
+
+def judged(name: str, by_limits: VerdictName, automatic: VerdictName) -> Row:
+    return row(name, by_limits)._replace(without_limits=Verdict(automatic, "automatic"))
+
+
+def test_of_what_fails_only_what_is_wrong_with_right_inputs_is_blamed() -> None:
+    rows = [judged("a", "agrees", "agrees"), judged("b", "diverges", "drifts"), judged("c", "diverges", "diverges"),
+            judged("d", "diverges", "drifts"), judged("e", "diverges", "diverges")]  # fmt: skip
+    assert [one.pair.reference.name for one in culprits(rows)] == ["c", "e"]
+    assert Outcome(tuple(rows)).verdict == "diverges"
+
+
+def test_a_culprit_within_its_own_tolerance_is_named_where_all_that_fails_are_victims() -> None:
+    rows = [judged("a", "agrees", "diverges"), judged("b", "agrees", "diverges"), judged("c", "diverges", "drifts")]
+    (found,) = culprits(rows)
+    assert found.pair.reference.name == "b"
+    assert found.verdict.why == "automatic; it is within its own tolerance, and what follows is not within theirs"
+
+
+def test_what_fails_without_any_culprit_is_named_itself() -> None:
+    rows = [judged("a", "agrees", "agrees"), judged("b", "diverges", "agrees"), judged("c", "diverges", "drifts")]
+    assert [one.pair.reference.name for one in culprits(rows)] == ["b", "c"]
+
+
+def test_what_passes_is_no_culprit_whatever_else_would_say_so() -> None:
+    rows = (judged("a", "agrees", "diverges"), judged("b", "agrees", "drifts"))
+    assert Outcome(rows).verdict == "agrees"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, MemoryTensor, entry
 from tensordiff.errors import AlignError
+from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.from_arrays import session_of
 from tensordiff.session.request import Request
@@ -70,6 +72,33 @@ def test_the_model_s_own_output_decides_and_not_what_comes_to_nothing() -> None:
     assert outcome_of(reference, candidate | {"lm_head": nudged(reference["lm_head"], 5e-2)}).exit_status == 2
 
 
+@pytest.mark.parametrize("name", ["layers.1.attn.score", "layers.1.classifier"])
+def test_a_layer_named_like_a_last_one_within_a_block_decides_nothing(name: str) -> None:
+    named = {"layers.1": name}
+    reference, candidate = ({named.get(key, key): one for key, one in side.items()} for side in (RUN, growing()))
+    assert outcome_of(reference, candidate).exit_status == 2
+
+
+def test_nor_does_one_that_ran_before_the_end() -> None:
+    right = {"embed": RUN["embed"], "score": numbers(32, 64, seed=41)}
+    candidate = {**right, **{name: nudged(one, 1e-5) for name, one in right.items()}}
+    assert outcome_of({**right, **LAYERS}, candidate | growing()).exit_status == 2
+
+
+def test_errors_that_grow_are_not_passed_in_a_selection_either(tmp_path: Path) -> None:
+    paths = save(tmp_path / "reference.safetensors", RUN), save(tmp_path / "candidate.safetensors", growing())
+    session = Session.open(Request(*paths, only="embed|layers"))
+    assert session.outcome(session.rows()).exit_status == 2
+
+
+def test_a_few_numbers_that_are_far_off_are_wrong() -> None:
+    """One number a token, of four tokens: terms that cancel explain some of an error, and not all of it."""
+    scores = numbers(4, 1, seed=9)
+    reference = {**RUN, "reward": scores, "norm": numbers(32, 64, seed=12)}
+    assert outcome_of(reference, {**reference, "reward": nudged(scores, 5e-3)}).exit_status == 0
+    assert outcome_of(reference, {**reference, "reward": -5 * scores}).exit_status == 1
+
+
 def test_the_coarsest_type_of_the_run_explains_more() -> None:
     """Logits are often cast to float32 at the end of a run in bfloat16."""
     coarse = {name: array.astype(ml_dtypes.bfloat16) for name, array in RUN.items()}
@@ -98,9 +127,9 @@ def test_coverage_is_of_both_sides(swapped: bool) -> None:
     outcome = outcome_of(*sides)
     assert {row.verdict.name for row in outcome.rows} == {"agrees"}
     assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
-    assert outcome.doubts[0].startswith("coverage is 33%, below 50 %: compared are ")
+    assert outcome.doubts[0].startswith("coverage is 33.3%, below 50%: compared ")
     assert outcome_of(*sides, min_coverage=33).verdict == "agrees"
-    with pytest.raises(Disagreement, match="coverage is 33%"):
+    with pytest.raises(Disagreement, match=r"coverage is 33\.3%"):
         assert_agrees(*sides)
     assert_agrees(*sides, min_coverage=30)
 
@@ -119,6 +148,14 @@ def test_coverage_is_of_what_was_selected() -> None:
     assert outcome_of(LAYERS, {"layers.0": LAYERS["layers.0"]}, only=r"layers\.").verdict == "unknown"
 
 
+@pytest.mark.parametrize(("only", "is_told"), [(r"layers\.0", False), (r"layers\.", True)])
+def test_and_so_is_the_warning_that_little_is_paired(only: str, is_told: bool, tmp_path: Path) -> None:
+    candidate = {"layers.0": LAYERS["layers.0"]}
+    paths = save(tmp_path / "reference.safetensors", LAYERS), save(tmp_path / "candidate.safetensors", candidate)
+    found = Session.open(Request(*paths, only=only)).header_findings()
+    assert any("found a partner" in finding.what for finding in found) == is_told
+
+
 @pytest.mark.parametrize("share", [-1.0, 101.0, float("nan"), float("inf")])
 def test_a_share_is_between_0_and_100(share: float) -> None:
     with pytest.raises(AlignError, match="a share in percent, from 0 to 100"):
@@ -130,9 +167,59 @@ def test_min_coverage_on_the_command_line(tmp_path: Path) -> None:
     candidate = save(tmp_path / "c.safetensors", {"layers.0": LAYERS["layers.0"]})
     for command in (("compare",), ("report",), ("bisect", "--auto")):
         said = process(*command, str(reference), str(candidate))
-        assert (said.status, "coverage is 17%, below 50 %" in said.err) == (2, True), command
+        assert (said.status, "coverage is 16.6%, below 50%" in said.err) == (2, True), command
         assert process(*command, str(reference), str(candidate), "--min-coverage", "10").status == 0
     assert process("compare", str(reference), str(candidate), "--min-coverage", "nan").status == 2
+
+
+# --- a second run in one dump --------------------------------------------------------------------------------
+
+BLOCKS = {f"layers.{i}.{part}": numbers(32, 64, seed=9 * i + k) for i in range(4) for k, part in enumerate(("a", "b"))}
+WRONG = {name: array + 1 for name, array in BLOCKS.items()}
+
+
+def named(start: str, arrays: Arrays) -> dict[str, Array]:
+    return {f"{start}{name}": array for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("run_a.", "run_b."), ("", "again."), ("dump-01/", "dump-02/"), ("a_", "b_")]
+)
+def test_a_second_run_in_one_dump_is_not_passed(first: str, second: str, tmp_path: Path) -> None:
+    """Of the two, the right one finds its partners: half of the dump, which is as much as is asked for."""
+    two = named(first, BLOCKS) | named(second, WRONG)
+    for sides in ((BLOCKS, two), (two, BLOCKS)):
+        outcome = outcome_of(*sides)
+        assert outcome.coverage is not None and outcome.coverage.share == 0.5
+        assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+        assert "seems to hold two runs, named alike but for how they begin" in outcome.doubts[0]
+        assert outcome_of(*sides, allow_partial=True).verdict == "agrees"
+
+
+def test_nor_is_one_whose_tensors_are_second_calls() -> None:
+    def dump(*calls: Arrays) -> Dump:
+        entries = (entry(n, MemoryTensor(a))._replace(call=k) for k, run in enumerate(calls, 1) for n, a in run.items())
+        return Dump(Path("held"), "held", tuple(entries), ordered=True)
+
+    session = Session.of_dumps(Request(Path("r"), Path("c")), dump(BLOCKS), dump(BLOCKS, WRONG))
+    [why] = session.outcome(session.rows()).doubts
+    assert "the candidate seems to hold two runs, the second as second calls" in why
+
+
+def test_blocks_of_which_other_parts_were_compared_are_no_second_run() -> None:
+    parts = {f"blk.{i}.{part}": numbers(32, 64, seed=30 * i + k) for i in range(2) for k, part in enumerate("abcdefgh")}
+    few = {name: array for name, array in parts.items() if not name.startswith("blk.1") or name[-1] in "ab"}
+    assert outcome_of(few, parts).verdict == "agrees"
+
+
+@pytest.mark.parametrize("more", [{"layers.4.a": A, "layers.4.b": A}, {"heads.a": A, "heads.b": A, "heads.c": A}])
+def test_what_a_candidate_has_beyond_the_reference_is_no_second_run(more: Arrays) -> None:
+    assert outcome_of(BLOCKS, {**BLOCKS, **more}).verdict == "agrees"
+
+
+def test_two_towers_that_both_sides_have_are_no_second_run() -> None:
+    towers = named("text.", BLOCKS) | named("vision.", WRONG)
+    assert outcome_of(towers, towers).verdict == "agrees"
 
 
 # --- captures that ended early ---------------------------------------------------------------------------
@@ -183,6 +270,92 @@ def test_an_output_of_the_same_shape_that_stands_alone_is_not_passed() -> None:
     ours = {**MODEL, "model.lm_head": logits, "model-output_logits": logits}
     given = {"model-output_scores": 3 * np.tanh(logits / 3), "model-output_other": numbers(32, 64, seed=78)}
     assert outcome_of(ours, {**MODEL, "model.lm_head": logits, **given}).exit_status == 2
+
+
+def test_an_output_that_only_one_side_calls_the_model_s_own_is_not_passed() -> None:
+    """The candidate calls its logits something else, and they are wrong."""
+    logits = numbers(32, 100, seed=77)
+    ours, theirs = {**MODEL, "lm_head": logits}, {**MODEL, "zz": 3 * logits}
+    for one, other in ((ours, theirs), (theirs, ours)):
+        outcome = outcome_of(one, other, learn=False)
+        assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+        assert "the model's own output was not compared (lm_head and zz)" in outcome.doubts[0]
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_an_output_that_only_one_side_has_is_said_not_to_have_been_compared(side: str, tmp_path: Path) -> None:
+    """All that was compared agrees, and nobody is left to think that the logits do."""
+    whole = {**MODEL, "lm_head": numbers(32, 100, seed=77)}
+    sides = (whole, MODEL) if side == "reference" else (MODEL, whole)
+    outcome = outcome_of(*sides, learn=False)
+    assert (outcome.verdict, outcome.exit_status) == ("agrees", 0)
+    assert f"the model's own output (lm_head of the {side}) was not compared" in outcome.unanswered
+    assert outcome.unanswered in summary_sentence(outcome)
+    assert not outcome_of(whole, whole).unanswered and not outcome_of(MODEL, MODEL).unanswered
+    paths = [str(save(tmp_path / f"{k}.safetensors", arrays)) for k, arrays in enumerate(sides)]
+    said = process("compare", *paths)
+    assert said.status == 0 and said.out.endswith("verdict: agrees\n")
+    assert outcome.unanswered in " ".join(said.out.split())
+    assert json.loads(process("compare", *paths, "--json").out)["alignment"]["unanswered_output"] == outcome.unanswered
+
+
+def test_a_tolerance_does_not_stand_for_an_output_that_was_not_compared(tmp_path: Path) -> None:
+    logits = numbers(32, 100, seed=77)
+    ours, theirs = {**MODEL, "lm_head": logits}, {**MODEL, "zz": 3 * logits}
+    with pytest.raises(Disagreement, match="the model's own output was not compared"):
+        assert_agrees(ours, theirs, learn=False, threshold=1e-3)
+    paths = [str(save(tmp_path / f"{k}.safetensors", side)) for k, side in enumerate((ours, theirs))]
+    for command in (
+        ["compare"],
+        ["compare", "--step", "0"],
+        ["bisect", "--auto"],
+        ["verify", "-o", str(tmp_path / "v")],
+    ):
+        assert process(*command, *paths, "--no-learn").status == 2, command
+
+
+def test_an_output_of_the_model_that_is_nan_in_most_places_is_not_passed() -> None:
+    given = numbers(32, 100)
+    given[:, :60] = np.nan
+    sides = {**MODEL, "lm_head": given}
+    assert outcome_of(sides, sides).exit_status == 2
+    given[:, 40:] = 1
+    assert outcome_of(sides, sides).exit_status == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, None], ids=["NaN", "infinite", "empty"])
+def test_an_output_of_the_model_without_a_value_is_not_passed(value: float | None, tmp_path: Path) -> None:
+    """Both sides are NaN in the end: nothing says that the candidate is right."""
+    given = numbers(32, 100)[:0] if value is None else np.full((32, 100), value, np.float32)
+    sides = {**MODEL, "lm_head": given}
+    outcome = outcome_of(sides, sides)
+    assert (outcome.verdict, outcome.exit_status) == ("unknown", 2)
+    assert "the model's own output, lm_head, has no value that could be compared" in outcome.doubts[0]
+    assert outcome_of(sides, sides, only=r"layers\.\d").exit_status == 0
+    path = str(save(tmp_path / "same.safetensors", sides))
+    assert process("bisect", path, path, "--auto").status == 2
+
+
+def steps(count: int) -> Dump:
+    made = tuple(entry(name, MemoryTensor(array), step) for step in range(count) for name, array in LAYERS.items())
+    return Dump(Path("held"), "held", made, ordered=True)
+
+
+def test_a_step_that_only_the_reference_has_is_not_passed() -> None:
+    def outcome(*counts: int, **options: object) -> Outcome:
+        session = Session.of_dumps(Request(Path("r"), Path("c"), **options), *map(steps, counts))  # type: ignore[arg-type]
+        return session.outcome(session.rows())
+
+    assert outcome(4, 3).exit_status == 2
+    assert "of step 3 of the reference nothing was compared" in outcome(4, 3).doubts[0]
+    assert outcome(4, 3, step=2).exit_status == 0
+    assert outcome(4, 3, allow_partial=True).exit_status == 0
+    assert outcome(3, 4).exit_status == 0  # nobody asked for more
+
+
+def test_many_steps_that_only_one_side_has_are_told_in_short() -> None:
+    session = Session.of_dumps(Request(Path("r"), Path("c"), min_coverage=0), steps(9), steps(2))
+    assert "of 7 steps (2, 3, 4, 5, …) of the reference nothing was compared" in session.doubts[0]
 
 
 # --- third dumps -------------------------------------------------------------------------------------------
@@ -253,6 +426,6 @@ def test_outputs_without_a_value_do_not_agree(arrays: Arrays) -> None:
         assert_agrees(arrays, arrays)
 
 
-def test_one_value_is_enough() -> None:
-    arrays = {name: np.where(np.arange(64) == 3, array, np.float32("nan")) for name, array in LAYERS.items()}
+def test_one_value_beside_infinities_is_enough() -> None:
+    arrays = {name: np.where(np.arange(64) == 3, array, np.float32("inf")) for name, array in LAYERS.items()}
     assert outcome_of(arrays, arrays).exit_status == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tensordiff.align.rules.file import RulesFile
@@ -18,6 +19,17 @@ A = numbers(3, 4)
 def test_arrays_are_a_dump_in_the_order_they_are_given() -> None:
     dump = dump_of_arrays("mine", {"b": A, "a": [1, 2]})
     assert [entry.name for entry in dump.entries] == ["b", "a"] and dump.ordered and dump.path == Path("mine")
+
+
+def test_what_is_no_array_by_name_is_refused() -> None:
+    record = np.zeros(3, [("a", "f4")])
+    for arrays, told in (
+        ({"x": record}, "'x': is of type"),
+        ({1: A}, "1: is not the name of a tensor"),
+        ({b"x": A}, "names are"),
+    ):
+        with pytest.raises(TensordiffError, match=told):
+            session_of(arrays, arrays)  # type: ignore[arg-type]
 
 
 def test_third_dumps_in_memory_follow_other_rules_too() -> None:

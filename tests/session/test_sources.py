@@ -123,3 +123,9 @@ def test_a_function_beside_a_model_is_not_given_the_model_s_options_once_that_ha
     said = Settings(prompt="why", dtype="float16", seed=3)
     sources = Sources.of(Request(Path("hf:one"), Path("py:net.py:make"), settings=said))
     assert sources.with_dump(dump(tmp_path, token_ids=[5])).job().settings == Settings(seed=3)
+
+
+def test_settings_that_a_source_refuses_are_refused_before_anything_is_run() -> None:
+    request = Request(Path("hf:model"), Path("onnx:graph.onnx"), settings=Settings(steps=3))
+    with pytest.raises(CaptureError, match=r"^onnx:graph.onnx: --steps is not for onnx: sources; a graph is run once$"):
+        Sources.of(request)

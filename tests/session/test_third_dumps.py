@@ -44,5 +44,5 @@ def test_another_candidate_has_no_injected_run() -> None:
 
 def test_an_injected_run_of_another_model_is_refused(tmp_path: Path) -> None:
     session = Session.open(Request(REFERENCE, CANDIDATE))
-    with pytest.raises(AlignError, match="nothing in it answers an entry of the reference"):
+    with pytest.raises(AlignError, match="none of its entries matches one of the reference"):
         session.with_injected(write(tmp_path / "other", {"z": numbers(5)}))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensordiff.capture.engines import ENGINES, Engine
 from tensordiff.dump import open_dump
 from tensordiff.dump.names import parameter_name
 from tensordiff.dump.writer import DumpWriter
@@ -15,7 +16,9 @@ from tensordiff.report.model import build_report
 from tensordiff.report.text import render as render_text
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.weights import open_checkpoints
 
+SAMPLES = Path(__file__).parents[2] / "sample_dumps"
 X = np.random.default_rng(3).normal(0, 1, (5, 32)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).normal(0, 0.2, (64, 32)).astype(np.float32)
 PERMUTED = np.ascontiguousarray(WEIGHT.reshape(-1, 2, 8, 32).swapaxes(1, 2).reshape(64, 32))
@@ -95,3 +98,18 @@ def test_weights_survive_a_conversion(tmp_path: Path, name: str) -> None:
     assert [entry.layer for entry in again.parameters] == ["model.layers.0.up.weight", "model.norm.weight"]
     assert np.array_equal(again.parameters[0].read(), WEIGHT)
     assert len(again) == 4
+
+
+def test_engines_of_other_packages_are_not_looked_for_when_sides_are_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That reads what every installed package says of itself."""
+    asked: list[str] = []
+
+    def look(_: object) -> dict[str, Engine]:
+        asked.append("looked")
+        return {}
+
+    monkeypatch.setattr(type(ENGINES), "_installed", look)
+    assert open_checkpoints(Request(SAMPLES / "reference", SAMPLES / "candidate")) is None
+    assert asked == []
+    assert open_checkpoints(Request(Path("other:model"), SAMPLES / "candidate")) is None
+    assert asked == ["looked"]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
+from tensordiff.session.storage.preferences import Preferences
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import ComparisonScreen
 from tensordiff.tui.comparison.session_owner import SessionOwner

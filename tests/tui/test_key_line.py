@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual import events
 
+from tensordiff.session.request import Request
 from tensordiff.tui.key_line import KeyLine
+from tests.making import numbers, write
 from tests.tui.app_host import Running, running, samples
 
 
@@ -20,25 +24,46 @@ def place(run: Running, label: str) -> tuple[int, int]:
     return next(one.begin for one in line(run).shown() if one.label == label) + 1, 0
 
 
-async def test_it_shows_the_keys_of_the_focused_part_and_greys_what_cannot_be_done() -> None:
+def nothing_paired(folder: Path) -> Request:
+    """Two dumps with no name, shape or value in common: there is nothing to search."""
+    return Request(write(folder / "a", {"a-output": numbers(3)}), write(folder / "b", {"b-output": numbers(5, seed=1)}))
+
+
+async def test_it_shows_the_keys_of_the_focused_part() -> None:
     async with running(samples(), (160, 40)) as run:
         text = line(run).render_line(0).text
         assert text.startswith(" ⏎ open  n next fault  s sort ") and len(text) == 160
-        assert enabled(run)["export"] and not enabled(run)["cancel"]
-        dims = {segment.text.strip(): bool(segment.style and segment.style.dim) for segment in line(run).render_line(0)}
-        assert dims["cancel"] and not dims["export"]
         await run.press("b")
         assert "good" in enabled(run) and "sort" not in enabled(run)
 
 
-async def test_a_click_does_it_and_a_greyed_one_does_not() -> None:
+async def test_it_greys_what_cannot_be_done(tmp_path: Path) -> None:
+    async with running(nothing_paired(tmp_path), (160, 40)) as run:
+        assert enabled(run)["filter"] and not enabled(run)["bisect"]
+        dims = {segment.text.strip(): bool(segment.style and segment.style.dim) for segment in line(run).render_line(0)}
+        assert dims["bisect"] and not dims["filter"]
+
+
+async def test_cancel_is_shown_only_while_something_runs_and_says_so_when_pressed() -> None:
+    async with running(samples(), (200, 40)) as run:
+        assert "cancel" not in enabled(run)
+        await run.press("x")
+        assert run.said() == "nothing is running"
+
+
+async def test_a_click_does_it() -> None:
     async with running(samples(), (160, 40)) as run:
         await run.pilot.click(KeyLine, offset=place(run, "sort"))
         await run.settle()
         assert run.table.how.by == "layer"
-        await run.pilot.click(KeyLine, offset=place(run, "cancel"))
+
+
+async def test_a_click_on_a_greyed_one_does_nothing(tmp_path: Path) -> None:
+    async with running(nothing_paired(tmp_path), (160, 40)) as run:
+        before = run.said()
+        await run.pilot.click(KeyLine, offset=place(run, "bisect"))
         await run.settle()
-        assert run.said() == ""
+        assert run.said() == before
 
 
 async def test_pointing_tells_what_a_key_does() -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tensordiff.util.garbage_collector import collect_when_idle, collected_when_idle, freeze_heap, heap_frozen
+from tensordiff.util import garbage_collector
+from tensordiff.util.garbage_collector import (
+    collect_closed,
+    collect_when_idle,
+    collected_when_idle,
+    freeze_heap,
+    gc_paused,
+    heap_frozen,
+)
 from tests.tui.app_host import running, samples
 
 
@@ -18,6 +29,23 @@ def as_before() -> Iterator[None]:
     gc.enable()
 
 
+def test_what_is_frozen_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    count = gc.get_freeze_count
+
+    def counting() -> int:
+        counted.append(1)
+        return count()
+
+    monkeypatch.setattr(garbage_collector, "_is_frozen", False)
+    monkeypatch.setattr(gc, "get_freeze_count", counting)
+    gc.freeze()
+    for _ in range(5):
+        with gc_paused():
+            pass
+    assert len(counted) == 1 and count()  # and it stays frozen
+
+
 class Knot:
     """Garbage that only the collector finds."""
 
@@ -26,6 +54,34 @@ class Knot:
 
     def __del__(self) -> None:
         self.ends.append(1)
+
+
+def resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+class Large:
+    """Much memory of the C library's, with something small of others after each piece."""
+
+    def __init__(self, others: list[bytearray]) -> None:
+        self.pieces = []
+        for _ in range(5_000):
+            self.pieces.append(bytearray(16_000))
+            others.append(bytearray(700))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library gives nothing back")
+def test_what_a_closed_thing_held_goes_back_to_the_system() -> None:
+    others: list[bytearray] = []
+    before = resident_pages()
+    large = Large(others)
+    filled = resident_pages() - before
+    collect_closed(large)
+    del large
+    still_held = Knot([])  # as something of what is closed mostly is at first
+    collect_closed(still_held)
+    collect_when_idle()
+    assert resident_pages() - before < 0.6 * filled
 
 
 def test_what_was_made_within_is_out_of_reach_and_nothing_is_collected_meanwhile() -> None:
@@ -47,6 +103,36 @@ def test_a_collector_that_was_off_stays_off() -> None:
     with heap_frozen():
         pass
     assert not gc.isenabled()
+
+
+def test_what_another_thread_pauses_stays_paused() -> None:
+    """Of two that overlap the first to end must not let the collector loose on what the second is making."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with gc_paused():
+            begun.set()
+            may_end.wait()
+
+    other = threading.Thread(target=pause)
+    with gc_paused():
+        other.start()
+        begun.wait()
+    assert not gc.isenabled()
+    may_end.set()
+    other.join()
+    assert gc.isenabled()
+
+
+def test_a_heap_that_was_frozen_here_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To count takes a quarter of a second where a million pairs are frozen."""
+    monkeypatch.setattr(garbage_collector, "_is_frozen", False)
+    with heap_frozen():
+        pass
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("counted"))
+    with gc_paused():
+        pass
+    assert gc.isenabled()
 
 
 def test_a_failure_within_lets_the_collector_go_on() -> None:

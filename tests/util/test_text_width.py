@@ -19,7 +19,8 @@ def test_columns(text: str, wide: int) -> None:
 
 
 def test_a_name_is_cut_in_the_middle() -> None:
-    assert cut_middle("model.layers.17.mlp.down_proj", 20) == "model.…mlp.down_proj"
+    assert cut_middle("model.layers.17.mlp.down_proj", 20) == "…17.mlp.down_proj"
+    assert cut_middle("model.layers.17.mlp.down_proj", 16) == "17…mlp.down_proj"
     assert cut_middle("short", 20) == "short"
     assert cut_middle("語語語語", 5) == "…語語"
 

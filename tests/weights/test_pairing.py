@@ -165,6 +165,17 @@ def test_a_head_that_is_the_embedding(tmp_path: Path) -> None:
     assert "tied" in row_of(found, "lm_head.weight").why
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+@pytest.mark.parametrize("other", ["encoder.embed_tokens.weight", "cls.predictions.decoder.weight"])
+def test_embeddings_that_a_file_keeps_once(tmp_path: Path, other: str, is_wrong: bool) -> None:
+    """T5's and BERT's, of which safetensors keeps one and ``pytorch_model.bin`` all."""
+    tied = {name.replace("model.embed_tokens", "shared"): array for name, array in llama(4).items()}
+    once = dict(tied)
+    tied[other] = tied["shared.weight"] * (2 if is_wrong else 1)
+    for k, sides in enumerate(((tied, once), (once, tied))):
+        assert outcome(tmp_path / str(k), *sides).exit_status == int(is_wrong)
+
+
 def test_a_head_that_is_missing_and_is_not_the_embedding(tmp_path: Path) -> None:
     without = {name: array for name, array in llama(4).items() if name != "lm_head.weight"}
     found = outcome(tmp_path, llama(4), without)
@@ -479,3 +490,18 @@ def test_scales_of_activations_are_compared_by_themselves(tmp_path: Path, theirs
             tensors[f"{UP}.input_scale"] = np.array([scale], np.float32)
         sides.append(open_dump(write_sharded(tensors, tmp_path / name, shards=1)))
     assert compare_weights(sides[0], sides[1]).exit_status == status
+
+
+def test_the_state_of_training_is_left_aside_where_one_side_has_it(tmp_path: Path) -> None:
+    import torch
+
+    weights = llama(24)
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+    state = {k: {"exp_avg": one * 0, "exp_avg_sq": one * 0} for k, one in enumerate(tensors.values())}
+    torch.save({"model": tensors, "optimizer": {"state": state, "param_groups": [{"lr": 1e-3}]}}, tmp_path / "train.pt")
+    reference = open_dump(write_sharded(weights, tmp_path / "ref"))
+    found = compare_weights(reference, open_dump(tmp_path / "train.pt"))
+    assert (found.verdict, found.counts["agrees"]) == ("agrees", 30)
+    assert found.notes[0].startswith("training state on one side only, ignored: optimizer.")
+    both = compare_weights(open_dump(tmp_path / "train.pt"), open_dump(tmp_path / "train.pt"))
+    assert both.counts["agrees"] == 90

@@ -81,7 +81,7 @@ def _along_heads(model: Any) -> None:
     _attending(model, change)
 
 
-_WINDOW = ("from_token", "grows_with_position", "mask")
+_WINDOW = ("from_token", "grows_with_position", "later_tokens", "mask")
 EXHIBITS = (
     Exhibit(
         "window_one_too_long", ("huggingface/transformers#39408", "ml-explore/mlx-lm#390"),

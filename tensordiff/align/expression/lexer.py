@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from tensordiff.align.expression.placeholder import PATTERN
 from tensordiff.errors import AlignError, printable
+from tensordiff.util.text_width import cut_end
 
 _BEFORE, _AFTER = 60, 40  # characters shown around the token, so that a long text does not hide the caret
 
@@ -98,7 +99,7 @@ FUNCTIONS: dict[str, Function] = {
     "silu": _one("x * sigmoid(x)"),
     "gelu": _one("exact gelu, by the error function"),
     "gelu_tanh": _one("gelu as approximated by tanh"),
-    "relu": _one("what is negative becomes 0"),
+    "relu": _one("negative values become 0"),
     "cast": _one("another element type", Parameter("dtype", "dtype")),
     "squeeze": _one("drops an axis of size 1", _AXIS),
     "unsqueeze": _one("puts in an axis of size 1", _AXIS),
@@ -125,6 +126,7 @@ FUNCTIONS: dict[str, Function] = {
 TokenKind = Literal["word", "quoted", "(", ")", ",", "=", "|", "end"]
 
 MAX_CHARACTERS = 32_768
+_SHOWN = 80  # characters of a token that a message shows
 _PLAIN = rf"(?:[\w.\[\]/:+-]|{PATTERN})"
 _WORD = re.compile(rf"{_PLAIN}+")
 _CALLED_WORD = re.compile(rf"{_PLAIN}+(?:\((?:[0-9]{{1,9}}|{PATTERN})\){_PLAIN}*)*")
@@ -147,7 +149,7 @@ class Token(NamedTuple):
         return self.kind == "word" and is_number(self.text)
 
     def __str__(self) -> str:
-        return "the end of the text" if self.kind == "end" else repr(self.text)
+        return "the end of the text" if self.kind == "end" else repr(cut_end(self.text, _SHOWN, len))
 
 
 def tokens(text: str) -> list[Token]:

@@ -126,6 +126,7 @@ def _written_chain(call: Call) -> str:
 
 
 LONE_NUMBER = re.compile(rf"(?<![\w-])(?:{WHOLE})(?![\w-])")
+_NUMBER = re.compile(r"[0-9]{1,4}")
 _OF_LAYER = re.compile(rf"(?<![0-9A-Za-z])(?:layers?|blocks?|h)[^0-9A-Za-z]({WHOLE})(?![0-9A-Za-z])")
 
 
@@ -180,6 +181,25 @@ def generalize(*sides: Expression) -> tuple[Expression, ...]:
     if number is None or any(placeholders(side) for side in sides):
         return sides
     return tuple(rebuild(side, lambda name: replace(name, text=_with_placeholder(name.text, number))) for side in sides)
+
+
+def generalize_counts(reference: Expression, candidate: Expression) -> tuple[Expression, Expression]:
+    """The same where the candidate counts otherwise, by the first number of its names: ``blk{i+1:02}``.
+
+    That is a guess from one pair of names: believe it where several layers give the same.
+    """
+    ours, theirs = (list(names(side)) for side in (reference, candidate))
+    number = _shared_number(ours)
+    first = {match[0] for text in theirs if (match := _NUMBER.search(parse_name(text).layer))}
+    if number is None or len(first) != 1 or any(placeholders(side) for side in (reference, candidate)):
+        return reference, candidate
+    count = first.pop()
+    width = len(count) if count.startswith("0") and 2 <= len(count) <= 9 else 0
+    place = Placeholder("i", 1, int(count) - int(number), width)
+    return (
+        rebuild(reference, lambda name: replace(name, text=_with_placeholder(name.text, number))),
+        rebuild(candidate, lambda name: replace(name, text=name.text.replace(count, str(place), 1))),
+    )
 
 
 def _shared_number(texts: list[str]) -> str | None:

@@ -7,6 +7,6 @@ deterministic, and what could be one of two things stays unpaired.
 """
 
 from tensordiff.align.learn.learned import Learned, LearnedRule
-from tensordiff.align.learn.learner import learn
+from tensordiff.align.learn.learner import learn, leaves_something
 
-__all__ = ["Learned", "LearnedRule", "learn"]
+__all__ = ["Learned", "LearnedRule", "learn", "leaves_something"]

@@ -35,6 +35,9 @@ from tensordiff.errors import AlignError, DumpError
 
 INSTANCES = 4
 """How many instances of a repeated place are read."""
+_CALLS = 64
+"""How many calls of a layer that no number counts: functions of a tensor library are called wherever they are needed,
+so that a few calls say nothing of the rest."""
 MAX_BYTES = 192 << 20
 """How much is read of each side."""
 _FEW_VALUES = 6
@@ -89,7 +92,8 @@ class Side:
         instances: list[tuple[int, int, Entry]] = []
         for entries in places.values():
             entries.sort(key=lambda item: (self.outline(item[1]).numbers, item[1].call))
-            instances += [(rank, k, entry) for rank, (k, entry) in enumerate(entries)]
+            first = 1 if self.outline(entries[0][1]).numbers else _CALLS
+            instances += [(max(0, rank - first + 1), k, entry) for rank, (k, entry) in enumerate(entries)]
         return sorted(instances, key=lambda item: item[:2])
 
     @property
@@ -199,6 +203,11 @@ class Evidence:
             return False
         return (ours.is_shared and not ours.is_weak) or (theirs.is_shared and not theirs.is_weak)
 
+    def have_others(self, reference: Entry, candidate: Entry) -> bool:
+        """Whether the other side has each of two entries, and not as the other: no bug makes both of a pair right."""
+        ours, theirs = self.of_entry.get(id(reference)), self.of_entry.get(id(candidate))
+        return ours is not None and theirs is not None and ours is not theirs and ours.is_proof and theirs.is_proof
+
     def view(self, reference: Entry, candidate: Entry) -> str | None:
         """The view of the reference under which two entries of one class are equal; empty where none is needed."""
         ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
@@ -244,7 +253,10 @@ def _classes(prints: tuple[list[Fingerprint], list[Fingerprint]]) -> list[ValueC
 
 def _is_weak(item: Fingerprint) -> bool:
     """Whether a tensor could be equal to another by chance."""
-    return item.tolerance == 0.0 or len(np.unique(item.sample)) < _FEW_VALUES
+    if item.tolerance == 0.0:
+        return True
+    has_many = len(set(item.sample[: 2 * _FEW_VALUES].tolist())) >= _FEW_VALUES  # as most have among the first ones
+    return not has_many and len(np.unique(item.sample)) < _FEW_VALUES
 
 
 class _SortedClasses:
@@ -252,6 +264,7 @@ class _SortedClasses:
 
     def __init__(self) -> None:
         self.rms: list[float] = []
+        self.means: list[float] = []
         self.classes: list[ValueClass] = []
         self.tolerance = 0.0
 
@@ -259,19 +272,23 @@ class _SortedClasses:
         self.tolerance = max(self.tolerance, one.head.tolerance)
         at = bisect_left(self.rms, one.head.rms)
         self.rms.insert(at, one.head.rms)
+        self.means.insert(at, one.head.mean)
         self.classes.insert(at, one)
 
     def nearest(self, item: Fingerprint) -> ValueClass | None:
         """The class that a tensor belongs to."""
         slack = (4 * max(self.tolerance, item.tolerance) + 1e-9) * item.rms
+        begin, end = bisect_left(self.rms, item.rms - slack), bisect_right(self.rms, item.rms + slack)
+        low, high = item.mean - 2 * slack, item.mean + 2 * slack  # wider than what is looked at below
         best: tuple[float, ValueClass] | None = None
-        for one in self.classes[bisect_left(self.rms, item.rms - slack) : bisect_right(self.rms, item.rms + slack)]:
-            head = one.head
-            near = max(3 * common_tolerance(head, item), 1e-9) * head.rms
+        for k in [k for k in range(begin, end) if low <= self.means[k] <= high]:
+            one = self.classes[k]
+            head, limit = one.head, common_tolerance(one.head, item)
+            near = max(3 * limit, 1e-9) * head.rms
             if abs(head.rms - item.rms) > near or abs(head.mean - item.mean) > near:
                 continue
             distance = _distance(head, item)
-            if distance <= common_tolerance(head, item) and (best is None or distance < best[0]):
+            if distance <= limit and (best is None or distance < best[0]):
                 best = distance, one
             if best is not None and best[0] == 0.0:
                 break

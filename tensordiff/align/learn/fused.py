@@ -137,11 +137,18 @@ class FusedPairs:
     def tokens_alike(self) -> Iterator[LearnedPair]:
         """What looks like one token of a tensor beyond the first error."""
         for target, near in self._alike_targets():
-            changed = [part for part in near if not self.evidence.of_entry[id(part.item.entry)].is_proof]
-            # a token of what both sides have alike would be equal, and not only alike
-            formula = alike_token(target, changed) if target.size == target.width else None
+            # A token of what the candidate has, too, would be equal to that one's, and not only alike.
+            absent = [part for part in near if not self._is_there(part.item.entry, target.entry)]
+            formula = alike_token(target, absent) if target.size == target.width else None
             if formula is not None:
                 yield from self._taken_alike(target.entry, formula)
+
+    def _is_there(self, ours: Entry, target: Entry) -> bool:
+        """Whether the candidate has a tensor of the reference, in another layer than that of a target."""
+        if self.evidence.stand_in(ours, 1) is not None:
+            return True
+        theirs = self.matches.of_reference.get(id(self.matches.node_of[id(ours)]))
+        return theirs is not None and theirs is not self.matches.node_of[id(target)]
 
     def _alike_targets(self) -> Iterator[tuple[Fingerprint, Sequence[Part]]]:
         parts = [part for part in self._parts(0, only_free=False) if not part.item.entry.is_input]
@@ -308,15 +315,25 @@ def _sums(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
     """Two that add up to the target, of which neither alone is nearly all of it."""
     fitting, samples = _samples(target, parts)
     wanted = target.item.sample
-    size = float(np.linalg.norm(wanted))
-    for k, first in enumerate(fitting):
+    limit = max(_SLACK * target.item.tolerance, 1e-6) * float(np.linalg.norm(wanted))
+    for k, n in _possible_sums(samples, wanted, limit):
         missing = wanted - samples[k]
-        errors = np.linalg.norm(samples[k + 1 :] - missing, axis=1)
-        for n in np.flatnonzero(errors <= max(_SLACK * target.item.tolerance, 1e-6) * size):
-            second = fitting[k + 1 + int(n)]
-            alone = min(float(np.linalg.norm(missing)), float(np.linalg.norm(wanted - second.item.sample)))
-            if errors[n] <= 0.1 * alone:
-                yield Formula((first.item.entry, second.item.entry), "sum({0}, {1})")
+        error = float(np.linalg.norm(samples[n] - missing))
+        alone = min(float(np.linalg.norm(missing)), float(np.linalg.norm(wanted - samples[n])))
+        if error <= min(limit, 0.1 * alone):
+            yield Formula((fitting[k].item.entry, fitting[n].item.entry), "sum({0}, {1})")
+
+
+def _possible_sums(samples: Values, wanted: Values, limit: float) -> Iterator[tuple[int, int]]:
+    """Which two rows may add up to a third, by one product of all: ``|a + b - w|`` from ``(a - w)`` and ``b``."""
+    if len(samples) < 2:
+        return
+    missing = samples - wanted
+    with np.errstate(all="ignore"):
+        squares = (missing**2).sum(1)[:, None] + (samples**2).sum(1)[None, :] + 2 * (missing @ samples.T)
+        rounding = 1e-12 * float((samples**2).sum(1).max() + (wanted**2).sum())
+        found = np.argwhere(~(squares > limit**2 + rounding))
+    yield from ((int(k), int(n)) for k, n in found if k < n)
 
 
 def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
@@ -326,11 +343,12 @@ def _products(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
     wanted = target.item.sample
     near = max(_SLACK * target.item.tolerance, 1e-6)
     with np.errstate(all="ignore"):
-        for name, activated in _activated(samples):
-            few = activated[:, None, :_FEW] * samples[None, :, :_FEW] - wanted[:_FEW]
+        for name, activated in _activated(samples[:, :_FEW]):
+            few = activated[:, None] * samples[None, :, :_FEW] - wanted[:_FEW]
             errors = np.linalg.norm(few, axis=2)
             for k, n in np.argwhere(errors <= 4 * near * np.linalg.norm(wanted)):
-                error = np.linalg.norm(activated[k] * samples[n] - wanted)
+                gate = ACTIVATIONS[name](samples[k]) if name else samples[k]
+                error = np.linalg.norm(gate * samples[n] - wanted)
                 if n != k and (name or k < n) and error <= near * np.linalg.norm(wanted):
                     template = f"mul({name}({{0}}), {{1}})" if name else "mul({0}, {1})"
                     yield Formula((fitting[k].item.entry, fitting[n].item.entry), template)
@@ -346,6 +364,8 @@ def _activated(samples: Values) -> Iterable[tuple[str, Values]]:
 
 _ALIKE, _CLEAR, _CLEAR_OF_SIBLINGS = 0.6, 0.3, 0.1
 """The cosine that a part must have, and by how much it must be greater than that of any other."""
+_NEARER_TOKEN = 0.6
+"""How much nearer the last token must be than any other: its distance, as a part of the other's."""
 _ROWS = 64
 
 
@@ -372,13 +392,17 @@ def alike_cat(target: Fingerprint, parts: Sequence[Part], clear: float) -> Formu
 
 
 def alike_token(target: Fingerprint, parts: Sequence[Part]) -> Formula | None:
-    """The tensor whose last token resembles the target, and no other's nearly as much."""
+    """The tensor whose last token resembles the target, and no other's nearly as much, nor another token of its own."""
     row = _matrix(target)
     longer = [p for p in parts if p.item.width == target.width and p.item.size > target.size]
     scored = sorted(((_cosine(p.last.reshape(1, -1), row), p) for p in longer), key=lambda item: -item[0])
     if not scored or scored[0][0] < _ALIKE or (len(scored) > 1 and scored[1][0] > scored[0][0] - _CLEAR):
         return None
-    return Formula((scored[0][1].item.entry,), "last_token({0})")
+    best, part = scored[0]
+    others = _matrix(part.item)[: part.item.size // part.item.width - 1]
+    if any(1.0 - best > _NEARER_TOKEN * (1.0 - _cosine(other.reshape(1, -1), row)) for other in others):
+        return None  # as a mean of all tokens does
+    return Formula((part.item.entry,), "last_token({0})")
 
 
 def _matrix(item: Fingerprint) -> Values:

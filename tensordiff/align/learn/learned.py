@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensordiff.align.expression.placeholder import placeholders_in
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.errors import printable
 
@@ -24,6 +25,12 @@ class LearnedRule:
     used: int = 0
     """How many pairs it makes."""
 
+    @property
+    def overrules_a_name(self) -> bool:
+        """Whether it says that a name means something else, and not only that blocks are counted otherwise."""
+        ours, theirs = ([one.offset for one, _ in placeholders_in(t)] for t in (self.map.reference, self.map.candidate))
+        return self.beats_names and ours[:1] == theirs[:1]
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
@@ -33,13 +40,28 @@ class LearnedRule:
 
 
 @dataclass(frozen=True)
+class Namesake:
+    """A layer of the candidate that has the name of a layer of the reference and gives another tensor."""
+
+    layer: str
+    reference: str
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        return printable(f"{self.layer} is not compared with {self.reference}: {self.reason}")
+
+
+@dataclass(frozen=True)
 class Learned:
     """All that was learned about how two dumps are named."""
 
     rules: tuple[LearnedRule, ...] = ()
+    namesakes: tuple[Namesake, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.rules)
+        return bool(self.rules or self.namesakes)
 
     @property
     def maps(self) -> tuple[MapRule, ...]:
@@ -59,7 +81,7 @@ class Learned:
     def with_usage(self, used: Mapping[MapRule, int]) -> Learned:
         """The rules that make pairs, with how many each makes."""
         counted = (replace(rule, used=used.get(rule.map, 0)) for rule in self.rules)
-        return Learned(tuple(rule for rule in counted if rule.used))
+        return replace(self, rules=tuple(rule for rule in counted if rule.used))
 
     @property
     def sentence(self) -> str:
@@ -68,14 +90,17 @@ class Learned:
         shown = sorted(self.rules, key=lambda rule: (-rule.used, -len(rule.proof)))[:_SHOWN]
         names = ", ".join(f"{printable(r.map.candidate)} = {printable(r.map.reference)}" for r in shown)
         more = " …" if count > _SHOWN else ""
+        if not count:
+            return f"learned that {len(self.namesakes)} of equal name are different tensors; --no-learn"
         rules = f"learned {count} {'rule' if count == 1 else 'rules'}: {names}{more}"
-        over = sum(rule.beats_names for rule in self.rules)
+        over = sum(rule.overrules_a_name for rule in self.rules)
         vetoed = f"; values overrule names in {over}" if over else ""
         return f"{rules}, proven on {self.proven} pairs, used for {self.used}{vetoed}; --no-learn"
 
     def overruled(self) -> Iterator[str]:
-        """A sentence for each rule that holds against names."""
+        """A sentence for each rule that holds against names, and for each name that means something else."""
+        yield from (one.sentence for one in self.namesakes)
         for rule in self.rules:
-            if rule.beats_names:
-                sides = f"{printable(rule.map.candidate)} is {printable(rule.map.reference)}"
-                yield f"{sides} by value, though another has its name"
+            if rule.overrules_a_name:
+                ours, theirs = printable(rule.map.reference), printable(rule.map.candidate)
+                yield f"the candidate's {theirs} equals the reference's {ours}, so they are paired against their names"

@@ -10,8 +10,9 @@ from functools import cached_property
 from tensordiff.align.index import Index, parts_of
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
-from tensordiff.align.learn.learned import Learned, LearnedRule
+from tensordiff.align.learn.learned import Learned, LearnedRule, Namesake
 from tensordiff.align.learn.lift import Lifted, Lifter
+from tensordiff.align.learn.namesakes import Namesakes
 from tensordiff.align.learn.nodes import Node, NodeMatches, fits_blocks
 from tensordiff.align.learn.ports import LearnedPair, PortPairs
 from tensordiff.align.learn.resemblance import resembling
@@ -29,12 +30,12 @@ _MAX_ENTRIES = 60_000
 def learn(reference: Index, candidate: Index, alignment: Alignment) -> Learned:
     """The rules that pair what names leave over, or pair wrongly."""
     steps = shared_steps(reference, candidate)
-    if not steps or not _leaves_something(alignment) or max(len(reference.dump), len(candidate.dump)) > _MAX_ENTRIES:
+    if not steps or not leaves_something(alignment) or max(len(reference.dump), len(candidate.dump)) > _MAX_ENTRIES:
         return Learned()
     return _Learner(reference, candidate, alignment, evidence_of(reference, candidate, steps[0])).learned()
 
 
-def _leaves_something(alignment: Alignment) -> bool:
+def leaves_something(alignment: Alignment) -> bool:
     """Whether a side has orphans; operations are paired by their sequence or not at all."""
     orphans = (*alignment.reference_orphans, *alignment.candidate_orphans)
     return any(not is_operation(entry.layer) for entry in orphans)
@@ -48,6 +49,7 @@ class _Learner:
     evidence: Evidence
     _proven: dict[int, Entry] = field(default_factory=dict)
     """The partners that values prove, by ids, from either side."""
+    _namesakes: list[Namesake] = field(default_factory=list)
 
     @cached_property
     def matches(self) -> NodeMatches:
@@ -69,13 +71,14 @@ class _Learner:
         lifter = Lifter(self.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
         made = map(self._rule, dict.fromkeys(rules))
-        return Learned(self.vetoes.with_numbering(made, self.matches.blocks()))
+        return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
 
     def _pairs(self) -> Iterator[LearnedPair]:
         matches = self.matches
         named = list(self._named_nodes(matches))
         matches.match_by_value(named)
         self.vetoes.look_at_words()
+        self._look_at_namesakes(named)
         blocks = matches.blocks()
         for ours, theirs in named:
             is_possible = fits_blocks(ours, theirs, blocks) and not self.vetoes.is_refuted(ours, theirs)
@@ -94,7 +97,17 @@ class _Learner:
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from fused.pairs_of_rest()
-        yield from fused.tokens_alike()
+        tokens = list(fused.tokens_alike())
+        yield from tokens
+        ports.used |= fused.used
+        yield from ports.pair_again()
+        yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
+
+    def _look_at_namesakes(self, named: list[tuple[Node, Node]]) -> None:
+        free = [pair for pair in named if self.matches.are_free(*pair)]
+        for node, namesake in Namesakes(self.evidence, self.matches, self.alignment).found(free):
+            self.matches.foreign.add(id(node))
+            self._namesakes.append(namesake)
 
     @cached_property
     def _named(self) -> set[int]:

@@ -55,6 +55,11 @@ class Lifted:
     is_general: bool = True
 
     @property
+    def is_again(self) -> bool:
+        """Whether it gives entries of the reference a second partner."""
+        return all(pair.is_again for pair in self.pairs)
+
+    @property
     def proven(self) -> list[LearnedPair]:
         """The pairs that values prove."""
         return [pair for pair in self.pairs if pair.is_proven]
@@ -73,12 +78,12 @@ class Lifter:
     pairs: Sequence[LearnedPair]
 
     def rules(self) -> list[Lifted]:
-        """The rules, those with most proof first."""
+        """The rules, those with most proof first; second partners last, since they take what others leave."""
         made: dict[Lifted, Lifted] = {}
         for rule in (rule for group in self._groups.values() for rule in self._lift(group)):
             same = made.get(rule)  # ports that are written alike, as ``output`` and ``output_0``
             made[rule] = rule if same is None else replace(same, pairs=(*same.pairs, *rule.pairs))
-        return sorted(made.values(), key=lambda rule: (-len(rule.proven), not rule.is_general))
+        return sorted(made.values(), key=lambda rule: (rule.is_again, -len(rule.proven), not rule.is_general))
 
     @cached_property
     def _groups(self) -> dict[Key, list[LearnedPair]]:

@@ -22,6 +22,7 @@ from tensordiff.dump.model import Entry
 
 _SEPARATORS = "./:_-|"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_WRAPPED = 1.2  # what counts against a node that another wraps
 _CROWD = 24
 """A tensor that so many nodes have is no way to find one of them."""
 Block = tuple[str, int]
@@ -198,9 +199,18 @@ class NodeMatches:
         total += 0.5 * (bool(ours.children) == bool(theirs.children))
         total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
         total += 0.6 * self._same_rank(ours, theirs)
-        total -= 2.0 * _gets_other_shapes(ours, theirs)
+        total -= 2.0 * gets_other_shapes(ours, theirs)
+        total -= _WRAPPED * (self._is_wrapped(ours, 0) != self._is_wrapped(theirs, 1))
         total -= 0.1 * abs(len(ours.outputs) - len(theirs.outputs))
         return Score(total, outputs, inputs)
+
+    def _is_wrapped(self, node: Node, side: int) -> bool:
+        """Whether a module holds nothing but a node, and gives the same tensor: it is the module that others know."""
+        around = node.parent
+        if around is None or len(around.children) > 1:
+            return False
+        classes = (self.evidence.of_entry.get(id(entry)) for entry in node.outputs)
+        return any(other is around for one in classes if one is not None for other in self._producers(one, side))
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
         """Whether both are given the same integers, as a model is its tokens; many nodes may be."""
@@ -302,7 +312,7 @@ def _depth_first(node: Node) -> tuple[int, int]:
     return -sum(node.layer.count(mark) for mark in "./"), node.position
 
 
-def _gets_other_shapes(ours: Node, theirs: Node) -> bool:
+def gets_other_shapes(ours: Node, theirs: Node) -> bool:
     """Whether nothing that one node is given could be what the other is given."""
     a, b = ours.inputs, theirs.inputs
     return bool(a) and bool(b) and not any(could_be_same(x, y) for x in a for y in b)

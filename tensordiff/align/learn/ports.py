@@ -23,6 +23,7 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
 _FEW_IDS = 4
+_MOST_CHOICES = 256
 
 
 def is_one_token(part: Entry, whole: Entry) -> bool:
@@ -33,6 +34,23 @@ def is_one_token(part: Entry, whole: Entry) -> bool:
         return False
     is_float = a.dtype.kind not in "iub" and b.dtype.kind not in "iub"
     return is_float and len(b.shape) > 1 and a.shape[-1:] == b.shape[-1:] and a.size == b.shape[-1] < b.size
+
+
+def _is_of_one_token(node: Node) -> bool:
+    """Whether all numbers that go in and come out are of one token: a weight beside tokens is none of them."""
+    try:
+        specs = [entry.spec for entry in (*node.inputs, *node.outputs)]
+    except (DumpError, AlignError):
+        return False
+    return all(spec.size == spec.shape[-1] for spec in specs if spec.shape and spec.dtype.kind not in "iub")
+
+
+def _has_batch_of_one(ours: Entry, theirs: Entry) -> bool:
+    """Whether one tensor is another in a batch of its own: [1, S, H] and [S, H]."""
+    try:
+        return len(ours.spec.shape) > 2 and ours.spec.shape == (1, *theirs.spec.shape)
+    except (DumpError, AlignError):
+        return False
 
 
 def _is_sum_of(entry: Entry, a: Entry, b: Entry) -> bool:
@@ -64,6 +82,8 @@ class LearnedPair(NamedTuple):
     reference: Formula
     candidate: Formula
     is_proven: bool
+    is_again: bool = False
+    """Whether the reference's entry has another pair, which comes first."""
 
 
 @dataclass(eq=False)
@@ -103,7 +123,7 @@ class PortPairs:
         """Calls of one layer, of which one is matched and another is given the last token alone."""
         for node in self.matches.candidate:
             ours = self._partner_of_other_call.get(node.layer)
-            if ours is None or id(node) in self.matches.of_candidate:
+            if ours is None or id(node) in self.matches.of_candidate or not _is_of_one_token(node):
                 continue
             for way in ("outputs", "inputs"):
                 for theirs in self._free(getattr(node, way)):
@@ -113,11 +133,42 @@ class PortPairs:
                         self.pairs.append(LearnedPair(formula, Formula((theirs,)), is_proven=False))
                         self.used.add(id(theirs))
 
+    def pair_copies(self, pairs: Iterable[LearnedPair]) -> Iterator[LearnedPair]:
+        """What a matched node gives on, on both sides, of a tensor that has a pair: a model gives its head's logits."""
+        plain = (pair for pair in pairs if len(pair.reference.parts) == 1 and pair.candidate.template == "{0}")
+        of_candidate = {id(pair.candidate.parts[0]): pair for pair in plain}
+        for node in self.matches.candidate:
+            ours = self.matches.of_candidate.get(id(node))
+            if ours is None:
+                continue
+            for entry in self._free(node.outputs):
+                one = self.evidence.of_entry.get(id(entry))
+                copied = () if one is None or one.is_weak else (of_candidate.get(id(i.entry)) for i in one.members[1])
+                pair = next((found for found in copied if found is not None), None)
+                if pair is None:
+                    continue
+                whole = self.evidence.of_entry.get(id(pair.reference.parts[0]))
+                same = [own for own in ours.outputs if self.evidence.of_entry.get(id(own)) is whole]
+                if len(same) == 1:
+                    self.used.add(id(entry))
+                    yield LearnedPair(pair.reference._replace(parts=(same[0],)), Formula((entry,)), is_proven=False)
+
     @cached_property
     def _partner_of_other_call(self) -> dict[str, Node]:
-        """The partner of a layer that is called several times, by its name; of its last call that has one."""
-        matched = (node for node in self.matches.candidate if node.is_shared and id(node) in self.matches.of_candidate)
-        return {node.layer: self.matches.of_candidate[id(node)] for node in matched}
+        """The partner of a layer that is called several times, by its name; of its last call that has one.
+
+        Functions of a tensor library, as ``Tensor.__mul__``, are called by many layers: what one call is given says
+        nothing of another.
+        """
+        found: dict[str, Node] = {}
+        others: set[str] = set()
+        for node in self.matches.candidate:
+            ours = self.matches.of_candidate.get(id(node)) if node.is_shared else None
+            if ours is not None and found.setdefault(node.layer, ours).layer != ours.layer:
+                others.add(node.layer)
+            elif ours is not None:
+                found[node.layer] = ours
+        return {layer: ours for layer, ours in found.items() if layer not in others}
 
     def _take(self, reference: Entry, candidate: Entry, *, is_proven: bool) -> bool:
         view = self.evidence.view(reference, candidate) if is_proven else ""
@@ -215,7 +266,7 @@ class PortPairs:
 
     def _choices(self, one: ValueClass, blocks: dict[Block, Block]) -> Iterator[tuple[Entry, Entry]]:
         ours, theirs = ([item.entry for item in some] for some in one.members)
-        if len(ours) * len(theirs) > 256:
+        if len(ours) * len(theirs) > _MOST_CHOICES:
             return
         lonely = (
             [a for a in self._free(ours) if self._is_alone(a)],
@@ -224,6 +275,49 @@ class PortPairs:
         pairs = [(a, b) for a in self._free(ours) for b in self._free(theirs) if self._may_cross(a, b, lonely, blocks)]
         pairs.sort(key=lambda pair: self._preference(pair[0], pair[1], blocks))
         yield from pairs
+
+    # --- a second partner ------------------------------------------------------------------------------
+
+    def pair_again(self) -> list[LearnedPair]:
+        """What is left of the candidate where the partner has a pair already: a result that is the next layer's input,
+        and parts that travel apart of a sum that is there whole, too. The reference stands in a view, so that it may be
+        in several pairs; where shapes need none, the first pair is enough.
+        """
+        before, blocks = len(self.pairs), self.matches.blocks()
+        for ours in self.matches.reference:
+            other = self.matches.of_reference.get(id(ours))
+            if other is not None:
+                self._pair_sums_again(ours.outputs, self._free(other.outputs))
+                self._pair_sums_again(ours.inputs, self._free(other.inputs))
+        for one in self.evidence.classes:
+            if one.is_weak or not one.is_shared or len(one.members[0]) * len(one.members[1]) > _MOST_CHOICES:
+                continue
+            for theirs in self._free(item.entry for item in one.members[1]):
+                fitting = [item.entry for item in one.members[0] if self._may_be_again(item.entry, theirs, blocks)]
+                if fitting:
+                    chosen = min(fitting, key=lambda ours: self._preference(ours, theirs, blocks))
+                    self._take_again(chosen, Formula((theirs,)), is_proven=one.is_proof)
+        return self.pairs[before:]
+
+    def _may_be_again(self, ours: Entry, theirs: Entry, blocks: dict[Block, Block]) -> bool:
+        """A layer's input is no second partner of an output: it would be blamed in that one's place."""
+        nodes = self.matches.node_of[id(ours)], self.matches.node_of[id(theirs)]
+        is_later = theirs.is_input and not ours.is_input
+        return not is_later and _has_batch_of_one(ours, theirs) and fits_blocks(nodes[0], nodes[1], blocks)
+
+    def _pair_sums_again(self, ours: list[Entry], theirs: list[Entry]) -> None:
+        for entry in ours:
+            for a, b in combinations(self._free(theirs), 2):
+                if not _has_batch_of_one(entry, a):
+                    continue
+                is_equal = _is_sum_of(entry, a, b)
+                if is_equal or self._is_sum_there(entry, a, b, 0):
+                    self._take_again(entry, Formula((a, b), "sum({0}, {1})"), is_proven=is_equal)
+                    break
+
+    def _take_again(self, reference: Entry, candidate: Formula, *, is_proven: bool) -> None:
+        self.pairs.append(LearnedPair(Formula((reference,), "flatten({0}, 0, 1)"), candidate, is_proven, True))
+        self.used |= {id(part) for part in candidate.parts}
 
     def _preference(self, a: Entry, b: Entry, blocks: dict[Block, Block]) -> tuple[object, ...]:
         """Sort key: the same direction, the same block, names that are alike."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import permutations
 
-from tensordiff.align.by_value import HEAD_SIZES
+from tensordiff.align.by_value import permuted_axes, rope_orders
 from tensordiff.align.views import reconcile
 
 Shape = tuple[int, ...]
@@ -32,12 +31,8 @@ def _all(reference: Shape, candidate: Shape) -> Iterator[str]:
         yield ""
     yield from _heads_split(reference, candidate)
     yield from _heads_joined(reference, candidate)
-    yield from _permutations(reference, candidate)
-    yield from _rope_orders(reference, candidate)
-
-
-def _core(shape: Shape) -> list[int]:
-    return [size for size in shape if size != 1]
+    yield from permuted_axes(reference, candidate)
+    yield from rope_orders(reference, candidate)
 
 
 def _heads_split(reference: Shape, candidate: Shape) -> Iterator[str]:
@@ -64,24 +59,3 @@ def _heads_joined(reference: Shape, candidate: Shape) -> Iterator[str]:
     swapped = (*reference[:-3], reference[-2], reference[-3] * reference[-1])
     if reconcile(swapped, candidate) is not None:
         yield "swap_heads | flatten -2 -1"
-
-
-def _permutations(reference: Shape, candidate: Shape) -> Iterator[str]:
-    axes, wanted = [axis for axis, size in enumerate(reference) if size != 1], _core(candidate)
-    if len(axes) != len(wanted) or not 2 <= len(axes) <= 4:
-        return
-    ones = [axis for axis in range(len(reference)) if axis not in axes]
-    for order in permutations(axes):
-        if list(order) != axes and [reference[axis] for axis in order] == wanted:
-            yield "permute " + " ".join(map(str, (*ones, *order)))
-
-
-def _rope_orders(reference: Shape, candidate: Shape) -> Iterator[str]:
-    """Rope halves against interleaved pairs, in the whole last axis or in each head."""
-    if reconcile(reference, candidate) is None or not reference or reference[-1] % 2:
-        return
-    yield from ("interleave", "deinterleave")
-    for size in HEAD_SIZES:
-        if size < reference[-1] and reference[-1] % size == 0:
-            for turn in ("interleave", "deinterleave"):
-                yield f"heads {reference[-1] // size} | {turn} | flatten -2 -1"

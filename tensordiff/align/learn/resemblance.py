@@ -26,6 +26,10 @@ _CLEAR_IN_ORDER, _CLEAR = 0.85, 0.6
 _RIVAL = 0.75
 """How alike the candidate's second may be, as a part of the first: a norm before its weight, if no error has reached
 it, is nearer to the reference's norm than the norm is that an error has."""
+_ROWS, _SAME_SIZE = 8, 1e-3
+"""How many tokens are looked at, and by how much their mean squares may differ in a norm without a weight."""
+_ACROSS = 0.97
+"""How alike an input of one side and an output of the other must be: a norm's input resembles its result, too."""
 _MOST_CELLS = 4_000_000
 _MOST_TIES = 3
 _AROUND, _OUTLIER = 5, 0.88
@@ -143,7 +147,11 @@ def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
     for size, own in rows.items():
         others = columns.get(size, [])
         if own and others:
-            scores[np.ix_(own, others)] = _likenesses([ours[k] for k in own], [theirs[k] for k in others])
+            mine, other = [ours[k] for k in own], [theirs[k] for k in others]
+            ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((mine, other))]
+            made = _likenesses(mine, other)
+            is_possible = (ways[0][:, None] & ways[1][None, :] > 0) | (made >= _ACROSS)
+            scores[np.ix_(own, others)] = np.where(is_possible, made, 0.0)
     at = {id(one): k for k, one in enumerate(theirs)}
     for k, one in enumerate(ours):
         if one.is_shared:
@@ -190,7 +198,18 @@ def _likenesses(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Mat
     a, b = (np.stack([_direction(one.head) for one in some]) for some in (ours, theirs))
     sizes = [np.array([one.head.rms for one in some]) for some in (ours, theirs)]
     with np.errstate(all="ignore"):
-        return _likeness(a @ b.T, *sizes)
+        made = _likeness(a @ b.T, *sizes)
+    normed = [np.array([_is_normalized(one.members[k][0]) for one in some]) for k, some in enumerate((ours, theirs))]
+    return np.where(~normed[0][:, None] & normed[1][None, :], 0.0, made)
+
+
+def _is_normalized(item: Fingerprint) -> bool:
+    """Whether all tokens have the same size, as after a norm without a weight; no error makes that of other tensors."""
+    rows = item.entry.read().reshape(-1, item.width)[:_ROWS].astype(np.float64)
+    if len(rows) < 2 or item.width < 2:
+        return False
+    squares = (rows**2).mean(1)
+    return bool(np.ptp(squares) <= _SAME_SIZE * squares.max())
 
 
 def _likeness(cosines: Matrix, reference: Matrix, candidate: Matrix) -> Matrix:

@@ -8,13 +8,13 @@ goes, values that resemble each other, a name that was seen elsewhere, parts tha
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from tensordiff.align.fit import could_be_same
-from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, likeness
+from tensordiff.align.learn.nodes import Block, Node, NodeMatches, fits_blocks, gets_other_shapes, likeness
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
@@ -49,6 +49,8 @@ class Structure:
             self._match_containers()
             self._match_fits(list(self._fits()))
             if len(self.matches.of_reference) == before:
+                self._match_copies()
+            if len(self.matches.of_reference) == before:
                 return
 
     def _learn_tails(self) -> None:
@@ -73,6 +75,28 @@ class Structure:
             is_clear = all(len(pairs) > len(other) for other in rivals) and self._are_most(len(pairs), ours, theirs)
             if is_clear and self.matches.are_free(ours, theirs) and not self._is_refuted(ours, theirs):
                 self.matches.take(ours, theirs)
+
+    def _match_copies(self) -> None:
+        """Nodes that give on what matched nodes give, where each side has one: a model gives on its head's logits."""
+        for ours in self.matches.reference:
+            theirs = self.matches.of_reference.get(id(ours))
+            if theirs is None:
+                continue
+            copies = [
+                (a, b)
+                for a in self._copied(ours, 0)
+                for b in self._copied(theirs, 1)
+                if self.matches.are_free(a, b) and not gets_other_shapes(a, b)
+            ]
+            if len(copies) == 1:
+                self.matches.take(*copies[0])
+
+    def _copied(self, node: Node, side: int) -> Iterable[Node]:
+        """Other nodes that give what a node gives."""
+        classes = (self.matches.evidence.of_entry.get(id(entry)) for entry in node.outputs)
+        items = (item for one in classes if one is not None and not one.is_weak for item in one.members[side])
+        found = (self.matches.node_of[id(item.entry)] for item in items if not item.entry.is_input)
+        return {id(other): other for other in found if other is not node}.values()
 
     def _are_most(self, count: int, ours: Node, theirs: Node) -> bool:
         """Whether so many parts are most of the matched ones of both modules."""
@@ -157,6 +181,9 @@ class Structure:
 
     def _is_refuted(self, ours: Node, theirs: Node) -> bool:
         """Whether all that is known of their outputs, or of their inputs, is that they are other tensors."""
+        is_one = len(ours.outputs) == len(theirs.outputs) == 1  # of several, two may add up to the other side's one
+        if is_one and self.matches.evidence.have_others(ours.outputs[0], theirs.outputs[0]):
+            return True
         return self._are_others(ours.outputs, theirs.outputs) or self._are_others(ours.inputs, theirs.inputs)
 
     def _are_others(self, ours: list[Entry], theirs: list[Entry]) -> bool:

@@ -139,7 +139,7 @@ class Vetoes:
         named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
             return False
-        if self._is_renamed(ours, theirs, named[0]):
+        if self._is_renamed(ours, theirs, named[0]) or self._is_call_of_other(ours, theirs, named[1]):
             return True
         if self.evidence.is_proven(ours, theirs):
             is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
@@ -155,6 +155,13 @@ class Vetoes:
         if node is None or third is None or third is other or self.matches.of_reference.get(id(node)) is not other:
             return False
         return self._is_other_call(node, third)
+
+    def _is_call_of_other(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
+        """Whether a rule pairs two calls that are matched, and names pair that call with a layer that has another."""
+        node, other, third = (self.matches.node_of.get(id(entry)) for entry in (ours, theirs, named))
+        if other is None or third is None or third is node or self.matches.of_candidate.get(id(other)) is not node:
+            return False
+        return self._is_other_call(third, other)
 
     def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
         """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
@@ -179,9 +186,21 @@ class Vetoes:
         """Rules that all beat names where the two sides count the same blocks differently."""
         offsets = {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks.items()}
         clear = {one for one in offsets if one[2] and sum(one[:2] == other[:2] for other in offsets) == 1}
+        clear -= self._offsets_by_name  # rules of the user's count already
         if not clear:
             return tuple(rules)
         return tuple(replace(one, beats_names=one.beats_names or _numbering(one.map) in clear) for one in rules)
+
+    @property
+    def _offsets_by_name(self) -> set[tuple[str, str, int]]:
+        """By how much the candidate counts on in blocks that names pair."""
+        nodes = self.matches.node_of
+        named = (pair for pair in self.alignment.pairs if pair.by in ("name", "rule"))
+        blocks = [
+            (ours.block, theirs.block) for pair in named
+            if (ours := nodes.get(id(pair.reference))) and (theirs := nodes.get(id(pair.candidate)))
+        ]  # fmt: skip
+        return {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks if ours and theirs}
 
 
 def _numbering(rule: MapRule) -> tuple[str, str, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -37,7 +37,7 @@ __all__ = [
     "RulesFile",
     "ToleranceRule",
     "ViewRule",
-    "append_maps",
+    "add_to_file",
     "check_expression",
     "read_rules_file",
     "parse_rules_text",
@@ -110,6 +110,8 @@ def _read(path: Path) -> str:
         return read_small(path, _MAX_BYTES).decode("utf-8-sig")
     except TooLong as error:
         raise AlignError(f"{printable(path)}: is larger than {_MAX_BYTES >> 20} MB; is it a rules file?") from error
+    except FileNotFoundError as error:
+        raise AlignError(f"{printable(path)}: there is no such rules file; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise AlignError(f"{printable(path)}: the rules file cannot be read ({printable(error)})") from error
 
@@ -184,8 +186,9 @@ def parse_rules_text(text: str, path: str) -> RulesFile:
     return rules_of(parse_rules(text, path))
 
 
-def append_maps(path: Path, maps: Iterable[MapRule]) -> None:
-    """Add maps to a file, new or existing; those it has already are not repeated."""
-    old = read_rules_file(path) if path.exists() else RulesFile()
-    new = tuple(item for item in dict.fromkeys(maps) if item not in old.maps)
-    write_rules_file(path, replace(old, maps=old.maps + new))
+def add_to_file(path: Path, more: RulesFile) -> None:
+    """Add rules, maps, views and tolerances to a file, new or existing; those it has already are not repeated."""
+    old = read_rules_file(path) if path.exists() else RulesFile(presets=more.presets)
+    kinds = {"rules", "maps", "views", "tolerances"}
+    merged = {kind: tuple(dict.fromkeys((*getattr(old, kind), *getattr(more, kind)))) for kind in kinds}
+    write_rules_file(path, replace(old, **merged))

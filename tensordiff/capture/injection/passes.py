@@ -53,8 +53,11 @@ class Layers:
         return cls(begun, ended, canonical)
 
     def named(self, name: str) -> str | None:
-        """The layer of this whole name, as the run calls it or as both sides would."""
-        return name if name in self.begun else self.canonical.get(name)
+        """The layer of this name, as the run calls it or as both sides would, or the only one whose name ends so."""
+        if name in self.begun or name in self.canonical:
+            return name if name in self.begun else self.canonical[name]
+        ending = [layer for layer in self.begun if layer.endswith(f".{name}")]
+        return ending[0] if len(ending) == 1 else None
 
 
 def plan_passes(at: str, layers: Layers, *, replaces_outputs: bool = True) -> tuple[Pass, ...]:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.engines import ENGINES, missing_sentence
 
 
 def missing_requirement(kind: str) -> str | None:
@@ -21,13 +21,7 @@ def missing_requirement(kind: str) -> str | None:
         version = ".".join(map(str, sys.version_info[:2]))
         return f"{python}: is Python {version}, and 3.11 or newer is needed; give another with --python"
     missing = [name for name in ENGINES[kind].packages if importlib.util.find_spec(name) is None]
-    if not missing:
-        return None
-    if ENGINES[kind].has_environment:
-        way_out = f"make its environment with: make engine-{kind}"
-        return f"{python}: has no {' and no '.join(missing)}; {way_out}, or give another interpreter with --python"
-    pip = f"{python} -m pip install {' '.join(missing)}"
-    return f"{python}: has no {' and no '.join(missing)}; install: {pip}, or give another interpreter with --python"
+    return missing_sentence(kind, python, missing) if missing else None
 
 
 def main() -> int:

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
-from tensordiff.capture.engines import ENGINES, module_of
+from tensordiff.capture.engines import module_of
 from tensordiff.capture.events import Done, Event, Failed, NewProcessNeeded, Tell, encode
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, refuse_settings
 from tensordiff.capture.process.loaded_files import loaded_files
 from tensordiff.capture.runner import dump_at
-from tensordiff.capture.settings import Settings
-from tensordiff.errors import CaptureError, TensordiffError, printable
+from tensordiff.errors import TensordiffError, printable
 from tensordiff.util.mappings import count_losses, raise_unclaimed
 
 _STDIN = 0
@@ -37,7 +36,7 @@ def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: flo
     while (line := lines.next(idle_s)) is not None:
         job = Job.decode(line)
         try:
-            refuse_settings(job)
+            refuse_settings(job.source, job.settings)
             before = count_losses()
             last = answer(job, tell)
             raise_unclaimed(before)
@@ -54,20 +53,11 @@ def child_main(kind: str, events: int, *, is_reusable: bool = False, idle_s: flo
 
 def run_job(job: Job, tell: Tell) -> Done:
     """Have the engine of a job's source run it."""
-    refuse_settings(job)
+    refuse_settings(job.source, job.settings)
     done = import_module(module_of(job.source.kind)).run(job, tell)
     if not isinstance(done, Done):
         raise TypeError(f"{module_of(job.source.kind)}.run returned no Done event")
     return done
-
-
-def refuse_settings(job: Job) -> None:
-    """Refuse settings that the engine cannot honour, before a framework is imported."""
-    default = Settings()
-    for name, why in ENGINES[job.source.kind].refuses.items():
-        if getattr(job.settings, name) != getattr(default, name):
-            option = f"--{name.replace('_', '-')}"
-            raise CaptureError(f"{printable(job.source)}: {option} is not for {job.source.kind}: sources; {why}")
 
 
 def _reusable_engine(kind: str) -> Callable[[Job, Tell], Done | NewProcessNeeded]:

@@ -55,6 +55,8 @@ class Budget:
 
 def check_job_size(job: Job, nbytes: int | None, tell: Tell) -> None:
     """Tell how much a job will write at most and how much room there is; refuse it where it will not fit."""
+    if job.writes != "dump":
+        return  # what is listed takes no room, and what is streamed no more than its window
     sizes = [size for size in (nbytes, job.settings.max_bytes) if size is not None]
     tell(Note(check_disk(Path(job.output), min(sizes, default=None), force=job.settings.force)))
 

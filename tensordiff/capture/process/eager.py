@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tensordiff.capture.events import Done, Phase, Tell, ThrottledProgress
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
@@ -31,6 +31,7 @@ from tensordiff.capture.settings import Injection
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import CallKey, EntryKey, Origin, Spec
+from tensordiff.dump.names import parameter_name
 from tensordiff.errors import CaptureError, printable
 
 Ports = Mapping[str, Array]
@@ -51,6 +52,14 @@ class EagerModel(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """What the manifest says of the run: versions, device, dtype, prompt, token_ids, flags, model, weights_hash."""
+
+
+@runtime_checkable
+class HoldsParameters(Protocol):
+    """A model whose parameters can be read, for ``--weights``."""
+
+    def parameters(self) -> Iterable[tuple[str, Array]]:
+        """Their names and values, those of quantized ones as what they stand for."""
 
 
 class TensorSink(Protocol):
@@ -113,7 +122,7 @@ def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str |
         injection = injection and replace(injection, at=operations_of)
     if job.task == REPLAY:
         layer = find_layer(str(job.more["layer"]), model.layers())
-        selection, injection = Selection.only(layer), replace(replayed_dump(job), at=layer)
+        injection = replace(replayed_dump(job), at=layer)  # all are written: names are told by those around them
     check_job_size(job, None, tell)
     with open_output(job, model.framework) as output:
         writer, report = _Writer(output, model, selection, tell), None
@@ -121,6 +130,9 @@ def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str |
             if injection is None:
                 tell(Phase("running"))
                 model.run(Watch(writer))
+                if job.settings.weights and operations_of is None:
+                    tell(Phase("writing weights"))
+                    _write_parameters(model, job, output)
             else:
                 report = _run_injected(model, injection, output, writer, tell)
         finally:
@@ -136,6 +148,13 @@ def run_eagerly(model: EagerModel, job: Job, tell: Tell, *, operations_of: str |
             )
         tell(Phase("writing"))
     return done(job, output, output.facts | replayed, tell)
+
+
+def _write_parameters(model: EagerModel, job: Job, output: Output) -> None:
+    if not isinstance(model, HoldsParameters):
+        raise CaptureError(f"--weights: {job.source.kind}: sources do not show what they hold; leave it out")
+    for name, array in model.parameters():
+        output.add_parameter(EntryKey(parameter_name(name), 0, 1), array, Origin())
 
 
 def _run_injected(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tensordiff.capture.events import Done, Note, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import Budget
+from tensordiff.capture.process.stream_writer import ListingWriter, StreamWriter
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import EntryKey, Origin
 from tensordiff.dump.writer import DumpWriter
@@ -60,7 +61,7 @@ class Output:
 def open_output(job: Job, framework: str) -> Iterator[Output]:
     """The dump of a job. What the block puts into ``facts`` is written at its end, also where it raises."""
     facts = first_facts(job, framework)
-    with DumpWriter(job.output, facts, overwrite=job.settings.force, durable=False) as writer:
+    with _writer(job, facts) as writer:
         output = Output(writer, Budget(job.settings.max_bytes))
         try:
             yield output
@@ -70,6 +71,19 @@ def open_output(job: Job, framework: str) -> Iterator[Output]:
         writer.add_facts(**output.facts)
         if output.order:
             writer.arrange(output.order)
+
+
+def _writer(job: Job, facts: Mapping[str, object]) -> DumpWriter:
+    if job.writes == "listing":
+        return ListingWriter(job.output, facts, durable=False)
+    if job.writes == "stream":
+        return StreamWriter(job.output, facts, job.window_bytes)
+    return DumpWriter(job.output, facts, overwrite=job.settings.force, durable=False)
+
+
+def where_it_lies(job: Job, reached: str = "the layers it reached") -> str:
+    """The end of a sentence on a run that failed: where what it reached can be read, if it can."""
+    return f"; {reached} lie in {printable(job.output)}" if job.writes == "dump" else ""
 
 
 def _add_error(output: Output, error: BaseException) -> None:

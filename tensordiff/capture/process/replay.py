@@ -14,7 +14,10 @@ REPLAY = "replay"
 
 def replay_as_injection(job: Job) -> Job:
     """The same job as an injection of the dump to be replayed; the layer is found among the model's by the engine."""
-    return replace(job, settings=replace(job.settings, inject=replayed_dump(job), ops=None, optimized=False, steps=1))
+    return replace(
+        job,
+        settings=replace(job.settings, inject=replayed_dump(job), ops=None, optimized=False, steps=1, gradients=False),
+    )
 
 
 def replayed_dump(job: Job) -> Injection:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from tensordiff.align.order import order_differences
-from tensordiff.align.rules.file import append_maps
+from tensordiff.align.rules.file import RulesFile, add_to_file
 from tensordiff.align.rules.rule import Side
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.align.structure_gaps import Gap, gaps
@@ -25,6 +26,7 @@ from tensordiff.errors import AlignError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.util.sizes import format_percent
 
 SCHEMA = "tensordiff.align/1"
 _SHOWN = 12
@@ -76,21 +78,23 @@ class AlignOptions(NamedTuple):
 @click.argument("candidate", type=PATH)
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @click.option("--session", type=PATH, metavar="FILE", help="A session file of the app: its rules.")
-@click.option("--auto", is_flag=True, help="Accept what the values prove on every layer it generalizes to.")
+@click.option("--auto", is_flag=True, help="Accept what the values prove, for every layer it holds for.")
 @click.option("--accept", type=Numbers(), metavar="N,…", default=(), help="Accept these suggestions, as numbered here.")
 @click.option("--accept-above", type=Confidence(0, 1), metavar="X", help="Accept suggestions this confident, 0 to 1.")
 @click.option("--suggest/--no-suggest", default=True, help="Look for partners of orphans by value (default: on).")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write the maps that were accepted to a rules file.")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Write what was learned and accepted to a rules file.")
 @click.option("--learn/--no-learn", default=True, help="Learn from the values how names differ (default: on).")
 @keep_option
 @json_option
 def command(reference: Path, candidate: Path, rules: Path | None, session: Path | None, **options: Any) -> int:
     """Pair the tensors of two dumps by rules, maps and, for what is left over, by their values.
 
-    Suggestions for orphans come with their evidence: rel_l2 of a right one is at the floor, of a wrong one near 1.
-    They are numbered; accept some with --accept 1,3, or all of a confidence from 0 to 1 with --accept-above 0.9.
-    With -o, what was learned is written as [[map]] entries, each for all layers it holds for, and then the accepted
-    suggestions; those that need no person (--auto), if none were chosen. Give that file to compare with --rules.
+    Suggestions for orphans come with evidence: the rel_l2 of a right one is rounding, of a wrong one near 1. They are
+    numbered: accept some with --accept 1,3, or all above a confidence (0 to 1) with --accept-above 0.9.
+    With -o, what was learned is written, as [[rule]] entries where renaming explains it, else as [[map]] entries for
+    all layers they hold for; then the accepted suggestions; with --auto, or if none
+    were chosen, those that the values prove.
+    Give that file to compare with --rules: the pairs are the same, without learning again (--no-learn).
 
     Exit status: 0 something was paired, 2 nothing was.
     """
@@ -105,16 +109,21 @@ def show_alignment(request: Request, options: AlignOptions) -> int:
     session = open_session(request)
     suggestions = _suggestions(session, options)
     accepted = _accepted(session, suggestions, options)
+    written = None
+    if options.output is not None:
+        kept = session.dumps.kept_rules()
+        written = replace(kept, maps=tuple(dict.fromkeys((*kept.maps, *accepted))))
+        add_to_file(options.output, written)
     if options.auto or options.has_choice:
         session = session.with_proven_maps(accepted)
-    if options.output is not None:
-        append_maps(options.output, (*session.dumps.learned.maps, *accepted))
     if options.as_json:
         echo(dumps(_as_json(session, suggestions, accepted)))
     else:
         page = Page.here()
-        for line in _lines(session, suggestions, accepted, options):
+        for line in _lines(session, suggestions, accepted):
             page.print(line, rest="      ")
+        if written is not None:
+            page.print(f"{_counts(written)} written to {printable(options.output)}", rest="      ")
     return 0 if session.alignment.pairs else 2
 
 
@@ -144,13 +153,18 @@ def _suggestions(session: Session, options: AlignOptions) -> list[Suggestion]:
         return list(progress.over(session.dumps.suggestions()))
 
 
-def _lines(
-    session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...], options: AlignOptions
-) -> Iterator[str]:
+def _counts(written: RulesFile) -> str:
+    kinds = (("rule", len(written.rules)), ("map", len(written.maps)))
+    texts = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in kinds if count]
+    return " and ".join(texts) or "nothing"
+
+
+def _lines(session: Session, suggestions: list[Suggestion], accepted: tuple[MapRule, ...]) -> Iterator[str]:
     alignment = session.alignment
     counts = Counter(pair.by for pair in alignment.pairs)
     yield f"{len(alignment.pairs)} pairs: " + ", ".join(f"{count} by {by}" for by, count in counts.items())
-    yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {alignment.coverage.share:.0%}"
+    coverage = format_percent(alignment.coverage.share)
+    yield f"order: {alignment.order}, taken from the {alignment.order_from}; coverage {coverage}"
     for part in _order_parts(session)[:_SHOWN]:
         yield f"  position {part.position}: {printable(part.reference)} against {printable(part.candidate)}"
     yield from _learned_lines(session)
@@ -166,18 +180,16 @@ def _lines(
     if accepted:
         yield f"accepted: {len(accepted)}"
         yield from (f"  {printable(rule.reference)} = {printable(rule.candidate)}" for rule in accepted)
-    if options.output is not None:
-        count = len({*session.dumps.learned.maps, *accepted})
-        yield f"{count} maps written to {printable(options.output)}"
 
 
 def _learned_lines(session: Session) -> Iterator[str]:
     learned = session.dumps.learned
     if learned:
         yield learned.sentence
+    yield from (f"  {namesake.sentence}" for namesake in learned.namesakes)
     for rule in learned.rules:
         proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure"
-        over = ", against names" if rule.beats_names else ""
+        over = ", against names" if rule.overrules_a_name else ""
         names = f"{printable(rule.map.reference)} = {printable(rule.map.candidate)}"
         yield f"  {names}  ({proof}, used for {rule.used}{over})"
 
@@ -252,6 +264,7 @@ def _as_json(session: Session, suggestions: list[Suggestion], accepted: tuple[Ma
             for number, s in enumerate(suggestions, 1)
         ],
         "learned": [rule.as_json() for rule in session.dumps.learned.rules],
+        "namesakes": [vars(one) for one in session.dumps.learned.namesakes],
         "accepted": [
             {"reference": rule.reference, "candidate": rule.candidate, "every": rule.every} for rule in accepted
         ],

@@ -38,9 +38,10 @@ from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
 from tensordiff.session.request import Request
-from tensordiff.session.rerun_oracle import RerunOracle
+from tensordiff.session.rerun.oracle import RerunOracle
 from tensordiff.session.session import Session
-from tensordiff.session.state import read_state
+from tensordiff.session.storage.state import read_state
+from tensordiff.session.weights import refuse_checkpoints
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.shell_line import shell_line
 from tensordiff.util.text_width import wrap
@@ -75,7 +76,7 @@ class BisectOptions(NamedTuple):
 @source_options
 @keep_option
 @click.option("--auto", is_flag=True, help="Judge by verdict, reading only the pairs that are probed.")
-@click.option("--rerun", is_flag=True, help="Judge by running the candidate again, all before a layer made right.")
+@click.option("--rerun", is_flag=True, help="Judge by rerunning the candidate, right up to each probe.")
 @trust_option
 @click.option("--log", type=PATH, metavar="FILE", help="Write every mark to a new file as it is given.")
 @click.option("--replay", type=PATH, metavar="FILE", help="Begin with the marks of a log.")
@@ -83,21 +84,21 @@ class BisectOptions(NamedTuple):
 def command(reference: Path, candidate: Path, **options: Any) -> int:
     """Search the outputs of two dumps for the first bad one, as git bisect searches commits.
 
-    Use it where each answer is dear or a person must judge; compare measures everything and needs no assumption.
+    Use it where each answer is expensive or a person must judge; compare measures everything and needs no assumption.
     This one assumes that everything before the first bad place is good, and everything after it bad. With
     --auto it looks at the neighbours of its answer and at a few samples, and says where that does not hold.
 
     With --rerun each question is a run of the candidate in which everything before the layer is the reference's:
-    if the model's output heals, the fault lies before it. The candidate must be a source, or a dump that capture made.
-    A dump that you did not capture here names a stranger's code: it is shown, and run only after a typed yes or with
-    --trust-source. Give --python and --trust-remote-code again where they are needed: no dump can ask for them.
+    if the model's output is right then, the fault lies before it. The candidate must be a source, or a dump that
+    capture made. A dump that you did not capture here names a stranger's code: it is shown, and run only after a typed
+    yes or with --trust-source. Give --python and --trust-remote-code again where needed: no dump can ask for them.
 
     \b
     g, good   this is right            u, undo  take the last mark back
     b, bad    this is wrong            l, log   show the marks so far
     s, skip   this cannot be judged    q, quit  stop; go on later with --replay
 
-    Exit status: 0 nothing is bad, 1 something is, 2 could not tell, 130 interrupted.
+    Exit status: 0 nothing is bad, 1 something is, 2 inconclusive, 130 interrupted.
     """
     chosen = take(options, BisectOptions)
     return bisect(make_request(reference, candidate, **options), chosen)
@@ -106,6 +107,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 def bisect(request: Request, options: BisectOptions) -> int:
     """Search and print; the exit status. Raises after printing where the result is unknown."""
     session = open_session(request)
+    refuse_checkpoints(session.reference, session.candidate)
     if not session.pairs:
         raise inconclusive_error(session, session.outcome(()))
     rerun = _rerun_oracle(session, options) if options.rerun else None
@@ -331,7 +333,8 @@ def _print_first_bad(page: Page, outcome: BisectOutcome, row: Row) -> None:
 
 def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: NeighbourCheck) -> None:
     if check.is_monotone and check.looked:
-        page.print(f"{len(check.looked)} more places that were looked at bear this out")
+        more = f"{len(check.looked)} more places that were looked at"
+        page.print(f"{'all pairs, compared in order,' if check.is_scanned else more} confirm this")
     if check.is_monotone is False:
         told = "; ".join(_contradictions(outcome, check))
         scan = shell_line(["tensordiff", "compare"], [session.reference.path, session.candidate.path])
@@ -358,7 +361,7 @@ def inconclusive_search(outcome: BisectOutcome, log: Path | None) -> TensordiffE
         kept = "save the marks shown above" if log is None else f"the marks are in {printable(log)}"
         return TensordiffError(f"{left}; {kept}, and go on with --replay" if bisect.marks else left)
     if bisect.all_good:
-        return TensordiffError(f"nothing is bad, but {outcome.doubts[0]}")
+        return TensordiffError(f"nothing is bad, but {outcome.reasons[0]}")
     first = bisect.suspects[0]
     why = f"{label(outcome.oracle.pairs[first])}: {outcome.oracle.row(first).verdict.why}"
     return TensordiffError(f"{len(bisect.suspects)} places were skipped and none is known to be bad, first {why}")

@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
-from tensordiff.capture.job import Job
+from tensordiff.capture.job import Job, required_source
 from tensordiff.capture.runner import Run, dump_at
 from tensordiff.capture.settings import Injection
 from tensordiff.cli.options import PATH, Bytes, capture_settings, input_options, json_option, run_options
-from tensordiff.cli.sources import follow, required_source
+from tensordiff.cli.sending import place_to_write, send
+from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import echo
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.comparison_json import dumps
+from tensordiff.util.remote import RemotePath
 from tensordiff.util.sizes import format_bytes
 
 SCHEMA = "tensordiff.capture/1"
@@ -22,11 +24,13 @@ SCHEMA = "tensordiff.capture/1"
 
 @click.command("capture")
 @click.argument("source")
-@click.option("-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder to write; a new one.")
+@click.option(
+    "-o", "--output", type=PATH, required=True, metavar="DIR", help="The folder to write, a new one; or a URL."
+)
 @input_options
 @run_options
 @click.option("--layers", metavar="REGEX", help="Write only layers whose name matches.")
-@click.option("--leaves", is_flag=True, help="Write only modules that hold no others.")
+@click.option("--leaves", is_flag=True, help="Write only modules without submodules.")
 @click.option("--no-inputs", is_flag=True, help="Write outputs only.")
 @click.option("--max-bytes", type=Bytes(), metavar="SIZE", help="Stop writing at this size: 500MB, 2GB.")
 @click.option(
@@ -37,10 +41,10 @@ SCHEMA = "tensordiff.capture/1"
 @click.option("--inject", type=PATH, metavar="DUMP", help="Give layers the inputs that this dump recorded.")
 @click.option("--inject-at", default="all", metavar="WHERE", help="all, once, leaves, a layer, FROM..TO, or a REGEX.")
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make the two sides' names alike.")
-@click.option("--force", is_flag=True, help="Write over an earlier dump, and where the disk seems too small.")
+@click.option("--force", is_flag=True, help="Overwrite an earlier dump; go ahead even if the disk seems too small.")
 @json_option
 def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
-    """Run a model once, and write what every layer was given and gave, in execution order.
+    """Run a model once, and write the inputs and outputs of every layer, in execution order.
 
     \b
     hf:PATH_OR_ID         a transformers model, with its own tokenizer or processor
@@ -50,22 +54,22 @@ def command(source: str, output: Path, as_json: bool, **options: Any) -> int:
     llamacpp:FILE.gguf    a GGUF file on llama.cpp
     py:FILE.py:FUNCTION   your own: the function returns (module, args, kwargs), or yields such steps
 
-    The model runs in a process of its own. Ctrl-C ends it; what was written until then can be opened.
+    The model runs in a process of its own. Ctrl-C ends it; what was written by then can be opened.
 
-    With --inject, each matched layer is given the inputs that the reference recorded, so that an error shows only
+    With --inject, each matched layer is given the inputs that the reference recorded, so an error shows only
     where it arises; the dump says what could not be injected, and why. WHERE is one of
 
     \b
     all        every layer by itself, its parts running on their own: one pass for each level of nesting
-    once       every layer in one single pass: parts hide from what holds them
-    leaves     only modules that hold no others, in one pass
+    once       every layer in a single pass: a module does not show the errors of its parts
+    leaves     only modules without submodules, in one pass
     LAYER      one layer by its name; its parts run on their own
-    FROM..TO   all is made right up to TO, then left to run: does the rest heal?
+    FROM..TO   everything up to TO gets the reference's values: does the rest recover?
     REGEX      layers whose name matches, as all does
 
     Compare afterwards with: tensordiff compare REF CAND --injected DIR
 
-    Exit status: 0 captured, 2 not, or not to its end, 130 interrupted.
+    Exit status: 0 captured, 2 failed or incomplete, 130 interrupted.
     """
     return capture(source, output, options, as_json=as_json)
 
@@ -74,17 +78,30 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
     """Capture, and print what was written; raises where nothing was."""
     source = required_source(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
+    if isinstance(inject, RemotePath):
+        raise CaptureError(f"--inject {printable(inject)}: the model's own process reads it; convert it to a local one")
     if inject is not None:
         options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
     elif rules is not None or at != "all":
         raise CaptureError("--inject-at and --rules are about --inject DUMP, which was not given")
-    if dump_at(str(output)) is not None and not options["force"]:
+    local = place_to_write(output, overwrite=options["force"])
+    if local is output and dump_at(str(output)) is not None and not options["force"]:
         raise WriteError(
             f"{printable(output)}: holds a dump already; choose a new folder, or overwrite it with --force"
         )
-    done = follow(Run(Job(source, capture_settings(**options), str(output.absolute()))))
+    done = follow(Run(Job(source, capture_settings(**options), str(local.absolute()))))
+    send(local, output)
     if as_json:
-        echo(dumps({"schema": SCHEMA, "path": done.path, "entries": done.entries, **done.facts}))
+        echo(
+            dumps(
+                {
+                    "schema": SCHEMA,
+                    "path": done.path if local is output else str(output),
+                    "entries": done.entries,
+                    **done.facts,
+                }
+            )
+        )
     else:
         echo(f"captured {done.entries:,} tensors, {_size(done.facts.get('bytes'))}, in {printable(output)}")
     return 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.align.rules.file import RulesFile
-from tensordiff.cli.commands.weights import WeightsOptions, compare_checkpoints
+from tensordiff.cli.commands.weights import WeightsOptions, print_weights
 from tensordiff.cli.options import (
     comparison_options,
     json_option,
@@ -18,12 +18,20 @@ from tensordiff.cli.options import (
     keep_option,
     make_request,
     source_options,
+    stream_options,
     take,
     two_sides,
 )
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.sources import open_session
-from tensordiff.cli.streams import Page, echo
+from tensordiff.cli.streaming import (
+    StreamChoice,
+    make_stream_options,
+    open_streamed,
+    parse_keep,
+    refuse_without_stream,
+)
+from tensordiff.cli.streams import Page, echo, say
 from tensordiff.cli.summary import inconclusive_error, print_summary, print_worst
 from tensordiff.cli.table import Table
 from tensordiff.compare.lint import lint_rows
@@ -34,7 +42,8 @@ from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.weights import open_checkpoints
+from tensordiff.session.streaming.session import StreamedSession
+from tensordiff.session.weights import compare_checkpoints, open_checkpoints
 
 
 class CompareOptions(NamedTuple):
@@ -47,6 +56,7 @@ class CompareOptions(NamedTuple):
     """How many of the culprit's largest errors to show."""
     junit: Path | None = None
     """Where JUnit XML goes."""
+    choice: StreamChoice = StreamChoice()
 
 
 @click.command("compare")
@@ -54,6 +64,7 @@ class CompareOptions(NamedTuple):
 @comparison_options
 @source_options
 @keep_option
+@stream_options
 @json_option
 @junit_option
 @click.option("--faults", "only_faults", is_flag=True, help="Print only rows that do not agree.")
@@ -68,39 +79,49 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
     \b
     ✓ agrees    the difference is rounding
-    ~ drifts    it differs, as what came in explains
+    ~ drifts    it differs because its input already did
     ✗ diverges  inputs agree and the output does not
     ? unknown   it could not be compared; the reason is given
 
     Two checkpoints have no execution order: they are compared as parameters, as tensordiff weights does.
+
+    With --stream sources are compared while they run, and only what diverges is written (--keep diverging, none or
+    all, or a DIR for it):
+
+    \b
+    tensordiff compare hf:MODEL py:port.py:load --stream --stop
+    tensordiff compare REF_DUMP max:MODEL --stream --window 8GB --keep all:runs
     """
-    chosen = take(options, CompareOptions)
+    choice = take(options, StreamChoice)
+    refuse_without_stream(choice)
+    chosen = CompareOptions(**{name: options.pop(name) for name in CompareOptions._fields[:-1]}, choice=choice)
     request = make_request(reference, candidate, **options)
-    status = compare_as_checkpoints(request, as_json=chosen.as_json) if chosen.junit is None else None
-    return compare(request, chosen) if status is None else status
-
-
-def compare_as_checkpoints(request: Request, *, as_json: bool = False) -> int | None:
-    """Compare two checkpoints as parameters; the exit status, or None where they are none."""
     checkpoints = open_checkpoints(request)
     if checkpoints is None:
-        return None
-    options = WeightsOptions(
-        as_json=as_json, rules=request.rules, limits=request.limits_with(RulesFile()), only=request.only,
-        min_coverage=request.min_coverage, schema=COMPARE_SCHEMA,
-    )  # fmt: skip
-    return compare_checkpoints(*checkpoints, options)
+        return compare(request, chosen)
+    printed = WeightsOptions(as_json=chosen.as_json, schema=COMPARE_SCHEMA, junit=chosen.junit)
+    return print_weights(compare_checkpoints(request, *checkpoints), printed)
 
 
 def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
-    session = open_session(request)
-    findings = list(session.header_findings())
-    outcome = _print_json(session, findings, options) if options.as_json else _print_text(session, findings, options)
-    write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
+    opened = _streamed(request, options.choice) if options.choice.stream else nullcontext(open_session(request))
+    with opened as session:
+        findings = list(session.header_findings())
+        printer = _print_json if options.as_json else _print_text
+        outcome = printer(session, findings, options)
+        write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
+        if isinstance(session, StreamedSession) and outcome.culprit is not None:
+            session.keep_culprit(outcome.culprit)
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
+
+
+def _streamed(request: Request, choice: StreamChoice) -> AbstractContextManager[Session]:
+    """The session of sources while they run."""
+    keep, folder = parse_keep(str(request.keep or "diverging"))
+    return open_streamed(request, make_stream_options(choice, keep, folder))
 
 
 def measure(session: Session) -> Outcome:
@@ -116,6 +137,9 @@ def _print_json(session: Session, findings: Sequence[Finding], options: CompareO
     hint = session.hint(outcome.culprit) if outcome.culprit else None
     found = [*findings, *lint_rows(outcome.rows)]
     whole = compare_json(session, outcome, found, logits, hint)
+    if stopped := _stopped(session, outcome):
+        whole["stopped"] = {"pairs": len(outcome.rows), "of": len(session.pairs)}
+        say(stopped)
     if outcome.culprit is not None and options.worst:
         whole["culprit"]["worst"] = [asdict(item) for item in session.worst(outcome.culprit, options.worst)]
     echo(dumps(whole))
@@ -131,9 +155,17 @@ def _print_text(session: Session, findings: Sequence[Finding], options: CompareO
         table.headings()
     outcome = session.outcome(_print_rows(session, table, options))
     print_summary(page, session, outcome, list(lint_rows(outcome.rows)))
+    if stopped := _stopped(session, outcome):
+        echo(stopped)
     if outcome.culprit is not None and options.worst:
         print_worst(page, session.worst(outcome.culprit, options.worst))
     return outcome
+
+
+def _stopped(session: Session, outcome: Outcome) -> str:
+    """That ``--stop`` has ended both runs, as a sentence; nothing where all pairs were measured."""
+    count, pairs = len(outcome.rows), len(session.pairs)
+    return f"stopped at the first culprit: {count:,} of {pairs:,} pairs were compared" if count < pairs else ""
 
 
 def _print_rows(session: Session, table: Table, options: CompareOptions) -> Iterator[Row]:

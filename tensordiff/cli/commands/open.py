@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import comparison_options, keep_option, make_request, source_options, two_sides
 from tensordiff.cli.progress import Line
+from tensordiff.cli.streams import say
 from tensordiff.errors import TensordiffError
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.permissions import ALL_PERMISSIONS, SPELLINGS, Permissions
 from tensordiff.util.garbage_collector import heap_frozen
+
+if TYPE_CHECKING:
+    from tensordiff.session.request import Request
 
 
 @click.command("open")
@@ -28,23 +32,20 @@ def command(reference: Path, candidate: Path, served: str | None, **options: Any
     A side may be a source, which is run first; i, c and o in the app run what made a dump again. Give --python and
     --trust-remote-code here where that needs them: no dump can ask for them.
 
-    The app is about runs. Two checkpoints are compared as tensordiff weights does, and printed.
+    Two checkpoints have no execution order: the app lists their parameters, as tensordiff weights does.
     """
-    if served is None and _may_be_checkpoint(reference) and _may_be_checkpoint(candidate):
-        from tensordiff.cli.commands.compare import compare_as_checkpoints
 
-        status = compare_as_checkpoints(make_request(reference, candidate, **options))
-        if status is not None:
-            return status
-    launch = Launch(reference, candidate, lambda: make_request(reference, candidate, **options))
+    def checked() -> Request:
+        from tensordiff.session.source_checks import check_sources
+        from tensordiff.session.sources import Sources
+
+        request = make_request(reference, candidate, **options)
+        if served is None:  # what a visitor may run is decided in the app
+            check_sources(Sources.of(request))
+        return request
+
+    launch = Launch(reference, candidate, checked)
     return run_app(launch, permissions=ALL_PERMISSIONS if served is None else SPELLINGS[served])
-
-
-def _may_be_checkpoint(path: Path) -> bool:
-    """By the look of it: the app's first frame does not wait for dumps to be opened."""
-    if path.suffix.lower() in (".gguf", ".bin"):
-        return path.is_file()
-    return any((path / name).is_file() for name in ("config.json", ".metadata"))
 
 
 def run_app(
@@ -55,7 +56,7 @@ def run_app(
     with Line() as line, heap_frozen():  # nothing imported is garbage; looking for it took a tenth of the start
         if line.is_shown:
             line.draw("tensordiff: opening …")  # loading takes longer than a person waits without a sign
-        from tensordiff.session.preferences import preferences_here
+        from tensordiff.session.storage.preferences import preferences_here
         from tensordiff.tui.app import TensordiffApp
 
         app = TensordiffApp(launch, preferences_here(), saves_state=saves_state, permissions=permissions)
@@ -63,4 +64,7 @@ def run_app(
         status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)
+    if permissions == ALL_PERMISSIONS:  # a visitor of serve has no terminal to read it in
+        for told in app.farewell():
+            say(told)
     return status if status is not None else app.return_code or 0

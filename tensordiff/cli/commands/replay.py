@@ -9,19 +9,19 @@ from typing import NamedTuple
 
 import click
 
-from tensordiff.capture.job import Job, Source
+from tensordiff.capture.job import Job, Source, required_source
 from tensordiff.capture.provenance import provenance_of
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.cli.commands.compare import CompareOptions, compare
 from tensordiff.cli.consent import tell_offer, trust_option, with_consent
 from tensordiff.cli.options import PATH, json_option
-from tensordiff.cli.sources import follow, required_source
+from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import say
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import printable
 from tensordiff.session.request import Request
-from tensordiff.session.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer, with_code_of
+from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer, with_code_of
 from tensordiff.util.temporary_folders import temporary_folder
 
 
@@ -45,7 +45,7 @@ class ReplayOptions(NamedTuple):
 @click.command("replay")
 @click.argument("dump", type=PATH)
 @click.argument("layer")
-@click.option("--source", metavar="SOURCE", help="Take the layer from here; from what made the dump unless given.")
+@click.option("--source", metavar="SOURCE", help="Take the layer from this source (default: that of the dump).")
 @click.option("-o", "--output", type=PATH, metavar="DIR", help="Write a bundle that runs with torch alone.")
 @click.option("--step", type=click.IntRange(min=0), default=0, metavar="N", help="The step to replay (default 0).")
 @click.option("--call", type=click.IntRange(min=1), default=1, metavar="N", help="The call to replay (default 1).")
@@ -54,16 +54,16 @@ class ReplayOptions(NamedTuple):
 @trust_option
 @json_option
 def command(dump: Path, layer: str, as_json: bool, **options: object) -> int:
-    """Rebuild one layer with its weights, call it as the dump says it was called, and compare what it gives.
+    """Rebuild one layer with its weights, call it as the dump says it was called, and compare its output.
 
-    With --source it is the layer of another model that is run on the dump's inputs: right inputs, so whatever is
-    wrong is its own. With -o a folder is written with the inputs, the outputs that the dump has, the weights and a
-    repro.py that needs torch alone and prints the same error.
+    --source runs the layer of another model on the dump's inputs: with right inputs, any error is the layer's own. -o
+    writes a folder with the inputs, the outputs in the dump, the weights, and a repro.py that needs only torch and
+    prints the same error.
 
     What made the dump is run again only if you captured it here. Anything else is shown first, and needs a typed yes
     or --trust-source; the interpreter and --trust-remote-code are never taken from a dump.
 
-    Exit status: as compare: 0 agrees, 1 diverges, 2 could not tell.
+    Exit status: as compare: 0 agrees, 1 diverges, 2 inconclusive.
     """
     return replay(dump, layer, ReplayOptions(**options), as_json=as_json)  # type: ignore[arg-type]
 
@@ -76,11 +76,12 @@ def replay(path: Path, layer: str, options: ReplayOptions, *, as_json: bool) -> 
             "dump": str(path.absolute()), "layer": layer, "step": options.step, "call": options.call,
             "bundle": None if options.output is None else str(options.output.absolute()),
         }  # fmt: skip
-        settings = replace(settings, inject=None, ops=None)
+        settings = replace(settings, inject=None, ops=None, gradients=False)
         job = Job(source, settings, str(folder / "replayed"), "replay", more)
         done = follow(Run(job))
         only = rf"^{re.escape(str(done.facts['layer']))}(\(\d+\))?-output"
-        return compare(Request(path, Path(done.path), only=only, learn=False), CompareOptions(as_json=as_json))
+        request = Request(path, Path(done.path), only=only, step=options.step, learn=False)
+        return compare(request, CompareOptions(as_json=as_json))
 
 
 def _what_to_run(dump: Dump, options: ReplayOptions) -> tuple[Source, Settings]:

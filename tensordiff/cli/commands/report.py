@@ -58,9 +58,9 @@ class ReportOptions(NamedTuple):
     "-o", "--output", "outputs", type=PATH, multiple=True, metavar="FILE",
     help="Write by suffix: .md .html .json .txt .csv .png; may be given several times.",
 )  # fmt: skip
-@click.option("--select", metavar="REGEX", help="Report only pairs named like this, each looked at closely.")
-@click.option("--title", metavar="TEXT", help="What stands above it.")
-@click.option("--stamp", is_flag=True, help="Say when it was written; without it the same input makes the same bytes.")
+@click.option("--select", metavar="REGEX", help="Report only matching pairs, each in detail.")
+@click.option("--title", metavar="TEXT", help="The report's title.")
+@click.option("--stamp", is_flag=True, help="Add the date; without it the same input gives the same bytes.")
 @junit_option
 @json_option
 def command(reference: Path, candidate: Path, **options: Any) -> int:
@@ -69,7 +69,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     Given two files that compare --json or report -o FILE.json wrote, say what got better and what got worse between
     them; with -o as .md, .json or .txt. Fewer pairs than before are inconclusive unless --allow-partial is given.
 
-    Exit status: as compare; for two such files 0 nothing is worse, 1 something is, 2 could not tell.
+    Exit status: as compare; for two such files 0 nothing is worse, 1 something is, 2 inconclusive.
     """
     chosen = take(options, ReportOptions)
     if all(path.suffix == ".json" and path.is_file() for path in (reference, candidate)):

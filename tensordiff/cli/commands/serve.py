@@ -39,22 +39,29 @@ class ServeOptions(NamedTuple):
 @click.command("serve")
 @two_sides
 @comparison_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Others can connect elsewhere.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--allow-host", multiple=True, metavar="NAME", help="Another name that visitors call it by; NAME:PORT.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen. Anything but loopback lets other machines connect.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 picks a free one."
+)
+@click.option("--allow-host", multiple=True, metavar="NAME", help="Another host name for visitors; or NAME:PORT.")
 @click.option("--max-visitors", type=click.IntRange(min=1), default=8, show_default=True, help="One process each.")
 @click.option("--allow-reruns", is_flag=True, help="Visitors may run the models again (i, c, o), and write files.")
-@click.option("--allow-writes", is_flag=True, help="Visitors may write files where they like, as this user.")
+@click.option("--allow-writes", is_flag=True, help="Visitors may write files anywhere, as this user.")
 def command(reference: Path, candidate: Path, **options: Any) -> int:
-    """Show the app in a browser: each visitor gets one of their own. Prints the address, and ends with Ctrl-C.
+    """Show the app in a browser; each visitor gets a separate session. Prints the address; Ctrl-C ends it.
 
-    The address has a token in it, new every time: whoever has the whole address can look at the two dumps, and nobody
-    else can. It is kept from pages of other sites in the same browser, too. It is not encrypted on its way, so it
-    listens on this machine alone unless --host says otherwise; from afar, rather forward the port:
-    ssh -L 8000:localhost:8000 THERE, with the same number on both sides, or say --allow-host localhost:9000.
+    The address contains a token, new every time: only those who have the whole address can see the two dumps. Pages
+    of other sites in the same browser cannot. The connection is not encrypted, so it listens on this machine only,
+    unless --host says otherwise. To use it from another machine, forward the port: ssh -L 8000:localhost:8000 HOST,
+    with the same number on both sides, or give --allow-host localhost:9000.
 
-    Visitors look, search and edit rules; what they did is kept in your state folder, and a report is a download.
-    Running models again and writing to files is off, unless allowed.
+    Visitors can look, search and edit rules; their work is saved in your state folder, and reports are downloads.
+    Running models again and writing files are off unless allowed.
     """
     return serve(reference, candidate, take(options, ServeOptions), options)
 
@@ -72,7 +79,10 @@ def serve(reference: Path, candidate: Path, how: ServeOptions, options: Mapping[
     port = int(sockets[0].getsockname()[1])
     guard = Guard(host_headers(how.host, port, how.allow_host), f"tensordiff-{port}")
     if not is_loopback(how.host):
-        say(f"whoever has this address can read these dumps, and the way to {printable(how.host)} is not encrypted")
+        say(
+            f"anyone who has this address can read these dumps, and the connection to {printable(how.host)} is "
+            "not encrypted"
+        )
     if options.get("session") is not None and not how.permissions.writes:
         say(f"{printable(options['session'])}: is read, and not written under serve unless --allow-writes")
     echo(f"http://{_name(how, port)}/?{TOKEN}={guard.token}")
@@ -103,8 +113,8 @@ def _check_names(how: ServeOptions, *, needs_one: bool) -> None:
             raise TensordiffError(f"--allow-host {printable(name)}: is neither a name nor NAME:PORT, such as gpu7:8000")
     if needs_one and not how.allow_host:
         raise TensordiffError(
-            f"--host {how.host}: is every address of this machine, and no name that a browser could call it by; say "
-            f"which one visitors use, such as --allow-host {printable(socket.gethostname())}"
+            f"--host {how.host}: is every address of this machine, not a name that a browser can open; say "
+            f"which name visitors use, such as --allow-host {printable(socket.gethostname())}"
         )
 
 
@@ -128,7 +138,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     try:
         found = dict.fromkeys(info[::4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        raise TensordiffError(f"--host {printable(host)}: is no address of this machine ({error})") from error
+        raise TensordiffError(f"--host {printable(host)}: is not an address of this machine ({error})") from error
     sockets: list[socket.socket] = []
     try:
         for family, address in found:

@@ -55,21 +55,21 @@ class TolerancesOptions(NamedTuple):
 @click.argument("paths", type=PATH, nargs=-1, required=True, metavar="REFERENCE CANDIDATE [REFERENCE CANDIDATE]...")
 @click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike.")
 @click.option(
-    "--margin", type=Size(0, 100), default=0.25, show_default=True, metavar="X", help="How much worse still passes."
+    "--margin", type=Size(0, 100), default=0.25, show_default=True, metavar="X", help="How much worse may still pass."
 )
-@click.option("--per-layer", is_flag=True, help="One tolerance a layer, instead of one for all layers of a kind.")
+@click.option("--per-layer", is_flag=True, help="One tolerance per layer, instead of one for all layers of a kind.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write them to a file.")
 @json_option
 def command(
     paths: tuple[Path, ...], rules: Path | None, margin: float, per_layer: bool, output: Path | None, as_json: bool
 ) -> int:
-    """Measure runs that agree, and say which tolerances they would pass with a margin, in two digits rounded up.
+    """Measure runs that agree, and print the tolerances that they pass with a margin, rounded up to two digits.
 
-    Several pairs of dumps of one model (other prompts, other machines) make tolerances that all of them pass. A file
-    that is there keeps what it says and its comments; tables with the same match get new numbers. Enforce it with
-    compare --tolerances FILE: exit status 1 where a run is worse.
+    From several pairs of dumps of one model (other prompts, other machines) come tolerances that all of them pass. An
+    existing file keeps its text and comments; tables with the same match get new numbers. Enforce the file with
+    compare --tolerances FILE: exit status 1 if a run is worse.
 
-    Nothing comes of runs that tell nothing: no pairs, NaN, a layer that diverges, an error that lint finds.
+    Refused are runs without pairs, with NaN, with a layer that diverges, or with an error that lint finds.
 
     Exit status: 0 tolerances were found, 2 they were not.
     """
@@ -91,7 +91,7 @@ def learn_tolerances(dump_pairs: Sequence[tuple[Path, Path]], rules: Path | None
             needs[match] = needs[match] | need if match in needs else need
     if not needs:
         raise TensordiffError(
-            f"{_paths(*dump_pairs[0])}: no floats are paired to learn from; pair more of them with --rules"
+            f"{_paths(*dump_pairs[0])}: no floats are paired, so there is nothing to measure; pair more with --rules"
         )
     found = {match: tolerance_for(match, need, options.margin) for match, need in needs.items()}
     kept = 0 if options.output is None else _write(options.output, tuple(found.values()), _header(dump_pairs, options))
@@ -116,7 +116,7 @@ def _refuse_bad(session: Session) -> None:
     for finding in _errors(session):
         where = f"{printable(finding.where)}: " if finding.where else ""
         paths = _paths(session.reference.path, session.candidate.path)
-        raise TensordiffError(f"{paths}: {where}{printable(finding.what)}; nothing is learnt from that; {finding.do}")
+        raise TensordiffError(f"{paths}: {where}{printable(finding.what)}; that gives no tolerance; {finding.do}")
 
 
 def _errors(session: Session) -> Iterator[Finding]:
@@ -140,8 +140,8 @@ def _learn(session: Session, options: TolerancesOptions) -> list[tuple[str, Need
 def _divergence_error(session: Session, row: Row) -> TensordiffError:
     paths = _paths(session.reference.path, session.candidate.path)
     return TensordiffError(
-        f"{paths}: {label(row.pair)} diverges ({printable(row.verdict.why)}), and a tolerance learnt from it would let "
-        "that pass; mend it, or allow it by a [[tolerance]] of your own in --rules"
+        f"{paths}: {label(row.pair)} diverges ({printable(row.verdict.why)}), and a tolerance taken from it would let "
+        "that pass; fix it, or allow it by a [[tolerance]] of your own in --rules"
     )
 
 

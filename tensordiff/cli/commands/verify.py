@@ -28,9 +28,11 @@ from tensordiff.cli.options import (
     junit_option,
     make_request,
     source_options,
+    stream_options,
     take,
 )
 from tensordiff.cli.sources import follow, open_session
+from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, refuse_without_stream
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.dump import Dump
@@ -49,13 +51,19 @@ from tensordiff.report.verify_folder import (
     write_scenario,
 )
 from tensordiff.session.request import Request
-from tensordiff.session.reruns import injection
+from tensordiff.session.rerun.reruns import injection
 from tensordiff.session.session import Session
+from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources, source_in
+from tensordiff.session.streaming.session import StreamedSession
+from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.third_dumps import injected_beside, injected_path
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.shell_line import shell_line
 
 SCHEMA = "tensordiff.verify/1"
+KEPT = "kept"
+"""The folder for what stays of a stream."""
 
 
 class VerifyOptions(NamedTuple):
@@ -65,6 +73,8 @@ class VerifyOptions(NamedTuple):
     save_layers: bool = False
     junit: Path | None = None
     as_json: bool = False
+    streamed: StreamOptions | None = None
+    """How it is streamed; None where both sides are captured first."""
 
 
 @click.command("verify", epilog=f"A source is {spellings()}.")
@@ -74,16 +84,26 @@ class VerifyOptions(NamedTuple):
 @click.option("--save-layers", is_flag=True, help="Keep the tensors too.")
 @click.option("--suite", type=PATH, metavar="FILE", help="Verify every model of a suite (TOML) instead of one pair.")
 @click.option("--fresh", is_flag=True, help="With --suite: verify again what is done already.")
-@click.option("--resume", is_flag=True, help="With --suite: what nobody sees, such as data or a hub, did not change.")
+@click.option(
+    "--resume", is_flag=True, help="With --suite: assume that what cannot be checked (data, a hub) did not change."
+)
 @comparison_options
 @source_options
+@stream_options
+@click.option(
+    "--keep",
+    type=click.Choice(KEEPS),
+    default="diverging",
+    help="With --stream: what to keep in DIR/kept (default: what diverges, and the inputs of its layers).",
+)
 @junit_option
 @json_option
 def command(reference: Path | None, candidate: Path | None, **options: Any) -> int:
     """Verify a candidate against a reference; each is a dump or a source.
 
-    Sources are captured, the candidate a second time with the reference's inputs injected. Of dumps nothing is run: the
-    second scenario takes --injected, or the dump beside the candidate whose name ends in _injected, or is left out.
+    Sources are captured, the candidate a second time with the reference's inputs injected. If the candidate is a dump,
+    nothing is run: the second scenario uses --injected, or the dump beside the candidate whose name ends in _injected,
+    or is left out.
 
     \b
     DIR/
@@ -93,11 +113,24 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
         mse_plot.png  layer_verification_report.txt  report.html  report.json
       summary.md                             both side by side: culprits, victims, what to try next
 
-    Exit status: as compare; of a suite the worst of its models.
+    With --stream both sides are compared while they run, and no dump of either is written; so nothing is injected.
+
+    Exit status: as compare; for a suite, the worst of its models.
+
+    \b
+    tensordiff verify hf:MODEL max:MODEL -o report
+    tensordiff verify hf:MODEL max:MODEL -o report --stream --window 8GB
     """
     from tensordiff.cli.commands.verify_suite import verify_suite  # which verifies each model by this module
 
-    chosen, suite = take(options, VerifyOptions), options.pop("suite")
+    choice, keep, suite = take(options, StreamChoice), options.pop("keep"), options.pop("suite")
+    refuse_without_stream(choice)
+    written = {name: options.pop(name) for name in VerifyOptions._fields[:-1]}
+    if choice.stream and (suite is not None or written["save_layers"]):
+        name = "--save-layers" if suite is None else "--suite"
+        raise click.UsageError(f"{name} is not for --stream, which writes no layers", click.get_current_context())
+    streamed = make_stream_options(choice, keep, written["output"] / KEPT) if choice.stream else None
+    chosen = VerifyOptions(**written, streamed=streamed)
     fresh, resume = options.pop("fresh"), options.pop("resume")
     if suite is not None:
         if fresh and resume:
@@ -152,6 +185,8 @@ def verify(request: Request, options: VerifyOptions) -> int:
 def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> Verified:
     """Capture, compare and write everything."""
     title = title or f"{_side_name(request.candidate)} against {_side_name(request.reference)}"
+    if options.streamed is not None:
+        return _verify_streamed(request, options, options.streamed, title)
     with _captures(request, options) as captures:
         session, injected = captures.session, None
         without = whole = _scenario(session, options.output / WITHOUT, title)
@@ -166,6 +201,37 @@ def verify_both(request: Request, options: VerifyOptions, title: str | None = No
         if options.save_layers:
             _save_layers(session, options.output)
     return Verified(found, session, captures.files)
+
+
+def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamOptions, title: str) -> Verified:
+    """Compare while the sources run, and write everything but the scenario with injection, unless a run is given."""
+    kept = options.output / KEPT
+    for side in ("reference", "candidate"):
+        if dump_at(str(kept / side)):
+            shutil.rmtree(kept / side)  # what an earlier verification kept
+    with open_streamed(request, streamed) as session:
+        model = _scenario(session, options.output / WITHOUT, title)
+        if model.outcome.culprit is not None:
+            session.keep_culprit(model.outcome.culprit)
+        found = Verification(model, model, None, _not_injected(session, model, kept), has_layers=False)
+        write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
+        write_junit(options.junit, model.outcome, model.title)
+    return Verified(found, session, ())
+
+
+def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> str:
+    """Why nothing was injected under ``--stream``, and how to."""
+    if session.request.injected is not None:
+        return ""
+    culprit, source = model.outcome.culprit, source_in(session.request.candidate)
+    if culprit is None:
+        return "with --stream no dump of the reference is there to be injected"
+    if source is None or session.options.keep == "none":
+        return "with --stream no dump of the reference is there to be injected; verify without it"
+    reference = kept / "reference" if source_in(session.request.reference) else session.request.reference
+    layer = culprit.pair.candidate.layer
+    line = shell_line(["tensordiff", "capture", str(source), "--inject", str(reference), "--inject-at", layer], ())
+    return f"with --stream only the culprit's inputs are kept; inject them with: {line} -o DIR"
 
 
 def _side_name(side: Path) -> str:
@@ -213,7 +279,9 @@ def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
 
 def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
     """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
-    sources, job = Sources.of(replace(request, injected=None)), None
+    sources, job = Sources.of(request), None
+    check_sources(sources)
+    sources = replace(sources, request=replace(request, injected=None))
     files: list[str] = []
     while (side := sources.side) is not None:
         folder = output / WITHOUT / (REFERENCE_LAYERS if side == "reference" else CANDIDATE_LAYERS)
@@ -229,7 +297,8 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         why_not = _no_injected(request.candidate) if beside is None else _why_not_injected(session, beside)
         return _Captures(session, None if why_not else beside, why_not, tuple(folders), tuple(files))
     folder = output / WITH / CANDIDATE_LAYERS
-    settings = replace(job.settings, inject=injection(session, "all"))
+    # Injection is about the forward: a gradient has nothing to be injected into.
+    settings = replace(job.settings, inject=injection(session, "all"), gradients=False)
     job = replace(job, settings=settings, output=str(folder.absolute()))
     folders.append(folder)
     try:

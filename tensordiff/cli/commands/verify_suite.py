@@ -35,9 +35,9 @@ from tensordiff.errors import AlignError, BadFile, TensordiffError, WriteError, 
 from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import glyph_of, label, number
 from tensordiff.report.markdown import code, prose, table
-from tensordiff.session.dependencies import Dependencies, dependencies_of
 from tensordiff.session.request import Request
-from tensordiff.session.suite_record import (
+from tensordiff.session.storage.dependencies import Dependencies, dependencies_of
+from tensordiff.session.storage.suite_record import (
     RECORD,
     Record,
     Result,
@@ -166,7 +166,7 @@ def read_suite(path: Path, defaults: Request) -> list[Model]:
         found = tomllib.loads(read_small(path).decode("utf-8"))
     except OSError as error:
         raise BadFile(path, f"the suite cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadFile(path, f"the suite is not valid TOML: {error}") from error
     tables, for_all = found.get("model"), found.get("settings", {})
     is_list = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)

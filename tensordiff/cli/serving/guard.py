@@ -100,7 +100,7 @@ class Guard:
         if request.path == "/" and TOKEN in request.query:
             return self._exchange(request)
         if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_PAGES:
-            return _refusal(403, "another page may not lead here; open the address that tensordiff serve printed")
+            return _refusal(403, "another page may not link here; open the address that tensordiff serve printed")
         if not _is_same(request.cookies.get(self.cookie_name, ""), self.cookie):
             return _refusal(403, "the token is missing; open the whole address that tensordiff serve printed")
         return await handler(request)

@@ -95,7 +95,7 @@ class AppServer:
 
     def _no_place(self) -> web.Response:
         sentence = (
-            f"{self.most_visitors} visitors are here already, and no more may be; this page tries again by itself. "
+            f"{self.most_visitors} visitors are connected, which is the limit; this page tries again by itself. "
             "Close another window, or start tensordiff serve with --max-visitors"
         )
         return web.Response(text=f"{sentence}\n", status=503, headers={"Refresh": str(_AGAIN_S)})

@@ -16,3 +16,8 @@ class Hint(NamedTuple):
     kind: str
     sentence: str
     evidence: Evidence
+
+
+def explained(left: float) -> str:
+    """How much of the error a hint accounts for, for a sentence; ``left`` is the share that it does not."""
+    return f"this explains all but {left:.0e} of the error" if left else "this explains all of the error"

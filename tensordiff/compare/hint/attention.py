@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint import Evidence, Hint, explained
 from tensordiff.compare.hint.sample import Floats, rms
 from tensordiff.compare.hint.surroundings import Surroundings, floats_of
 from tensordiff.compare.judge.verdict import floor_for
@@ -215,7 +215,7 @@ def _by_computing(around: Surroundings, noise: float) -> Hint | None:
         return None
     kind, left = right[0][0].kind, right[0][1] / error
     told = " or ".join(change.told for change, _ in right)
-    whole = f"{told}; computed so from the reference's queries, keys and values, {left:.1e} of the difference is left"
+    whole = f"{told}; {explained(left)}"
     return Hint(kind, whole, {"residual": left, "heads": known.q.shape[-1] // size})
 
 

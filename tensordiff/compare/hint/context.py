@@ -84,11 +84,16 @@ _MATRIX_CLASS = re.compile(r"(?:Linear|Embedding|Conv1D)$")
 
 
 def _has_weights(entry: Entry, dump: Dump) -> bool:
-    """Whether a layer is a single matrix product or table: by its class, or its name where no class is known."""
-    if entry.is_input or any(other.layer.startswith(f"{entry.layer}.") for other in dump.entries):
-        return False
+    """Whether a layer is a single matrix product or table, and what it was given is known."""
     if not any(_is_input_of(other, entry) for other in dump.entries):
         return False  # what came in may be as wrong
+    return _is_matrix(entry, dump)
+
+
+def _is_matrix(entry: Entry, dump: Dump) -> bool:
+    """Whether a layer is one: by its class, or its name where no class is known."""
+    if entry.is_input or any(other.layer.startswith(f"{entry.layer}.") for other in dump.entries):
+        return False
     kind = entry.origin.module_class if entry.origin else ""
     if kind:
         return _MATRIX_CLASS.search(kind) is not None and "Rot" not in kind
@@ -118,9 +123,9 @@ def _is_head(row: Row, dump: Dump) -> bool:
 
 
 def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
-    """What parts of the same module gave, but for the layer itself."""
+    """What parts of the same module gave, but for the layer itself. Equal values need no inputs to prove a swap."""
     parent = parent_of(entry.layer)
-    if entry.is_input or not parent or not _has_weights(entry, dump):
+    if not parent or not _is_matrix(entry, dump):
         return {}
     kind = entry.origin.module_class if entry.origin else None
     beside = (

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tensordiff.align.expression import activations as known
-from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint import Evidence, Hint, explained
 from tensordiff.compare.hint.sample import Floats, SampledPair, rms
 from tensordiff.dump.dtypes import Array, is_float
 
-_ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
+ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
     "silu": known.silu, "gelu": known.gelu, "gelu (tanh)": known.gelu_tanh, "relu": known.relu,
     "quick gelu": lambda x: x / (1 + np.exp(-1.702 * x)), "squared relu": lambda x: np.square(known.relu(x)),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh, "softplus": lambda x: np.logaddexp(x, 0),
@@ -33,13 +33,13 @@ def activation(pair: SampledPair) -> Hint | None:
         x = _rows_of(pair, array)
         if x is None or x.size < _ENOUGH:
             continue
-        made = {name: np.asarray(act(x * pair.rows.unit)) / pair.rows.unit for name, act in _ACTIVATIONS.items()}
+        made = {name: np.asarray(act(x * pair.rows.unit)) / pair.rows.unit for name, act in ACTIVATIONS.items()}
         names = [_nearest(made, side) for side in (pair.rows.ref, pair.rows.cand)]
         if names[0] != names[1] and _are_told_apart(pair, made[names[0]], made[names[1]]):
             left = rms(pair.rows.cand - made[names[1]]) / rms(pair.rows.error)
             evidence: Evidence = {"reference": names[0], "candidate": names[1], "residual": left}
-            told = f"the candidate is {names[1]} of what came in, the reference {names[0]}"
-            return Hint("activation", f"{told}; {left:.1e} of the difference is left then", evidence)
+            told = f"the candidate is {names[1]} of its input, the reference {names[0]}"
+            return Hint("activation", f"{told}; {explained(left)}", evidence)
     return None
 
 
@@ -88,9 +88,9 @@ def _normed_otherwise(pair: SampledPair, kind: str, of_ref: Floats, of_cand: Flo
     ):
         return None
     left = rms(rest) / rms(sample.error)
-    what = "takes the mean off before it norms" if kind == "mean_taken_off" else "does not take the mean off"
+    what = "subtracts the mean before it normalizes" if kind == "mean_taken_off" else "does not subtract the mean"
     told = f"the candidate {what}, as the reference does {'not' if kind == 'mean_taken_off' else ''}".rstrip()
-    return Hint("norm_kind", f"{told}; {left:.1e} of the difference is left then", {"kind": kind, "residual": left})
+    return Hint("norm_kind", f"{told}; {explained(left)}", {"kind": kind, "residual": left})
 
 
 def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -117,7 +117,7 @@ def weight_transposed(pair: SampledPair) -> Hint | None:
         if 0 < rms(rest) <= max(0.02, min(0.3, pair.noise_share)) * rms(error):
             left = rms(rest) / rms(error)
             told = "the weight was applied transposed"
-            return Hint("weight_transposed", f"{told}; {left:.1e} of the difference is left then", {"residual": left})
+            return Hint("weight_transposed", f"{told}; {explained(left)}", {"residual": left})
     return None
 
 

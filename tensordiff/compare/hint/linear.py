@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from tensordiff.align.by_value import HEAD_SIZES
-from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint import Evidence, Hint, explained
 from tensordiff.compare.hint.sample import UNEXPLAINED, UNEXPLAINED_NOISE, Floats, Sample, SampledPair, rms
 from tensordiff.dump.dtypes import is_float
 
@@ -58,11 +58,11 @@ def scale(pair: SampledPair) -> Hint | None:
 def _scale_hint(factor: float, left: float, channels: int) -> Hint:
     evidence: Evidence = {"factor": factor, "residual": left}
     if abs(factor + 1) < 0.02:
-        return Hint("sign", f"the sign is flipped; {left:.1e} is left of the difference then", evidence)
+        return Hint("sign", f"the sign is flipped; {explained(left)}", evidence)
     if named := _named(factor, channels):
         evidence["named"] = named
     told = f"{factor:.6g}" + (f" = {named}" if named else "")
-    return Hint("scale", f"the reference times {told}; {left:.1e} is left of the difference then", evidence)
+    return Hint("scale", f"the reference times {told}; {explained(left)}", evidence)
 
 
 def _factor(ref: Floats, cand: Floats) -> float:
@@ -86,7 +86,7 @@ def bias(pair: SampledPair) -> Hint | None:
     if not _explains_what_varies(pair, rest, sample, (0, 1, 2)):
         return None
     told, left = added * sample.unit, rms(rest) / abs(added)
-    sentence = f"the reference plus {told:.6g}; {left:.1e} of the difference is left then"
+    sentence = f"the reference plus {told:.6g}; {explained(left)}"
     return Hint("bias", sentence, {"bias": told, "residual": left})
 
 
@@ -102,7 +102,7 @@ def bias_per_channel(pair: SampledPair) -> Hint | None:
     left, channels = rms(rest) / rms(added), _count(added)
     told = f"the same vector is added to every token, in {channels} of {pair.channels} channels (a bias)"
     evidence: Evidence = {"residual": left, "channels": channels, "bias_rms": rms(added) * sample.unit}
-    return Hint("bias_per_channel", f"{told}; {left:.1e} of the difference is left then", evidence)
+    return Hint("bias_per_channel", f"{told}; {explained(left)}", evidence)
 
 
 def _explains_what_varies(pair: SampledPair, rest: Floats, sample: Sample, axes: tuple[int, ...]) -> bool:
@@ -193,7 +193,7 @@ def _scale_per_axis_hint(what: str, why: str, factors: Floats, rest: Floats, sam
     low, high, left = float(factors.min()), float(factors.max()), rms(rest) / rms(sample.error)
     told = f"each {what} is scaled by its own factor, {low:.6g} to {high:.6g} ({why})"
     evidence: Evidence = {"lowest": low, "highest": high, "residual": left}
-    return Hint(f"scale_per_{what}", f"{told}; {left:.1e} of the difference is left then", evidence)
+    return Hint(f"scale_per_{what}", f"{told}; {explained(left)}", evidence)
 
 
 def residual(pair: SampledPair) -> Hint | None:
@@ -230,7 +230,7 @@ def _scaled_residual_hint(pair: SampledPair, sample: Sample, other: Floats, name
     left = rms(rest) / rms(sample.error)
     told = f"the reference plus {factor:.4g} times {name}: it was added with another scale"
     evidence: Evidence = {"tensor": name, "factor": factor, "residual": left}
-    return Hint("residual_scaled", f"{told}; {left:.1e} of the difference is left then", evidence)
+    return Hint("residual_scaled", f"{told}; {explained(left)}", evidence)
 
 
 def _residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str, unexplained: float) -> Hint | None:
@@ -243,7 +243,7 @@ def _residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str, 
         if pair.explains(rest, sample, left_over) and _is_other_tensor(pair, sample.ref, other):
             left = rms(rest) / rms(sample.error)
             evidence: Evidence = {"tensor": name, "residual": left}
-            return Hint(kind, f"{told}; {left:.1e} of the difference is left then", evidence)
+            return Hint(kind, f"{told}; {explained(left)}", evidence)
     return None
 
 

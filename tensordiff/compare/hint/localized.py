@@ -28,7 +28,13 @@ _FEWEST_RIGHT = 4
 _FEW_BITS = 1e-4
 """Of types with larger roundings than this it is told by the quietest places, not by the floor, what rounding is."""
 _RANKED = 8
-"""Tokens needed to speak of a trend."""
+"""Tokens needed to speak of a trend ..."""
+_RISING = 0.8
+"""... and the rank correlation of error and position ..."""
+_BARELY_RISING = 0.35
+"""... or less, where nothing is said of the trend."""
+_FEW_CHANNELS = 16
+"""Weights of experts have fewer; their order may differ for a token that is right."""
 
 
 class _AxisErrors(NamedTuple):
@@ -111,12 +117,64 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     named = _name_tokens(pair, sample, errors.wrong)
     if named is None or (named[0] in ("from_token", "up_to_token") and not _has_edge(pair, errors)):
         return None
+    if named[0] == "all_but_last" and _rank_correlation(errors.sizes[:-1]) > -_BARELY_RISING:
+        return None  # without a mask the first tokens see most that they should not; one right token may be chance
     evidence: Evidence = {
         "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
         "worst_wrong": float(errors.sizes[errors.wrong].max()), "worst_right": float(errors.sizes[errors.right].max()),
     }  # fmt: skip
     rest = f"the others differ by {evidence['worst_right']:.1e} at most"
     return Hint(named[0], f"{named[1]}; {rest}", evidence)
+
+
+def later_tokens(pair: SampledPair) -> Hint | None:
+    """In few bits: the first token is right and most others are not, but from which on cannot be told.
+
+    Said only where the right ones stand at the beginning, and the error is no more than rounding there.
+    """
+    sample = pair.across
+    if pair.unit <= _FEW_BITS or len(sample.tokens) < _RANKED or pair.context.are_tokens_of_expert:
+        return None
+    errors = _along(pair, sample.ref, sample.error, 1)
+    first, others = float(errors.sizes[0]), errors.sizes[1:]
+    usual, third = float(np.median(others)), max(1, len(others) // 3)
+    if not math.isfinite(usual) or first > max(2.5 * pair.unit, 1.2 * pair.context.carried):
+        return None
+    late = others[third:]
+    is_late_wrong = float((late > 2 * first).mean()) >= 0.9 and float(late.mean()) >= 1.3 * float(others[:third].mean())
+    if usual < max(5 * first, pair.floor) or not is_late_wrong or _rank_correlation(others) < _BARELY_RISING:
+        return None
+    told = f"the first token is right ({first:.1e}) and most others are not ({usual:.1e}), of {pair.of_tokens()}"
+    why = "from which on cannot be told, it begins below rounding (attention: rope, scores, a mask)"
+    evidence: Evidence = {"right": [0], "axis": max(0, len(pair.shape) - 2), "at_first": first, "usual": usual}
+    return Hint("later_tokens", f"{told}; {why}", evidence)
+
+
+def scattered_tokens(pair: SampledPair) -> Hint | None:
+    """Some tokens are wrong, here and there, and all others right: it depends on the token, not on its position.
+
+    What attends would spread it to all later tokens. Tried after the kinds that say more.
+    """
+    if pair.groups != 1 or pair.tokens < _RANKED or pair.channels < _FEW_CHANNELS or pair.context.are_tokens_of_expert:
+        return None
+    errors = _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True)
+    if pair.unit > _FEW_BITS:
+        errors = _split(errors)
+    if not errors.are_told_apart or errors.wrong.sum() < 2 or errors.right.sum() < 2:
+        return None
+    if pair.unit <= _FEW_BITS and not _has_edge(pair, errors):
+        return None
+    if _name_tokens(pair, pair.across, errors.wrong) is not None:
+        return None
+    at = pair.across.tokens[errors.wrong]
+    evidence: Evidence = {
+        "tokens": [int(t) for t in at], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
+        "worst_wrong": float(errors.sizes[errors.wrong].max()), "worst_right": float(errors.sizes[errors.right].max()),
+    }  # fmt: skip
+    told = f"{len(at)} of {pair.of_tokens()} tokens are wrong, here and there ({listed(at)})"
+    why = "it depends on the token, not on its position (the experts it is sent to, its embedding)"
+    rest = f"the others differ by {evidence['worst_right']:.1e} at most"
+    return Hint("scattered_tokens", f"{told}, and {rest}; {why}", evidence)
 
 
 def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
@@ -159,7 +217,7 @@ def _steps_up(errors: _AxisErrors) -> bool:
         return False
     next_to = off[0] if errors.right[0] else off[-1]
     most = float(right.max())
-    return bool(next_to >= 5 * most and off.min() >= 2 * most and np.median(off) >= 10 * most)
+    return bool(next_to >= 5 * most and off.min() > most and np.median(off) >= 10 * most)
 
 
 def _name_tokens(pair: SampledPair, sample: Sample, wrong: Mask) -> tuple[str, str] | None:
@@ -171,7 +229,7 @@ def _name_tokens(pair: SampledPair, sample: Sample, wrong: Mask) -> tuple[str, s
         word = {"first_token": "the first token", "last_token": "the last token"}.get(kind, f"token {first}")
         return kind, f"only {word} of {of} is wrong"
     if is_suffix and wrong[1:].all():
-        return "all_but_first", f"every token but the first is wrong, of {of} (what attends: rope, scores, a mask)"
+        return "all_but_first", f"every token but the first is wrong, of {of} (attention: rope, scores, a mask)"
     if is_suffix:
         return "from_token", f"right before token {first}, wrong from there on (of {of} tokens)"
     if is_prefix and wrong[:-1].all():
@@ -279,7 +337,7 @@ def position(pair: SampledPair) -> Hint | None:
     if errors.elements * float(np.median(errors.shares)) < _TOO_FEW:
         return None
     if (evidence := _grows(pair, sizes)) is not None:
-        told = "the error grows with the position and the first token is right (rope, positions, or what attends)"
+        told = "the error grows with the position and the first token is right (rope, positions, or attention)"
         return Hint("grows_with_position", told, evidence)
     if (evidence := _grows(pair, sizes[::-1])) is not None:
         told = "the error falls with the position and the last token is right (a mask: what some tokens see)"
@@ -290,11 +348,15 @@ def position(pair: SampledPair) -> Hint | None:
 def _grows(pair: SampledPair, sizes: Floats) -> Evidence | None:
     first, others = float(sizes[0]), sizes[1:]
     usual = float(np.median(others))
-    if not math.isfinite(float(sizes.max())) or usual <= 5 * pair.quiet or first > max(pair.quiet, 0.05 * usual):
+    if not math.isfinite(float(sizes.max())):
+        return None
+    # In few bits the floor is far above one rounding, and the first token itself says what rounding is.
+    is_quiet_first = pair.unit > _FEW_BITS and usual > pair.quiet and first <= min(2 * pair.unit, usual / 10)
+    if not is_quiet_first and (usual <= 5 * pair.quiet or first > max(pair.quiet, 0.05 * usual)):
         return None
     rank, third = _rank_correlation(others), max(1, len(others) // 3)
     growth = float(others[-third:].mean() / max(others[:third].mean(), 1e-300))
-    if rank < 0.8 or growth < 1.5:
+    if rank < _RISING or growth < 1.5:
         return None
     return {"rank_correlation": rank, "growth": growth, "at_first": first, "at_last": float(others[-1])}
 

@@ -14,7 +14,7 @@ from tensordiff.compare.hint.sample import Floats, SampledPair, listed, rms
 
 _TINY = 1e-300
 _UNRELATED = 0.15  # cosine of two sides that have nothing to do with each other
-_LARGEST_CAP = 1e4
+_LARGEST_CAP = 1e4  # beyond it every float is a round number, and what looks capped is a mask
 _ENOUGH_TOKENS = 8  # of which a mean can be taken out
 _ENOUGH = 256  # elements from which that says something
 
@@ -77,9 +77,6 @@ def gate_lost(pair: SampledPair) -> Hint | None:
     return None
 
 
-_LARGEST_CAP = 1e4  # beyond it every float is a round number, and what looks capped is a mask
-
-
 def softcap(pair: SampledPair) -> Hint | None:
     """One side is the other, capped by tanh."""
     sample = pair.rows
@@ -120,9 +117,7 @@ def sibling(pair: SampledPair) -> Hint | None:
             continue
         rest = sample.cand - other
         if pair.explains(rest, sample) and rms(other - sample.ref) > 0.5 * rms(sample.ref):
-            told = (
-                f"the candidate is what the reference has in {name}: the two are swapped, or have each other's weights"
-            )
+            told = f"the candidate equals the reference's {name}: the two are swapped, or have each other's weights"
             return Hint("swapped_with", told, {"tensor": name, "residual": rms(rest) / rms(sample.error)})
     return None
 
@@ -141,7 +136,7 @@ def other_weights(pair: SampledPair) -> Hint | None:
         return None
     times = rms(sample.cand) / rms(sample.ref)
     told = f"it has nothing in common with the reference (cosine {cosine:.2f}), and {times:.3g} times its size"
-    why = "its weights are others: not loaded, of another layer, transposed, or in another order"
+    why = "it has other weights: not loaded, of another layer, transposed, or in another order"
     return Hint("other_weights", f"{told}: {why}", {"cosine": cosine, "size": times})
 
 
@@ -163,7 +158,7 @@ def expert_weights(pair: SampledPair) -> Hint | None:
     if is_one[0] and is_one[1] and abs(sums[1].mean() / sums[0].mean() - 1) > 0.02:
         factor = float(sums[1].mean() / sums[0].mean())
         return Hint("expert_weights", f"{told}, {factor:.4g} times as much: a scaling factor", evidence)
-    return Hint("expert_weights", f"the same experts are chosen, and weighed otherwise; {told}", evidence)
+    return Hint("expert_weights", f"the same experts are chosen, with other weights; {told}", evidence)
 
 
 def sinusoids(pair: SampledPair) -> Hint | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.hint import Hint, attention, tables
+from tensordiff.compare.hint import Evidence, Hint, attention, tables
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
 from tensordiff.compare.hint.layouts import transposed
@@ -45,11 +45,33 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
             for test in (tables.rope_table, attention.attention):
                 if hint := test(around):
                     return hint
+    if not row.is_input and (hint := _swapped_parts(row, pairs)):
+        return hint
     inner = None if row.is_input else _first_wrong_inside(row, pairs)
     if inner is not None and (hint := _hint_inside(row, inner, pairs, reference)):
         return hint
     context = context_of(row, pairs, reference, sides[0].size)
     return _hint_of(row.pair, sides, context) or later_call(row, pairs)
+
+
+def _swapped_parts(row: Row, pairs: Sequence[Pair]) -> Hint | None:
+    """Two parts of a wrong module that values pair crosswise, against their names: each gives what the other should."""
+    sides = (row.pair.reference, row.pair.candidate)
+    crossed: dict[tuple[str, str], Pair] = {}
+    for pair in _pairs_inside(row.pair, pairs):
+        ours, theirs = (
+            entry.layer.removeprefix(f"{side.layer}.")
+            for entry, side in zip((pair.reference, pair.candidate), sides, strict=True)
+        )
+        if pair.reference.is_input or ours == theirs or "." in ours or "." in theirs:
+            continue
+        if other := crossed.get((theirs, ours)):
+            one, two = (printable(layer) for layer in (theirs, ours))
+            told = f"the candidate's {one} equals the reference's {two}, and its {two} the reference's {one}"
+            evidence: Evidence = {"tensor": printable(other.reference.name), "with": printable(pair.reference.name)}
+            return Hint("swapped_with", f"{told}: the two are swapped, or have each other's weights", evidence)
+        crossed[ours, theirs] = pair
+    return None
 
 
 def _other_count(row: Row) -> Hint | None:

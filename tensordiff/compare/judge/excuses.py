@@ -5,11 +5,12 @@ What excuses mixtures of experts has modules of its own (``experts``, ``unseen_r
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from tensordiff.compare.judge.history import History
-from tensordiff.compare.judge.measurement import Measurement
-from tensordiff.compare.judge.tokens import even_error, token_errors
+from tensordiff.compare.judge.evidence import History, Measurement
+from tensordiff.compare.judge.uneven_errors import even_error, token_errors
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, is_coarser, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure
@@ -18,6 +19,8 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
 _FEW_NUMBERS = 8
+_CANCELLED = 10.0  # how many times the floor a few numbers may be off by, where their terms cancel
+_MULTIPLIED = 3.0  # how many times further off than healthy layers go one may be that scales small tokens up
 _GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
 
 
@@ -25,7 +28,7 @@ def unless_padding(history: History, row: Row, measured: Measurement) -> Row:
     """Padding that came in wrong, and not into a module around the layer, is that module's fault."""
     if row.is_input or not history.padding.came_in(row):
         return row
-    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and what came in is wrong in tokens that the mask hides"
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is wrong in tokens that the mask hides"
     return row._replace(verdict=Verdict("drifts", why))
 
 
@@ -56,7 +59,7 @@ def unless_cancelled(history: History, row: Row, measured: Measurement) -> Row:
     left = None if measured.diff.apart else history.upstream.cancellation_error(row)
     if left is None or measured.diff.rel_l2 > growth_for(measured.dtypes) * left:
         return row
-    why = f"rel_l2 {measured.diff.rel_l2:.1e}: large terms cancel here, whose own errors come to {left:.1e} of it"
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}: large terms cancel here; their own errors amount to {left:.1e} of it"
     return row._replace(verdict=Verdict("drifts", why))
 
 
@@ -67,7 +70,7 @@ def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Ro
     verdict = judge_diff(measured.diff, measured.dtypes, even, Limits(), None, history.upstream.worst_agreeing)
     if verdict.name == "diverges" or not even > (history.upstream.carried_into(row.pair) or 0.0):
         return row
-    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and {even:.1e} came in, were all tokens equally large"
+    why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is off by {even:.1e} if all tokens count equally"
     return row._replace(verdict=Verdict("drifts", why))
 
 
@@ -80,7 +83,7 @@ def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement
     if (
         row.is_input
         or history.upstream.has_inputs(row.pair)
-        or not _stands_out_only(measured)
+        or not _stands_out_only(measured, _MULTIPLIED)
         or not is_norm(row.pair.reference)
     ):
         return row
@@ -99,7 +102,7 @@ def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement
 
 def unless_part_multiplies(history: History, row: Row, measured: Measurement) -> Row:
     """A module that gives on what a part of it rightly multiplied, in few bits, is judged without that factor."""
-    if row.is_input or not _stands_out_only(measured):
+    if row.is_input or not _stands_out_only(measured, _MULTIPLIED):
         return row
     error, carried = measured.diff.rel_l2, history.upstream.carried_into(row.pair)
     parts = [part for part in history.upstream.parts_of(row.pair) if not part.is_input and part.diff is not None]
@@ -129,10 +132,10 @@ def is_norm(entry: Entry) -> bool:
     return "norm" in kind.lower()
 
 
-def _stands_out_only(measured: Measurement) -> bool:
+def _stands_out_only(measured: Measurement, times: float = 1.0) -> bool:
     """Whether a pair, in few bits, is wrong only because it stands out of a quiet run: healthy layers go as far."""
-    is_short = growth_for(measured.dtypes) != GROWTH
-    return is_short and not measured.diff.apart and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges
+    is_short, most = growth_for(measured.dtypes) != GROWTH, times * floor_for(*measured.dtypes)[1].diverges
+    return is_short and not measured.diff.apart and measured.diff.rel_l2 <= most
 
 
 def unless_block(history: History, row: Row, measured: Measurement) -> Row:
@@ -145,7 +148,9 @@ def unless_block(history: History, row: Row, measured: Measurement) -> Row:
         return row
     if not before or error > _GROWTH_OF_BLOCK * before:
         return row
-    return row._replace(verdict=Verdict("drifts", f"rel_l2 {error:.1e}, and {before:.1e} came into the block"))
+    return row._replace(
+        verdict=Verdict("drifts", f"rel_l2 {error:.1e}, because the input of the block already differs ({before:.1e})")
+    )
 
 
 def unless_few_numbers(_: History, row: Row, measured: Measurement) -> Row:
@@ -153,7 +158,10 @@ def unless_few_numbers(_: History, row: Row, measured: Measurement) -> Row:
     shape = measured.views.shape
     if not shape or shape[-1] != 1 or measured.diff.elements >= _FEW_NUMBERS or measured.diff.apart:
         return row
-    if measured.golden is not None or row.is_exact:
+    # The first step has more tokens to judge by.
+    is_late = row.pair.reference.step > 0 and growth_for(measured.dtypes) != GROWTH
+    most = math.inf if is_late else _CANCELLED * floor_for(*measured.dtypes)[1].diverges
+    if measured.golden is not None or row.is_exact or not measured.diff.rel_l2 <= most:
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}, of {measured.diff.elements} numbers, which are too few to tell"
     return row._replace(verdict=Verdict("drifts", why))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from tensordiff.compare.judge.history import History
-from tensordiff.compare.judge.measurement import Measurement
+from tensordiff.compare.judge.evidence import History, Measurement
 from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted
 from tensordiff.compare.judge.upstream_error import mixture_of, parent_of
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, judge_diff
@@ -34,6 +33,8 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
         return row.verdict
     if row.is_exact:
         return Verdict("drifts", f"{row.verdict.why}: {history.flips.summary}")
+    if history.flips.flipped.all() and history.flips.tokens == tokens:
+        return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {history.flips.summary}, so none can be compared")
     sides = history.flips.values_where_equal(row.pair)
     return row.verdict if sides is None else _where_routes_agree(history, measured, history.flips, measure(*sides))
 
@@ -48,7 +49,7 @@ def _where_routes_agree(history: History, measured: Measurement, flips: RouteFli
     carried = history.upstream.carried_into(measured.pair)
     alone = judge_diff(part, measured.dtypes, carried, Limits(), None, history.upstream.worst_agreeing)
     if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):
-        return Verdict("drifts", f"{flips.summary}, and its rows, one a token and expert, stand in another order")
+        return Verdict("drifts", f"{flips.summary}, and its rows, one per token and expert, are in another order")
     layer, has_few_bits = measured.pair.reference.layer, growth_for(measured.dtypes) != GROWTH
     is_whole = parent_of(flips.router).startswith(f"{layer}.") and not _NUMBERED.search(layer)
     if alone.name == "diverges" and is_whole and has_few_bits and history.has_flipped_before:

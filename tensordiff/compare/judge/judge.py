@@ -10,19 +10,28 @@ from __future__ import annotations
 import math
 
 from tensordiff.compare.judge import excuses, experts, unseen_routes
-from tensordiff.compare.judge.first_block import uneven_block
-from tensordiff.compare.judge.history import History
-from tensordiff.compare.judge.location import between_parts
+from tensordiff.compare.judge.below_floor import uneven_block, wrong_integer, wrong_table
+from tensordiff.compare.judge.evidence import History, Measurement, of_visible
+from tensordiff.compare.judge.gradients import GradientJudge
 from tensordiff.compare.judge.masks import is_same_mask
-from tensordiff.compare.judge.measurement import Measurement, of_visible
-from tensordiff.compare.judge.outliers import are_few_wrong, hidden_error, of_hidden
 from tensordiff.compare.judge.padding import Visible
-from tensordiff.compare.judge.positions import wrong_table
+from tensordiff.compare.judge.precision import Precision
+from tensordiff.compare.judge.uneven_errors import (
+    are_few_wrong,
+    hidden_error,
+    hides_nothing,
+    loud_stretches,
+    of_hidden,
+    of_wrong_token,
+    wrong_token,
+)
+from tensordiff.compare.judge.upstream_error import between_parts
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_of, judge_by_golden, judge_diff
+from tensordiff.compare.judge.wrong_channels import of_wrong_part, wrong_part
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
-from tensordiff.compare.row import Row
+from tensordiff.compare.row import Row, values_of
 
 _EXCUSES = (
     excuses.unless_padding,
@@ -34,6 +43,7 @@ _EXCUSES = (
     excuses.unless_part_multiplies,
     unseen_routes.unless_few_tokens,
     unseen_routes.unless_after_mixture,
+    unseen_routes.unless_kept_wrong,
     excuses.unless_block,
     excuses.unless_few_numbers,
 )
@@ -42,15 +52,39 @@ _EXCUSES = (
 class Judge:
     """Judges pairs in execution order, each in the light of those before it."""
 
-    def __init__(self, run_dtypes: tuple[str, str] | None = None) -> None:
-        self.history = History(run_dtypes)
+    def __init__(self, precision: Precision, *, has_gradients: bool = False) -> None:
+        self.history = History(precision)
+        self.gradients = GradientJudge(self.history) if has_gradients else None
+        """Remembers every row of the forward, which is in vain where no gradients follow."""
 
     def row(self, measured: Measurement) -> Row:
-        """Judge a measured pair, and remember its row for those that follow."""
+        """Judge a measured pair, and remember its row for those that follow.
+
+        A user's own limits decide whether it passes. What they decide says nothing about where an error begins, so the
+        pair is judged without them as well.
+        """
+        limits = measured.limits
+        if not limits.are_set:
+            return self._by_precision(measured)
+        row = self._by_precision(measured._replace(limits=Limits()))
+        verdict = judge_diff(measured.diff, measured.dtypes, None, limits, measured.kl_div)
+        return row._replace(
+            diff=measured.diff, verdict=verdict, set_aside=None, plain_verdict=None, without_limits=row.verdict
+        )
+
+    def _by_precision(self, measured: Measurement) -> Row:
+        if self.gradients is None:
+            return self._row(measured)
+        judge = self.gradients.row if measured.pair.reference.is_gradient else self._row
+        return self.gradients.note(judge(measured))
+
+    def _row(self, measured: Measurement) -> Row:
+        """Judge by precision and what came in."""
         measured = of_visible(measured)
         self.history.see(measured.pair)
-        pair, dtypes, views, diff, injected, golden, limits, _ = measured
-        measured = measured._replace(dtypes=self._explained_by(measured))
+        pair, dtypes, views, diff, injected, golden, _, _ = measured
+        explained = self._explained_by(measured)
+        measured = measured if explained == dtypes else measured._replace(dtypes=explained)
         carried = self.history.upstream.carried_into(pair)
         ratio = golden.ratio if golden else None
         ignored = golden.reference if golden and not golden.is_trusted(dtypes) else None
@@ -61,12 +95,16 @@ class Judge:
             ignored_golden=ignored, after_flips=has_flipped, computed_in=measured.dtypes,
             after_proven_flips=has_flipped and self.history.are_flips_proven,
         )  # fmt: skip
-        if limits.are_set:
-            self.history.upstream.record(row, golden)
-            return row
         if row.verdict.name == "agrees" and (wrong := wrong_table(self.history, row, measured)) is not None:
             row = row._replace(verdict=wrong)
+        if row.verdict.name != "diverges" and (wrong := wrong_integer(diff, dtypes)) is not None:
+            row = row._replace(verdict=wrong)
         self.history.padding.see(row)
+        if row.verdict.name == "agrees" and hides_nothing(diff, measured.dtypes):
+            self.history.padding.record(row)
+            self.history.upstream.record(row, golden)
+            return row
+        row, measured = self._by_worst_token(row, measured)
         if row.verdict.name == "diverges" and not self._is_excused_block(row, measured):
             kind, floor = floor_for(*measured.dtypes)
             few = unseen_routes.FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
@@ -74,10 +112,18 @@ class Judge:
         if row.verdict.name != "agrees" and (visible := self.history.padding.visible(row)) is not None:
             return self._of_visible_tokens(row, measured, visible)
         self.history.padding.record(row)
-        hidden = hidden_error(row, diff, measured.dtypes, carried)
-        if hidden is not None:
+        hidden = row.worst_token
+        if hidden is None and (hidden := hidden_error(row, diff, measured.dtypes, carried)) is not None:
             row = row._replace(verdict=of_hidden(hidden, measured, carried))
             measured = measured._replace(diff=diff._replace(rel_l2=hidden))
+        is_padded = self.history.padding.is_known(pair.reference.step)
+        if hidden is None and (part := wrong_part(row, measured, carried, is_padded=is_padded)) is not None:
+            hidden, row = part.error, row._replace(verdict=of_wrong_part(part, measured, carried))
+            measured = measured._replace(diff=diff._replace(rel_l2=hidden))
+            if not part.is_tokens:  # neither padding nor other experts explain a channel
+                return self._located(row, measured, hidden)
+        if row.verdict.name == "agrees" and (wrong := uneven_block(self.history, row, measured)) is not None:
+            return self._located(row._replace(verdict=wrong), measured, hidden)
         if row.verdict.name == "agrees":
             self.history.upstream.record(row, golden)
             return row
@@ -93,38 +139,61 @@ class Judge:
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
         """A row that does not agree, judged by the tokens that are no padding."""
         measured = measured._replace(diff=measure(visible.ref, visible.cand))
-        verdict = self._verdict(measured, self.history.upstream.carried_into(row.pair))
+        by_norm = self._verdict(measured, self.history.upstream.carried_into(row.pair))
+        seen, measured = self._by_worst_token(row._replace(verdict=by_norm, worst_token=None), measured, visible)
+        verdict = seen.verdict
         is_aside = verdict.name != "diverges" and self.history.padding.is_guessed(row)
         name = "drifts" if is_aside else verdict.name
         row = row._replace(
-            verdict=Verdict(name, f"{verdict.why} ({visible.told})"),
+            verdict=Verdict(name, f"{verdict.why} ({visible.told})"), worst_token=seen.worst_token,
             set_aside=row.verdict if is_aside and row.verdict.name == "diverges" else None,
-        )
+        )  # fmt: skip
         self.history.padding.record(row, is_wrong_in_padding=verdict.name == "agrees")
         if verdict.name == "agrees":
             self.history.upstream.record(row, measured.golden, measured.diff.rel_l2)
             return row
         return self._after_excuses(row, measured, measured.diff.rel_l2)
 
+    def _by_worst_token(
+        self, row: Row, measured: Measurement, visible: Visible | None = None
+    ) -> tuple[Row, Measurement]:
+        """A row judged by its worst token, where the norm of all tokens, or of the visible ones, hides that error."""
+        loud = loud_stretches(measured.diff, measured.dtypes)
+        if not loud or row.verdict.name == "diverges" or measured.golden is not None:
+            return row, measured
+        sides = (visible.ref, visible.cand) if visible else values_of(row.pair)
+        error = None if sides is None else wrong_token(*sides, loud, measured.dtypes)
+        if error is None:
+            return row, measured
+        carried, floor = self.history.upstream.carried_into(row.pair), floor_for(*measured.dtypes)[1]
+        if row.verdict.name == "agrees" or carried is None or carried <= floor.agrees:
+            row = row._replace(verdict=of_wrong_token(error, measured, carried))
+        return row._replace(worst_token=error), measured._replace(diff=measured.diff._replace(rel_l2=error))
+
     def _verdict(self, measured: Measurement, carried: float | None) -> Verdict:
         """By the golden run where it says something, else by the floor and what came in."""
         pair, dtypes, _, diff, _, golden, limits, kl_div = measured
         may_judge = golden is not None and golden.is_trusted(dtypes)
-        if golden is not None and may_judge and not limits.are_set and not diff.apart and diff.elements:
+        if golden is not None and may_judge and not diff.apart and diff.elements:
             ratio = golden.guarded(dtypes)
             if ratio is not None:
                 return judge_by_golden(golden, ratio, self.history.upstream.golden_ratio_into(pair))
         return judge_diff(diff, dtypes, carried, limits, kl_div, self.history.upstream.worst_agreeing)
 
     def _after_excuses(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
-        """A row that does not agree, after everything that may excuse it or locate the fault."""
+        """A row that does not agree, after everything that may excuse it."""
         if is_same_mask(row.pair, measured.diff):
             return row._replace(verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
         row = row._replace(verdict=experts.by_routes(self.history, row, measured))
         for check in _EXCUSES:
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
-        if row.verdict.name == "drifts" and (wrong := uneven_block(self.history, row, measured)) is not None:
-            row = row._replace(verdict=wrong)
+        for promote in (uneven_block, unseen_routes.wrong_right_tokens):
+            if row.verdict.name == "drifts" and (wrong := promote(self.history, row, measured)) is not None:
+                row = row._replace(verdict=wrong)
+        return self._located(row, measured, hidden)
+
+    def _located(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
+        """A row that does not agree and that nothing excuses, after what an injected run and its parts say of it."""
         if measured.injected is not None:
             plain, weighed = row.verdict, _weigh_injected(row.verdict, measured, measured.injected)
             row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)

@@ -8,6 +8,7 @@ that a norm sees: what both sides hide is left out, so that the visible scores a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ _FLOAT_LIMITS = (65504.0, float(np.finfo(np.float32).max))
 _SAME = 1e-2  # relative distance from the number that a mask usually has
 _SPREAD = 1e-4  # of a mask's number, beside the scores that it was added to: bfloat16 rounds the sum
 _SAMPLE = 1 << 16  # elements that are looked at before all are
+_NO_LETTERS = re.compile(r"[^a-z]+")
 
 
 def is_same_mask(pair: Pair, diff: Diff) -> bool:
@@ -48,7 +50,9 @@ def is_same_mask(pair: Pair, diff: Diff) -> bool:
 
 
 def _is_named(pair: Pair) -> bool:
-    return "mask" in pair.reference.name.lower()
+    """Whether a word of the name says that it is a mask; what was masked, or unmasked, is none."""
+    words = _NO_LETTERS.split(pair.reference.name.lower())
+    return any(word.endswith(("mask", "masks")) and not word.startswith("unmask") for word in words)
 
 
 def _is_mask(side: Array) -> bool:

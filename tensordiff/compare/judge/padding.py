@@ -4,6 +4,8 @@ What a layer gives for them is nobody's business: attention written out gives th
 sees nothing, fused attention gives zeros, and both are right. So where a mask was dumped, a pair that does not agree is
 judged by the tokens that it lets through. A module may get padding right and hand it to a part with something in it
 that should not be there, and the part mix it with the rest; then the module is to blame, not the part.
+
+An encoder and its decoder read two sequences, which may be equally long: the mask of one hides nothing of the other.
 """
 
 from __future__ import annotations
@@ -20,8 +22,14 @@ from tensordiff.dump.model import CallKey, Entry
 
 Mask = NDArray[np.bool_]
 _MASK = re.compile(r"attention_mask$")
+_ENCODERS = "input_encoder_attention_mask"
+"""What a decoder is given to know the encoder's padding by."""
 _MOST_EXPERTS = 1024
 _CACHE = re.compile(r"past|cache")
+_BESIDE_DECODER = re.compile(r"input_(?:decoder_|encoder_(?:attention_mask|hidden_states))")
+"""Inputs that only models with an encoder and a decoder have."""
+_OF_ENCODER = re.compile(r"encoder|enc_?dec|cross", re.IGNORECASE)
+"""Layers that hold the encoder's tokens; attention to them may."""
 
 
 class Visible(NamedTuple):
@@ -38,6 +46,10 @@ class Padding:
 
     def __init__(self) -> None:
         self.masks: dict[int, Mask] = {}
+        self.decoder_masks: dict[int, Mask] = {}
+        """Those of the decoder, where there is an encoder too."""
+        self.has_encoder = False
+        """Whether there are an encoder and a decoder, which read two sequences."""
         self.given: dict[tuple[str, int], bool] = {}
         """For each layer and step whether all floats that it was given agree, in padding, too."""
         self.hidden: set[CallKey] = set()
@@ -48,14 +60,20 @@ class Padding:
     def see(self, row: Row) -> None:
         """Remember a mask: [batch, tokens] of zeros and ones, the same on both sides, that hides some of each."""
         entry, shape = row.pair.reference, row.shape or ()
-        if not (row.is_input and row.is_exact and len(shape) == 2 and _MASK.search(entry.port)):
+        if not entry.is_input:
             return
-        if row.verdict.name != "agrees" or entry.step in self.masks:
+        if _BESIDE_DECODER.match(entry.port):
+            self.has_encoder = True
+        if not (row.is_exact and len(shape) == 2 and _MASK.search(entry.port)):
+            return
+        is_of_decoder = entry.port.startswith("input_decoder") or "decoder" in entry.layer.split(".")
+        masks = self.decoder_masks if self.has_encoder and is_of_decoder else self.masks
+        if row.verdict.name != "agrees" or entry.step in masks or entry.port == _ENCODERS:
             return
         sides = values_of(row.pair)
         mask = None if sides is None else np.asarray(sides[0])
         if mask is not None and mask.size and np.isin(mask, (0, 1)).all() and not mask.all() and mask.any(1).all():
-            self.masks[entry.step] = mask.astype(bool)
+            masks[entry.step] = mask.astype(bool)
 
     def is_guessed(self, row: Row) -> bool:
         """Whether the mask of a row's step was not dumped."""
@@ -87,9 +105,17 @@ class Padding:
         holders = (".".join(around[:k]) for k in range(1, len(around)))
         return entry.call_key in self.hidden and any(self.given.get((holder, entry.step), False) for holder in holders)
 
-    def _mask_of(self, step: int) -> Mask | None:
-        """The mask of a step; where it has none, what it sees of the step before is hidden still."""
-        return self.masks.get(step, self.masks.get(max((one for one in self.masks if one < step), default=step)))
+    def _mask_of(self, step: int, entry: Entry | None = None) -> Mask | None:
+        """The mask of a step, for an entry; where it has none, what it sees of the step before is hidden still."""
+        if not self.masks and not self.decoder_masks:
+            return None
+        masks = self.masks if entry is None else self._masks_for(entry)
+        return masks.get(step, masks.get(max((one for one in masks if one < step), default=step)))
+
+    def _masks_for(self, entry: Entry) -> dict[int, Mask]:
+        """The masks of the sequence that an entry is of."""
+        is_of_encoder = _OF_ENCODER.search(entry.layer) or _OF_ENCODER.search(entry.port) or _CACHE.search(entry.port)
+        return self.decoder_masks if self.has_encoder and not is_of_encoder else self.masks
 
     def guess(self, row: Row, limit: float, few: float) -> bool:
         """Whether a pair is wrong only in what may be padding at one end of the rows of a batch; remembered if so.
@@ -99,7 +125,8 @@ class Padding:
         tokens is seen when the rest has been judged without them.
         """
         step, shape = row.pair.reference.step, row.shape or ()
-        sides = values_of(row.pair) if step not in self.masks and len(shape) >= 3 and min(shape[:2]) > 1 else None
+        masks = self._masks_for(row.pair.reference)
+        sides = values_of(row.pair) if step not in masks and len(shape) >= 3 and min(shape[:2]) > 1 else None
         if sides is None or row.is_input or not all(is_float(side.dtype) for side in sides):
             return False
         ref, cand = (side.reshape(*shape[:2], -1).astype(np.float64) for side in sides)
@@ -118,13 +145,13 @@ class Padding:
                 break
         else:
             return False
-        self.masks[step] = seen
+        masks[step] = seen
         self.guessed.add(step)
         return True
 
     def visible(self, row: Row) -> Visible | None:
         """What a mask lets through of a pair; None where there is none, or the pair has no tokens that it hides."""
-        mask, shape = self._mask_of(row.pair.reference.step), row.shape or ()
+        mask, shape = self._mask_of(row.pair.reference.step, row.pair.reference), row.shape or ()
         seen = None if mask is None else _seen(row.pair.reference, shape, mask)
         sides = None if seen is None or seen.all() else values_of(row.pair)
         if seen is None or sides is None:

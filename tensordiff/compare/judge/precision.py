@@ -11,14 +11,17 @@ type, and those of its inputs and parts.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.upstream_error import parent_of
-from tensordiff.compare.judge.verdict import coarser
-from tensordiff.dump.model import CallKey
+from tensordiff.compare.judge.verdict import EIGHT_BITS, TF32, coarser
+from tensordiff.dump.arithmetic import Tf32, is_convolution
+from tensordiff.dump.model import CallKey, Entry
 
 Dtypes = tuple[str, str]
+_EIGHT_BITS = (EIGHT_BITS, EIGHT_BITS)
 
 
 class _Types(NamedTuple):
@@ -33,9 +36,13 @@ class _Types(NamedTuple):
 class Precision:
     """The coarsest types on the way so far, of the reference and of the candidate."""
 
-    def __init__(self, run: Dtypes | None = None) -> None:
-        self.run = run
+    def __init__(
+        self, run: Dtypes | None = None, in_eight_bits: Collection[str] = (), reference_tf32: Tf32 = "nowhere"
+    ) -> None:
+        self.run, self.in_eight_bits, self.reference_tf32 = run, in_eight_bits, reference_tf32
         self.inputs: dict[CallKey, _Types] = {}
+        self.outputs: dict[CallKey, _Types] = {}
+        """Of calls that gave something before: a cache beside logits is made of the same parts."""
         self.given: set[CallKey] = set()
         self.parts: defaultdict[tuple[str, int], list[_Types]] = defaultdict(list)
         self.before: Dtypes | None = None
@@ -50,24 +57,42 @@ class Precision:
             if entry.is_input:
                 self.given.add(entry.call_key)
             return dtypes
+        dtypes, call = self._as_computed(entry, dtypes), entry.call_key
         if entry.is_input:
             found = _Types(_coarsest(dtypes, self.before), dtypes)
-            self.inputs[entry.call_key] = _coarser_of(found, self.inputs.get(entry.call_key))
-            self.given.add(entry.call_key)
+            self.inputs[call] = _coarser_of(found, self.inputs.get(call))
+            self.given.add(call)
         else:
-            found = _Types(dtypes, dtypes)
-            for other in (self.inputs.get(entry.call_key), *self.parts.pop((entry.layer, entry.step), ())):
+            own = _coarsest(dtypes, _EIGHT_BITS) if entry.layer in self.in_eight_bits else dtypes
+            found = _Types(own, own)
+            before = self.inputs.get(call), self.outputs.get(call)
+            for other in (*before, *self.parts.pop((entry.layer, entry.step), ())):
                 found = _coarser_of(found, other)
-            if entry.call_key not in self.given and self.run is not None:
+            self.outputs[call] = found
+            if call not in self.given and self.run is not None:
                 found = _coarser_of(found, _Types(self.run, self.run))
             self.parts[parent_of(entry.layer), entry.step].append(found)
             self.before = _coarsest(found.way, self.before)
         return found.own if is_given_equal else found.way
 
+    def _as_computed(self, entry: Entry, dtypes: Dtypes) -> Dtypes:
+        """The types with TF32 for the reference's float32 where it was computed so.
+
+        What a candidate says of itself could loosen how it is judged, and values do not show TF32: it is not believed.
+        """
+        if self.reference_tf32 == "nowhere" or dtypes[0] != "float32":
+            return dtypes
+        is_convolution_s = entry.origin is not None and is_convolution(entry.origin.module_class)
+        if self.reference_tf32 == "convolutions" and (entry.is_input or not is_convolution_s):
+            return dtypes
+        return TF32, dtypes[1]
+
 
 def _coarser_of(one: _Types, other: _Types | None) -> _Types:
-    return one if other is None else _Types(_coarsest(one.way, other.way), _coarsest(one.own, other.own))
+    if other is None or other == one:
+        return one
+    return _Types(_coarsest(one.way, other.way), _coarsest(one.own, other.own))
 
 
 def _coarsest(one: Dtypes, other: Dtypes | None) -> Dtypes:
-    return one if other is None else (coarser(one[0], other[0]), coarser(one[1], other[1]))
+    return one if other is None or other == one else (coarser(one[0], other[0]), coarser(one[1], other[1]))

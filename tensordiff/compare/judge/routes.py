@@ -167,9 +167,9 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
         flipped = np.asarray((np.sort(ref, 1) != np.sort(cand, 1)).any(1))
         flips = RouteFlips(router, row.pair.reference.step, (ref, cand), flipped)
         if flipped.any():
-            return Verdict("drifts", f"{flips.summary}, and what is sorted by expert stands elsewhere"), flips
+            return Verdict("drifts", f"{flips.summary}, so what is sorted by expert is in another order"), flips
         if is_padded or (ref != cand).any():
-            return Verdict("drifts", f"{flips.summary}, and what is sorted by expert may stand elsewhere"), flips
+            return Verdict("drifts", f"{flips.summary}, so what is sorted by expert may be in another order"), flips
     return None
 
 
@@ -241,7 +241,7 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
         why = f"{told}, of too few to tell by what rule they are chosen"
         return Verdict("drifts", why), flips._replace(is_proven=False)
     if not are_best:
-        return Verdict("diverges", f"{told}, and not those that the router's own logits call the best"), None
+        return Verdict("diverges", f"{told}, and not those that the router's own logits rank highest"), None
     gap = float(_gap(ref, cand, of_ref)[flipped].max())
     return Verdict("drifts", f"{flips.summary}: {gap:.1e} of the router's logits decides"), flips
 

@@ -1,4 +1,8 @@
-"""Tokens that may have taken other experts where no routes were dumped, in types of few bits."""
+"""Tokens that may have taken other experts where no routes were dumped, in types of few bits.
+
+And the other way round: tokens that cannot have, because all that could reach them is known to be right. What a layer
+does to these is judged by itself, however far off the others are.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,20 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.compare.judge.history import History
-from tensordiff.compare.judge.measurement import Measurement
-from tensordiff.compare.judge.routes import is_router, most_flips, router_logits
-from tensordiff.compare.judge.tokens import errors_of_tokens, token_errors
+from tensordiff.compare.judge.evidence import History, Measurement
+from tensordiff.compare.judge.routes import RouteFlips, is_router, most_flips, router_logits
+from tensordiff.compare.judge.uneven_errors import errors_of_tokens, token_errors
 from tensordiff.compare.judge.upstream_error import mixture_of
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, judge_diff
 from tensordiff.compare.limits import Limits
-from tensordiff.compare.row import Row
+from tensordiff.compare.row import Row, values_of
 
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
+_MULTIPLIES = 1.5  # amplification from which tokens are looked at one by one
+_FEWEST = 4  # tokens that are right up to a layer
+_MOST = 4096
+_STEPS = 8  # that are looked back at, beside the first
 
 
 def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
@@ -78,10 +85,111 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
     return row._replace(verdict=Verdict("drifts", why))
 
 
-def _is_given_right_tokens(history: History, row: Row, measured: Measurement) -> bool:
-    """Whether every token that a layer was given is right, and it sends none to experts itself."""
+def unless_kept_wrong(history: History, row: Row, measured: Measurement) -> Row:
+    """After a mixture, in few bits, a decoding layer may be given what earlier steps kept of tokens that went astray.
+
+    What is kept shows where inputs were dumped. Where they were not, the worst token of earlier steps says how far off
+    it may be.
+    """
     entry = row.pair.reference
-    sends = any(f"{one}.".startswith(f"{entry.layer}.") or entry.layer.startswith(one) for one in history.mixtures)
+    is_short = growth_for(measured.dtypes) != GROWTH
+    is_block = entry.layer.rpartition(".")[2].isdigit() and not history.upstream.parts_of(row.pair)
+    if not entry.step or not (history.mixtures or is_block) or row.is_input or measured.diff.apart:
+        return row
+    if not is_short or history.upstream.has_inputs(row.pair):
+        return row
+    steps = sorted({0, *range(max(0, entry.step - _STEPS), entry.step)})
+    rows = (one for step in steps for one in history.upstream.beside(row.pair, step))
+    before = (one for one in rows if not one.is_input and one.diff)
+    errors = [found for one in before if (found := _errors_of_visible(history, one)) is not None and found.size]
+    kept = max((float(one.max()) for one in errors), default=0.0)
+    most = history.upstream.worst_agreeing
+    if judge_diff(measured.diff, measured.dtypes, kept, Limits(), None, most).name == "diverges":
+        return row
+    told = f"rel_l2 {measured.diff.rel_l2:.1e}, and tokens of earlier steps are off by up to {kept:.1e}"
+    why = f"{told}: what is kept of them may be as far off; dump inputs to tell that from an error"
+    return row._replace(verdict=Verdict("drifts", why))
+
+
+def wrong_right_tokens(history: History, row: Row, measured: Measurement) -> Verdict | None:
+    """The verdict on tokens that were right until here, where others had taken other experts before.
+
+    In a causal model, tokens before the first of those are not reached by them.
+    """
+    entry, flips = row.pair.reference, history.flips
+    if (
+        flips is None
+        or entry.step
+        or row.is_input
+        or row.is_exact
+        or measured.diff.apart
+        or measured.golden is not None
+    ):
+        return None
+    if (row.amplification or 0.0) < _MULTIPLIES or history.padding.is_known(entry.step) or _has_rows(history, row):
+        return None
+    errors = [one for one in (_by_token(given, flips.tokens) for given in _given(history, row)) if one is not None]
+    result, flipped = _by_token(row, flips.tokens), _flipped_here(history, row, flips)
+    if not errors or result is None or flipped is None:
+        return None
+    floor = floor_for(*measured.dtypes)[1]
+    astray = (np.max(errors, axis=0) > 2 * floor.agrees) | flipped[: len(result)]
+    count = int(np.argmax(astray)) if astray.any() else len(astray)
+    if count < _FEWEST:
+        return None
+    carried = float(np.sqrt(np.square(np.max(errors, axis=0)[:count]).mean()))
+    error = float(np.median(result[:count]))  # some may be small
+    diff, most = measured.diff._replace(rel_l2=error), history.upstream.worst_agreeing
+    if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name != "diverges":
+        return None
+    told = f"rel_l2 {measured.diff.rel_l2:.1e}; most of its first {count} tokens are off by {error:.1e}, though"
+    return Verdict(
+        "diverges", f"{told} their input agrees ({carried:.1e}): no token that took other experts reaches them"
+    )
+
+
+def _has_rows(history: History, row: Row) -> bool:
+    """Whether several texts run at once: then the first tokens of some may be padding."""
+    shapes = (one.shape or () for one in (row, *history.upstream.latest_outputs))
+    return any(len(shape) > 2 and shape[0] > 1 for shape in shapes)
+
+
+def _given(history: History, row: Row) -> list[Row]:
+    """What a layer was given; where inputs were not dumped, all that ran just before."""
+    step, upstream = row.pair.reference.step, history.upstream
+    given = upstream.inputs_of(row.pair) or [one for one in upstream.latest_outputs if one.pair.reference.step == step]
+    return [one for one in given if not one.is_exact and (one.shape or ())[-1:] != (1,)]
+
+
+def _flipped_here(history: History, row: Row, flips: RouteFlips) -> NDArray[np.bool_] | None:
+    """Tokens that a layer itself sends to other experts; None where that is not known."""
+    entry = row.pair.reference
+    own = (one for one in history.mixtures if _is_around_or_in(one, entry.layer))
+    if all((one, entry.step) in history.upstream.same_routes for one in own):
+        return flips.flipped if flips.concerns(row.pair) else np.zeros_like(flips.flipped)
+    logits = router_logits(row, history.upstream.latest_outputs, flips.tokens) if is_router(row.pair) else None
+    chosen = (row.shape or (0,))[-1]
+    if logits is None or not chosen < logits[0].shape[-1]:
+        return None
+    best = [np.sort(np.argsort(-side, 1, kind="stable")[:, :chosen], 1) for side in logits]
+    return np.asarray((best[0] != best[1]).any(1))
+
+
+def _by_token(row: Row, tokens: int) -> NDArray[np.float64] | None:
+    """The error of each of the first tokens, none left out; None where a tensor is not one row a token."""
+    sides = values_of(row.pair) if row.diff is not None else None
+    if sides is None or sides[0].ndim < 2 or math.prod(sides[0].shape[:-1]) != tokens:
+        return None
+    ref, cand = (side.reshape(tokens, -1)[:_MOST].astype(np.float64) for side in sides)
+    with np.errstate(all="ignore"):
+        sizes = np.maximum(np.linalg.norm(ref, axis=1), np.finfo(np.float64).tiny)
+        return np.asarray(np.linalg.norm(cand - ref, axis=1) / sizes)
+
+
+def _is_given_right_tokens(history: History, row: Row, measured: Measurement) -> bool:
+    """Whether every token that a layer was given is right, and it sends none to other experts itself."""
+    entry = row.pair.reference
+    sends = any(_is_around_or_in(one, entry.layer) for one in _mixtures_unseen(history, entry.step))
     given = history.upstream.inputs_of(row.pair) or _since_mixture(history, row)
     if not given or entry.step > 0 or sends:
         return False  # what is kept of an earlier step is not dumped with the rest
@@ -90,20 +198,35 @@ def _is_given_right_tokens(history: History, row: Row, measured: Measurement) ->
     return all(one is None or not one.size or float(one.max()) <= most for one in errors)
 
 
-def _since_mixture(history: History, row: Row) -> list[Row]:
-    """All outputs of a step since its last mixture ended, where inputs were not dumped.
+def _is_around_or_in(mixture: str, layer: str) -> bool:
+    """Whether a layer belongs to a mixture, or holds it."""
+    return f"{mixture}.".startswith(f"{layer}.") or layer.startswith(mixture)
 
-    A token that an earlier mixture sent elsewhere shows in them, if a module around one is among them: its output is
-    what all that follows is computed from. Without such a module, nothing is known.
+
+def _mixtures_unseen(history: History, step: int) -> list[str]:
+    """Mixtures that are not known to send every token to the same experts."""
+    return [one for one in history.mixtures if not history.upstream.same_routes.get((one, step))]
+
+
+def _since_mixture(history: History, row: Row) -> list[Row]:
+    """All outputs of a step since its last mixture that may have sent tokens elsewhere, where inputs were not dumped.
+
+    A token that such a mixture sent elsewhere shows in them, if a module around one is among them: its output is what
+    all that follows is computed from. Without such a module, nothing is known.
     """
     found: list[Row] = []
-    for other in reversed(history.upstream.latest_outputs):
+    step, latest = row.pair.reference.step, history.upstream.latest_outputs
+    unseen = _mixtures_unseen(history, step)
+    for other in reversed(latest):
         entry = other.pair.reference
-        if entry.step != row.pair.reference.step:
+        if entry.step != step:
             return []
-        if any(entry.layer.startswith(f"{one}.") for one in history.mixtures):
+        if any(entry.layer.startswith(f"{one}.") for one in unseen):
             break
         found.append(other)
+    else:
+        if len(latest) < (latest.maxlen or 0):  # there was no such mixture
+            return found
     around = (one.startswith(f"{other.pair.reference.layer}.") for other in found for one in history.mixtures)
     return found if any(around) else []
 

@@ -18,6 +18,7 @@ from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
+from tensordiff.errors import printable
 
 _LATEST = 24  # outputs that are kept, for routes and for naming what ran before
 
@@ -31,6 +32,8 @@ class UpstreamError:
         """Calls that were given integers or booleans: whether all of them are equal."""
         self.same_routes: dict[tuple[str, int], bool] = {}
         """Mixtures of experts, by step: whether all tokens are known to take the same experts."""
+        self.state_errors: dict[tuple[str, int], float] = {}
+        """Modules, by step: the error of what their parts kept of earlier steps. No input of theirs shows it."""
         self.input_rows: dict[CallKey, list[Row]] = {}
         self.golden_input_ratios: dict[CallKey, float] = {}
         self.parts: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
@@ -44,14 +47,16 @@ class UpstreamError:
 
     def carried_into(self, pair: Pair) -> float | None:
         """The error that came into a pair's layer; an input may come from anything that ran before. None if unknown."""
-        if pair.reference.is_input:
+        if pair.reference.is_input or not (self.equal_integers or self.input_errors or self.state_errors):
             return self.worst
         call = pair.reference.call_key
         if not self.equal_integers.get(call, True):
             return math.inf
         if call not in self.input_errors and self._is_wrong_inside(pair):
             return 0.0
-        return self.input_errors.get(call, self.worst)
+        carried = self.input_errors.get(call, self.worst)
+        state = self.state_errors.get((pair.reference.layer, pair.reference.step))
+        return carried if state is None else worse(carried or 0.0, state)
 
     def _is_wrong_inside(self, pair: Pair) -> bool:
         """Whether a module was given only integers, all equal, and a part of it was given what is wrong.
@@ -63,10 +68,12 @@ class UpstreamError:
 
     def is_given_equal(self, pair: Pair) -> bool:
         """Whether what came into a pair's layer is equal, bit for bit: all of its inputs, or all that ran before."""
-        given = [] if pair.reference.is_input else self.inputs_of(pair)
-        equal_integers = self.equal_integers.get(pair.reference.call_key, True)
-        is_equal = bool(given) and equal_integers and all(row.diff is not None and _is_equal(row.diff) for row in given)
-        return self.is_equal_so_far or is_equal
+        if self.is_equal_so_far:
+            return True
+        given = self.inputs_of(pair) if self.input_rows and not pair.reference.is_input else []
+        if not given or not self.equal_integers.get(pair.reference.call_key, True):
+            return False
+        return all(row.diff is not None and _is_equal(row.diff) for row in given)
 
     def golden_ratio_into(self, pair: Pair) -> float | None:
         """The same as a ratio of errors against a golden run."""
@@ -108,12 +115,20 @@ class UpstreamError:
             own = diff.rel_l2 if error is None else error
             self.input_errors[call] = worse(self.input_errors.get(call, 0.0), own)
             self.input_rows.setdefault(call, []).append(row)
+            if _STATE.search(entry.port):
+                self._record_state(parent, entry.step, own)
         else:
             self._record_output(entry.layer, parent, diff.rel_l2 if error is None else error)
             if agrees:
                 self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2 if error is None else error)
         if golden is not None and row.ignored_golden is None:
             self._record_golden(row, golden)
+
+    def _record_state(self, module: str, step: int, error: float) -> None:
+        """What a part of a module, and of those around it, kept of earlier steps."""
+        while module:
+            self.state_errors[module, step] = worse(self.state_errors.get((module, step), 0.0), error)
+            module = module.rpartition(".")[0]
 
     def _record_output(self, layer: str, parent: str, error: float) -> None:
         """Keep the worst error that may still propagate. A module that has ended passes on only its output."""
@@ -138,6 +153,10 @@ class UpstreamError:
         """Rows of a module's parts, without inputs that agree."""
         return self.parts.get((pair.reference.layer, pair.reference.step), [])
 
+    def beside(self, pair: Pair, step: int) -> list[Row]:
+        """Rows of another step of the modules that a layer stands among, without inputs that agree."""
+        return self.parts.get((parent_of(pair.reference.layer), step), [])
+
     def cancellation_error(self, row: Row) -> float | None:
         """The relative error of a sum that the errors of its terms explain, where large terms cancel.
 
@@ -154,6 +173,8 @@ class UpstreamError:
 
 
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
+_STATE = re.compile(r"(?:^|_)(?:past|cache)(?:_|$)|(?:conv|recurrent|ssm)_states?(?:_|$)")
+"""Inputs that are kept from step to step."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -177,3 +198,37 @@ def _is_equal(diff: Diff) -> bool:
 def worse(one: float, other: float) -> float:
     """The larger error; a NaN is larger than any."""
     return one if one > other or one != one else other
+
+
+# --- where in a module the fault lies ----------------------------------------------------------
+
+
+def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = False) -> str:
+    """What to add to the reason of a row that diverges, about where the fault lies; empty where nothing is known."""
+    parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
+    if any(not part.is_input for part in parts):
+        return _of_parts(row, parts)
+    if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
+        return ""
+    before = upstream.latest_outputs[-1].pair.reference.layer
+    return f"; its inputs were not compared, so the fault may lie between {printable(before)} and it"
+
+
+def _of_parts(row: Row, parts: list[Row]) -> str:
+    """A part that diverges explains its module; where none does, the fault is between the parts."""
+    if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
+        return ""
+    first = _first_wrong_input(parts)
+    where = f", first seen in what {_short(first, row)} was given" if first else ""
+    return (
+        f"; its parts are right by themselves, so what it does between them is wrong (residual, scale, reshape){where}"
+    )
+
+
+def _first_wrong_input(parts: list[Row]) -> Row | None:
+    """The first wrong input among the rows of a module's parts."""
+    return next((part for part in parts if part.is_input and part.verdict.name == "diverges"), None)
+
+
+def _short(part: Row, row: Row) -> str:
+    return printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))

@@ -29,14 +29,21 @@ class Floor(NamedTuple):
 FLOORS = {
     "float64": Floor(1e-9, 1e-6),
     "float32": Floor(1e-5, 1e-3),
+    "tf32": Floor(4e-3, 4e-2),  # of float32 matrix products in TF32; emulated, see docs/gpu.md
     "float16": Floor(5e-3, 5e-2),
     "bfloat16": Floor(3e-2, 1e-1),
+    "8-bit activations": Floor(3e-2, 1e-1),
     "float8": Floor(1e-1, 3e-1),
     "exact": Floor(0.0, 0.0),
 }
-UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8": 2.0**-4}
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+         "8-bit activations": 2.0**-7, "float8": 2.0**-4}  # fmt: skip
 """Half a step of each type: the relative error of one rounding."""
-_COARSEST_FIRST = ("float8", "bfloat16", "float16", "float32", "float64")
+EIGHT_BITS = "8-bit activations"
+"""In the place of a type: what was computed of integers, a scale for each block or token of them."""
+TF32 = "tf32"
+"""No type that is stored: what float32 is, computed by NVIDIA's GPUs where TF32 is allowed."""
+_COARSEST_FIRST = ("float8", EIGHT_BITS, "bfloat16", "float16", TF32, "float32", "float64")
 GROWTH = 10.0
 """How much a healthy layer may multiply the incoming error."""
 GROWTH_OF_FEW_BITS = 4.0
@@ -52,6 +59,9 @@ class Verdict(NamedTuple):
 
     name: VerdictName
     why: str
+
+
+_EQUAL = Verdict("agrees", "equal")  # one for the million pairs that may be so
 
 
 @lru_cache(maxsize=512)
@@ -87,12 +97,14 @@ def exact_below(kind: str) -> float:
     return (4.0 if growth_of(kind) == GROWTH else 1.0) * UNITS[kind]
 
 
+@lru_cache(maxsize=512)
 def is_coarser(dtypes: tuple[str, str]) -> bool:
     """Whether the candidate has fewer bits than the reference."""
     kinds = [floor_for(name, name)[0] for name in dtypes]
     return "exact" not in kinds and _COARSEST_FIRST.index(kinds[1]) < _COARSEST_FIRST.index(kinds[0])
 
 
+@lru_cache(maxsize=512)
 def coarser(one: str, other: str) -> str:
     """That of two types which has fewer bits; the first where it holds no floats, or they have as many."""
     kinds = [floor_for(name, name)[0] for name in (one, other)]
@@ -123,7 +135,7 @@ def judge_diff(
         return Verdict("diverges", broken) if broken else Verdict("agrees", f"within the tolerance {limits.label}")
     kind, floor = floor_for(*dtypes)
     if diff.rel_l2 <= floor.agrees:
-        return Verdict("agrees", "equal" if diff.max_abs == 0 else f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
+        return _EQUAL if diff.max_abs == 0 else Verdict("agrees", f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
     if kind == "exact":
         return Verdict("diverges", f"{diff.outside} of {diff.elements} integers differ")
     return _by_what_came_in(diff.rel_l2, carried, usual, kind, floor)
@@ -133,7 +145,7 @@ def _by_nonfinite(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
     """NaN or infinity on one side only. They spread, so a layer is not blamed for them once they came in."""
     if carried is None or math.isfinite(carried) or limits.are_set:
         return Verdict("diverges", _nonfinite(diff))
-    return Verdict("drifts", f"{_nonfinite(diff)}; a rel_l2 of {carried} came in")
+    return Verdict("drifts", f"{_nonfinite(diff)}; its input already had a rel_l2 of {carried}")
 
 
 def _nonfinite(diff: Diff) -> str:
@@ -141,17 +153,20 @@ def _nonfinite(diff: Diff) -> str:
         return f"NaN in {diff.nan[1]} places of the candidate, in {diff.nan[0]} of the reference"
     if diff.inf[0] != diff.inf[1]:
         return f"infinite in {diff.inf[1]} places of the candidate, in {diff.inf[0]} of the reference"
-    return f"NaN or infinite in other places ({diff.apart} stand apart)"
+    return f"NaN or infinite in other places ({diff.apart} elements)"
 
 
 def _by_what_came_in(error: float, carried: float | None, usual: float | None, kind: str, floor: Floor) -> Verdict:
     growth = growth_of(kind)
     if carried is not None and not carried <= floor.agrees:  # a NaN is not
         if error <= growth * carried or not carried <= _HALF_WRONG:
-            came = "integers that differ" if carried == math.inf else f"{carried:.1e}"
-            return Verdict("drifts", f"rel_l2 {error:.1e}, and {came} came in")
-        return Verdict("diverges", f"rel_l2 {error:.1e} is {error / carried:.0f} times what came in ({carried:.1e})")
-    came = "" if carried is None else f", though what came in agrees ({carried:.1e})"
+            before = (
+                "its integer inputs differ" if carried == math.inf else f"its input already differs ({carried:.1e})"
+            )
+            return Verdict("drifts", f"rel_l2 {error:.1e}, because {before}")
+        times = f"{error / carried:.0f} times the error of its input"
+        return Verdict("diverges", f"rel_l2 {error:.1e} is {times} ({carried:.1e})")
+    came = "" if carried is None else f", though its input agrees ({carried:.1e})"
     stands_out = usual is not None and error > growth * max(usual, carried or 0.0)
     if error <= floor.diverges and not stands_out:
         return Verdict("drifts", f"rel_l2 {error:.1e} is above rounding ({kind}){came}")
@@ -196,10 +211,10 @@ def judge_by_golden(golden: GoldenErrors, ratio: float, carried: float | None) -
     """Judge by a guarded ratio; ``carried`` is the ratio of what came in."""
     told = f"{golden.candidate:.1e} from the golden, the reference {golden.reference:.1e}"
     if ratio <= GOLDEN.agrees:
-        return Verdict("agrees", f"as near to the golden as the reference is: {told}")
+        return Verdict("agrees", f"as close to the golden run as the reference is: {told}")
     if carried is not None and not ratio > GROWTH_OF_FEW_BITS * max(carried, 1.0):  # a NaN is not
-        return Verdict("drifts", f"{told}: {ratio:.3g} times as far, and what came in {carried:.3g} times")
-    came = "" if carried is None else f", though what came in is {carried:.3g} times as far"
+        return Verdict("drifts", f"{told}: {ratio:.3g} times as far, and its input {carried:.3g} times")
+    came = "" if carried is None else f", though its input is only {carried:.3g} times as far"
     if ratio <= GOLDEN.diverges:
         return Verdict("drifts", f"{told}: {ratio:.3g} times as far{came}")
     return Verdict("diverges", f"{told}: {ratio:.3g} times as far{came}")

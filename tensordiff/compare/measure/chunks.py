@@ -19,12 +19,12 @@ CHUNK = 1 << 20
 """Elements in a flat chunk."""
 
 
-def flat_chunks(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Flat chunks of a pair, each with its offset; nothing contiguous is copied."""
+def flat_chunks(ref: Array, cand: Array, most: int = CHUNK) -> Iterator[tuple[int, Array, Array]]:
+    """Flat chunks of a pair, each with its offset; nothing contiguous is copied, and only that may be ``most`` long."""
     if ref.flags.c_contiguous and cand.flags.c_contiguous:
         r, c = ref.reshape(-1), cand.reshape(-1)
-        for begin in range(0, ref.size, CHUNK):
-            yield begin, r[begin : begin + CHUNK], c[begin : begin + CHUNK]
+        for begin in range(0, ref.size, most):
+            yield begin, r[begin : begin + most], c[begin : begin + most]
     elif ref.size <= CHUNK:
         yield 0, ref.reshape(-1), cand.reshape(-1)
     else:

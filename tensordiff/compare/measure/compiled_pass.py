@@ -153,11 +153,26 @@ def scan(pairs: Sequence[Sides]) -> Cells:
 
 def scan_chunks(chunks: Iterable[tuple[int, Sides]], whole: int) -> Cells:
     """A row of cells of a pair of which only a chunk is in memory at a time; each comes with its offset."""
-    rows = []
-    for offset, (how, ref, cand) in chunks:
-        rows.append(empty_cells([whole]))
-        _scan_table(np.array([(how.address, address(ref), address(cand), ref.size, offset, whole, 0)]), rows[-1])
-    return _join(np.concatenate(rows), [0, len(rows)], [whole]) if rows else empty_cells([whole])
+    rows = [scan_pieces(sides, offset, whole) for offset, sides in chunks]
+    return join_pieces(np.concatenate(rows), whole) if rows else empty_cells([whole])
+
+
+def scan_pieces(sides: Sides, offset: int, whole: int) -> Cells:
+    """A row of cells for each piece of a chunk that begins at an offset of the whole pair."""
+    (how, ref, cand), piece = sides, scheduler.PIECE
+    ours, theirs, begins = address(ref), address(cand), range(0, max(ref.size, 1), piece)
+    table = [
+        (how.address, ours + at * ref.itemsize, theirs + at * cand.itemsize, min(piece, ref.size - at), offset + at)
+        for at in begins
+    ]
+    cells = empty_cells([whole] * len(table))
+    _scan_table(np.array([(*row, whole, k) for k, row in enumerate(table)]), cells)
+    return cells
+
+
+def join_pieces(pieces: Cells, whole: int) -> Cells:
+    """The row of cells of a pair, from those of its pieces in order."""
+    return _join(pieces, [0, len(pieces)], [whole])
 
 
 def _scan_table(table: NDArray[np.int64], cells: Cells) -> None:

@@ -7,7 +7,8 @@ measured before; the two differ in the last digits of a sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -21,6 +22,13 @@ from tensordiff.compare.measure.dtype_plan import PassOptions, Tolerance, plan_f
 from tensordiff.compare.measure.metrics import SecondSums, diffs_from_cells
 from tensordiff.compare.measure.wide_range import measure_wide
 from tensordiff.dump.dtypes import Array, has_zero
+from tensordiff.dump.files import flat_part
+from tensordiff.dump.model import Spec, StoredTensor
+
+STRETCH = 1 << 26
+"""Elements of a huge pair that one of a cluster's workers measures: whole pieces."""
+_STRETCH = 1 << 24
+"""Elements of a stretch that are measured at once, by all cores."""
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
@@ -46,6 +54,104 @@ def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None)
         if task.is_complex:
             diffs[k] = diffs[k]._replace(is_complex=True)
     return diffs
+
+
+Stretches = Callable[[], Iterable[tuple[Array, Array]]]
+"""Both sides of a pair a stretch at a time, in order; each call begins anew."""
+
+
+def measure_stretches(
+    stretches: Stretches, like: tuple[Spec, Spec], tolerance: Tolerance | None = None, *, compiled: bool | None = None
+) -> Diff:
+    """Compare two tensors of one shape, ``like`` these, of which only a stretch of rows is in memory at a time.
+
+    They are gone through once, and once more where sums cancel or leave the range of float64.
+    """
+    is_compiled = compiled_pass.is_there() if compiled is None else compiled
+    is_complex = any(spec.dtype.kind == "c" for spec in like)
+    plan = plan_for(*(_real(np.empty(0, spec.dtype)).dtype if is_complex else spec.dtype for spec in like))
+    shape = (*like[0].shape, 2) if is_complex else like[0].shape
+    size = math.prod(shape)
+    options = plan.options(size, tolerance)
+
+    def chunks() -> Iterator[tuple[int, Array, Array]]:
+        offset = 0
+        for ref, cand in stretches():
+            sides = as_reals(ref, cand)
+            yield from ((offset + at, r, c) for at, r, c in flat_chunks(*sides, _STRETCH))
+            offset += sides[0].size
+
+    def sides_of(r: Array, c: Array) -> Sides:
+        plain = [np.ascontiguousarray(side, side.dtype.newbyteorder("=")) for side in (r, c)]
+        return Sides(compiled_pass.how_for(plain[0].dtype, plain[1].dtype, options), plain[0], plain[1])
+
+    def products(_: int) -> Products:
+        if is_compiled:
+            return _summed([compiled_pass.products(sides_of(r, c)) for _, r, c in chunks()])
+        return _summed([numpy_pass.products(r, c) for _, r, c in chunks()])
+
+    if is_compiled:
+        cells = compiled_pass.scan_chunks(((at, sides_of(r, c)) for at, r, c in chunks()), size)
+    else:
+        cells = empty_cells([size])
+        sums = Sums(size, cells[0])
+        for at, r, c in chunks():
+            numpy_pass.collect(r, c, at, sums, options.tolerance.atol, options.tolerance.rtol)
+    wide = [0] if plan.is_wide and size else []
+    second = SecondSums(products, wide, lambda _: measure_wide(chunks, size, options.tolerance))
+    (diff,) = diffs_from_cells([size], [shape], cells, second, compiled_pass.fill if is_compiled else None)
+    return diff._replace(is_complex=is_complex)
+
+
+class Stretch(NamedTuple):
+    """A part of a huge pair: flat elements of both sides from ``offset`` on. All but the last are whole pieces."""
+
+    ref: StoredTensor
+    cand: StoredTensor
+    offset: int
+    whole: int
+    """Elements of the pair."""
+    tolerance: Tolerance | None
+
+
+def stretches_of(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | None) -> list[Stretch]:
+    """A pair in stretches that measure to the same bits as the whole; none where it cannot be cut."""
+    whole = ref.spec.size
+    if ref.spec.shape != cand.spec.shape or not compiled_pass.is_there() or whole <= STRETCH:
+        return []
+    if any(spec.dtype.kind == "c" for spec in (ref.spec, cand.spec)):
+        return []
+    stretches = []
+    for begin in range(0, whole, STRETCH):
+        parts = [flat_part(side, begin, min(begin + STRETCH, whole)) for side in (ref, cand)]
+        if parts[0] is None or parts[1] is None:
+            return []
+        stretches.append(Stretch(parts[0], parts[1], begin, whole, tolerance))
+    return stretches
+
+
+def cells_of_stretch(stretch: Stretch) -> Cells:
+    """A row of cells for each piece of a stretch, as a pass over the whole pair has them."""
+    ref, cand = stretch.ref.read(), stretch.cand.read()
+    options = plan_for(ref.dtype, cand.dtype).options(stretch.whole, stretch.tolerance)
+    sides = Sides(compiled_pass.how_for(ref.dtype, cand.dtype, options), ref, cand)
+    return compiled_pass.scan_pieces(sides, stretch.offset, stretch.whole)
+
+
+def diff_of_stretches(pieces: Cells, sides: tuple[StoredTensor, StoredTensor], tolerance: Tolerance | None) -> Diff:
+    """The diff of a pair from the cells of all its pieces, in order; where sums cancel, it is read again here."""
+    spec = sides[0].spec
+    plan = plan_for(spec.dtype, sides[1].spec.dtype)
+
+    def task() -> _Task:
+        ref, cand = (side.read() for side in sides)
+        return _Task(ref, cand, plan.options(spec.size, tolerance), plan.is_wide, is_complex=False)
+
+    second = SecondSums(
+        lambda _: _compiled_products(task()), [0] if plan.is_wide else [], lambda _: _measure_wide(task())
+    )
+    cells = compiled_pass.join_pieces(pieces, spec.size)
+    return diffs_from_cells([spec.size], [spec.shape], cells, second, compiled_pass.fill)[0]
 
 
 class _Task(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,10 +111,38 @@ def _fill_wide(found: WideDiff, reals: Numbers, counts: Numbers) -> NDArray[np.f
 def _diff(reals: list[float], counts: list[int], elements: int, profile: Profile, shape: tuple[int, ...]) -> Diff:
     max_abs, max_rel, mean_abs, mse, rms, rel_l2, cosine, ref_rms, scale, _ = reals
     at_abs, at_rel, outside, nan_ref, nan_cand, inf_ref, inf_cand, apart = counts
+    nan, inf = _shared_counts(nan_ref, nan_cand), _shared_counts(inf_ref, inf_cand)
+    if not (max_abs or max_rel or mean_abs or mse or rms or apart):
+        # Of the rows of a large dump most may be equal: they share their zeros, which else take as much as the rest.
+        return Diff(
+            0.0, at_abs, 0.0, at_rel, 0.0, 0.0, 0.0, 0.0 if rel_l2 == 0 else rel_l2, 0.0 if cosine == 0 else cosine,
+            outside, elements, nan, inf, 0, ref_rms, 1.0 if scale == 1 else scale, _zeros(len(profile)),
+            _shared_shape(shape),
+        )  # fmt: skip
     return Diff(
         max_abs, at_abs, max_rel, at_rel, mean_abs, mse, rms, rel_l2, cosine, outside, elements,
-        (nan_ref, nan_cand), (inf_ref, inf_cand), apart, ref_rms, scale, profile, shape,
+        nan, inf, apart, ref_rms, scale, profile, _shared_shape(shape),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _shared_counts(ref: int, cand: int) -> tuple[int, int]:
+    """One tuple for all pairs that have as many."""
+    return ref, cand
+
+
+@lru_cache(maxsize=1024)
+def _shared_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """One tuple for all pairs of a shape."""
+    return shape
+
+
+@cache
+def _zeros(count: int) -> Profile:
+    """The profile of all pairs that are equal."""
+    zeros = np.zeros(count, np.float32)
+    zeros.flags.writeable = False
+    return zeros
 
 
 FillAll = Callable[[Cells, NDArray[np.int64], Numbers, Numbers], None]

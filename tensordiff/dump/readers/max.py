@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.files import MAX_RANK, Buffer, map_file, view_buffer
+from tensordiff.dump.files import MAX_RANK, Buffer, open_buffer, view_buffer
 from tensordiff.dump.folders import DumpPath, name_files
 from tensordiff.dump.model import Dump, Spec, entry
 from tensordiff.dump.readers import Format
@@ -57,11 +57,11 @@ class MaxFile:
     @cached_property
     def spec(self) -> Spec:
         """Shape and dtype, from the header."""
-        return _header(map_file(self.path), self.path)[0]
+        return _header(open_buffer(self.path), self.path)[0]
 
     def read(self) -> Array:
         """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
-        buffer = map_file(self.path)
+        buffer = open_buffer(self.path)
         spec, offset = _header(buffer, self.path)
         return view_buffer(buffer, self.path, offset, spec)
 
@@ -103,11 +103,12 @@ def _header(buffer: Buffer, path: Path) -> tuple[Spec, int]:
 
 
 def _checked(buffer: Buffer, path: Path) -> tuple[Spec, int]:
-    _, major, minor, metadata_size, key_length = _FRONT.unpack_from(buffer)
+    _, major, minor, metadata_size, key_length = _FRONT.unpack(buffer[: _FRONT.size])
     if (major, minor) != _VERSION:
         raise BadFile(path, f"is a .max file of version {major}.{minor}; only 0.1 is known")
-    code, rank = struct.unpack_from("<BB", buffer, _FRONT.size + key_length)
-    *shape, offset = struct.unpack_from(f"<{rank}IQ", buffer, _FRONT.size + key_length + 2)
+    at = _FRONT.size + key_length + 2
+    code, rank = struct.unpack("<BB", buffer[at - 2 : at])
+    *shape, offset = struct.unpack(f"<{rank}IQ", buffer[at : at + struct.calcsize(f"<{rank}IQ")])
     true_size = 4 + key_length + 2 + 4 * rank + 8
     if rank > MAX_RANK or (metadata_size, offset) != (true_size, _METADATA_START + true_size):
         raise BadFile(path, f"its header contradicts itself ({rank} dimensions, data at {offset}); dump it again")

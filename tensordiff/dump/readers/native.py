@@ -8,13 +8,14 @@ module checks it against the other records and the files.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump import manifest
-from tensordiff.dump.files import MappedFile, map_file, parse_json, version_of
+from tensordiff.dump.files import STRICT_JSON, Bytes, MappedFile, map_file, parse_json, version_of
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.manifest import JOURNAL, MANIFEST, RecordError
 from tensordiff.dump.model import Dump, Entry, EntryKey, Problem
@@ -22,6 +23,7 @@ from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import read_header
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
+from tensordiff.util.slices import SlicedDict, SlicedSet, release
 
 FORMATS = (
     Format(
@@ -32,7 +34,9 @@ FORMATS = (
     ),
 )
 
-_MAX_BYTES = 1 << 28  # some half a million entries; what is longer is no manifest
+_MAX_BYTES = 1 << 30  # some three million entries; what is longer is no manifest
+_LIST = b'"entries": [\n'
+"""Where the records begin, each of which has a line of its own."""
 _MARK = manifest.SCHEMA.rpartition("/")[0].encode()
 
 
@@ -57,7 +61,7 @@ def try_open(at: DumpPath) -> Dump | None:
     if _MARK not in text[:200] and not any(map(manifest.is_shard_name, at.files)):
         return None
     with gc_paused():
-        read = _read_manifest(path, text) if was_finished else _read_journal(path, text)
+        read = _read_manifest(path, text) if was_finished else _read_journal(path, bytes(text))
     return Dump(
         path=at.path,
         format="tensordiff",
@@ -80,16 +84,20 @@ def _is_spare(path: Path, was_finished: bool) -> bool:
         return False
 
 
-def _text(path: Path) -> bytes:
+def _text(path: Path) -> Bytes:
     data = map_file(path)
     if len(data) > _MAX_BYTES:
         raise BadFile(path, f"is {len(data):,} bytes long, which no manifest is")
-    return bytes(data)
+    return data
 
 
-def _read_manifest(path: Path, text: bytes) -> _Contents:
+def _read_manifest(path: Path, text: Bytes) -> _Contents:
     try:
-        facts = _without_schema(path, parse_json(text, path, "the manifest"))
+        return _read_lines(path, text)
+    except (BadFile, ValueError, RecursionError):
+        pass  # somebody else's layout, or something is wrong: the whole tells what
+    try:
+        facts = _without_schema(path, parse_json(bytes(text), path, "the manifest"))
     except BadFile as error:
         raise BadFile(path, f"{error.problem}, or open the .safetensors files beside it one by one") from error
     records = facts.pop("entries", None)
@@ -100,6 +108,28 @@ def _read_manifest(path: Path, text: bytes) -> _Contents:
         entries = [shards.entry(record)[0] for record in records]
     except RecordError as error:
         raise _bad_record(path, f"entry {len(shards)}", records[len(shards)], error) from error
+    return _Contents(facts, entries, list(shards.problems()), shards.names)
+
+
+def _read_lines(path: Path, text: Bytes) -> _Contents:
+    """Read a manifest as our writer lays it out, a line a record, so that only one of them is in memory at a time.
+
+    Of a million entries the records take more than all else. Whatever is not laid out so raises.
+    """
+    begin = text.find(_LIST)
+    facts = _without_schema(path, parse_json(text[: max(begin, 0)] + _LIST + b"]}", path, "the manifest"))
+    facts.pop("entries")
+    shards, entries = _Shards(path.parent, are_final=True), []
+    lines = io.BytesIO(text) if isinstance(text, bytes) else text
+    lines.seek(begin + len(_LIST))
+    for line in iter(lines.readline, b""):
+        is_last = not line.endswith(b",\n")
+        entries.append(shards.entry(STRICT_JSON.decode(line[: -1 if is_last else -2].decode()))[0])
+        if is_last:
+            break
+    if lines.read() != b"]}\n":
+        raise ValueError("does not end with its entries")
+    shards.forget_keys()
     return _Contents(facts, entries, list(shards.problems()), shards.names)
 
 
@@ -122,7 +152,8 @@ def _without_schema(path: Path, content: object) -> dict[str, object]:
 
 def _read_journal(path: Path, text: bytes) -> _Contents:
     """Read all complete lines up to the first that is damaged."""
-    first, *lines = text.split(b"\n")[:-1] or [b""]
+    lines = (line[:-1] for line in io.BytesIO(text) if line.endswith(b"\n"))
+    first = next(lines, b"")
     read, shards = _Contents({}, [], []), _Shards(path.parent, are_final=False)
     _add_line(path, read, shards, "line 1", _without_schema(path, parse_json(first, path, "line 1")))
     for number, line in enumerate(lines, 2):
@@ -133,6 +164,7 @@ def _read_journal(path: Path, text: bytes) -> _Contents:
             why = f"{error.problem}; it and what follows were left out"
             read.problems.append(Problem(JOURNAL, why, is_unread=True))
             break
+    shards.forget_keys()
     lost = (problem._replace(is_unread=True) for problem in shards.problems())  # with a manifest they stay entries
     return read._replace(problems=[*read.problems, *lost], shards=shards.names)
 
@@ -166,7 +198,8 @@ class _Shards:
         """``are_final`` says that the capture is over, and shards do not grow any more."""
         self._folder, self._are_final = folder, are_final
         self._shards: dict[str, _Shard] = {}
-        self._seen: set[EntryKey] = set()
+        self._seen: SlicedSet[EntryKey] = SlicedSet()
+        self._texts: SlicedDict[str, str] = SlicedDict()
 
     def __len__(self) -> int:
         """How many records were read."""
@@ -179,7 +212,7 @@ class _Shards:
 
     def entry(self, record: object) -> tuple[Entry, bool]:
         """Read a record, and whether its bytes are there. Two of one key, or that share bytes, are refused."""
-        entry, name, begin, end = manifest.parse_record(record, self._file)
+        entry, name, begin, end = manifest.parse_record(record, self._file, self._texts)
         shard = self._shards[name]
         if begin < shard.end:
             raise RecordError("overlaps the tensor before it")
@@ -198,6 +231,10 @@ class _Shards:
             file = MappedFile(path, version if self._are_final else None)
             self._shards[name] = _Shard(file, version.size if version else 0)
         return self._shards[name].file
+
+    def forget_keys(self) -> None:
+        """All records are read: let go what tells them apart, of which there may be millions."""
+        release(self._seen, self._texts)
 
     def problems(self) -> Iterator[Problem]:
         """The shards that hold fewer bytes than the records say."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memory, view_buffer
+from tensordiff.dump.files import MAX_RANK, Buffer, open_buffer, refuse_beyond_memory, view_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers import Format
@@ -151,11 +151,11 @@ class NpyFile:
     @cached_property
     def spec(self) -> Spec:
         """Shape and dtype, from the header."""
-        return self._header(map_file(self.path)).spec
+        return self._header(open_buffer(self.path)).spec
 
     def read(self) -> Array:
         """Map the values. The mapping lives only as long as the array, so that thousands of files are not kept open."""
-        buffer = map_file(self.path)
+        buffer = open_buffer(self.path)
         header = self._header(buffer)
         return _view(buffer, self.path, 0, header)
 
@@ -223,11 +223,21 @@ class NpzMember:
 
     @property
     def _path(self) -> Path:
-        return Path(self.zipped.path)
+        path = self.zipped.path
+        return path if isinstance(path, Path) else Path(path)
 
     @property
     def _subject(self) -> str:
         return f"its member {_text(self.name)!r:.120}"
+
+
+def only_array(data: bytes, path: Path, subject: str) -> Array:
+    """The first array of an ``.npz`` that lies within another file."""
+    zipped = map_zip(data, path)
+    name = next(iter(zipped.rows), None)
+    if name is None:
+        raise BadFile(path, f"{subject} is an empty archive; save it again")
+    return NpzMember(zipped, name).read()
 
 
 def try_open(at: DumpPath) -> Dump | None:
@@ -236,9 +246,9 @@ def try_open(at: DumpPath) -> Dump | None:
         if names := at.with_suffix(".npy"):
             return _open_npy(at, names)
         names = at.with_suffix(".npz")
-        return open_parts(at, "npz", names, lambda path: _open_npz(path, f"{path.name}/")) if names else None
+        return open_parts(at, "npz", names, lambda path: open_npz(path, f"{path.name}/")) if names else None
     if at.path.name.lower().endswith(".npz"):
-        return join_parts(at, "npz", [_open_npz(at.path, "")], [])
+        return join_parts(at, "npz", [open_npz(at.path)], [])
     return _open_npy(at, [at.path.name]) if _is_npy(at) else None
 
 
@@ -253,9 +263,9 @@ def _open_npy(at: DumpPath, files: list[str]) -> Dump:
     return Dump(at.path, "numpy", entries, ordered=False, problems=at.problems, files=frozenset(files))
 
 
-def _open_npz(path: Path, prefix: str) -> FilePart:
+def open_npz(path: Path, prefix: str = "") -> FilePart:
     """The arrays of an ``.npz``; ``prefix`` leads from the dump to a member."""
-    zipped = map_zip(map_file(path), path)
+    zipped = map_zip(open_buffer(path), path)
     entries: list[Entry] = []
     others: list[Problem] = []
     for name in zipped.rows:

@@ -16,6 +16,7 @@ list of all its names as they were executed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,18 +27,21 @@ import numpy as np
 from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.dump.files import (
     MAX_RANK,
+    FileTensor,
     MappedFile,
-    map_file,
+    open_buffer,
     parse_json,
     refuse_beyond_memory,
     version_of,
     view_buffer,
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
+from tensordiff.dump.manifest import SCHEMA, is_shard_name
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
 from tensordiff.util.garbage_collector import gc_paused
+from tensordiff.util.remote.ranges import RangeFile
 
 FORMATS = (
     Format(
@@ -115,7 +119,7 @@ class Header(NamedTuple):
 
 def read_header(path: Path) -> Header:
     """Read and check a file's header; reads nothing after it."""
-    buffer = map_file(path)
+    buffer = open_buffer(path)
     length = int.from_bytes(buffer[:8], "little")
     if not 2 <= length <= min(MAX_HEADER_BYTES, len(buffer) - 8):
         raise BadFile(
@@ -231,7 +235,7 @@ class _Tensor(NamedTuple):
         """Map the values; packed ones are unpacked into a copy."""
         file, data_start, (begin, end, _, code, shape) = self
         dtype, buffer = _IN_PLACE.get(code), file.buffer
-        if dtype is not None and end - begin > 0 and data_start + end <= len(buffer):
+        if dtype is not None and end - begin > 0 and data_start + end <= len(buffer) and type(buffer) is not RangeFile:
             return np.ndarray(
                 shape, dtype, buffer, data_start + begin
             )  # the header was checked before, the file's end here
@@ -241,6 +245,12 @@ class _Tensor(NamedTuple):
         what = f"tensor {self.row.name!r:.120} unpacks to"
         refuse_beyond_memory(file.path, what, 2 * self.spec.nbytes, "dump it in another dtype")
         return _unpack(view_buffer(file.buffer, file.path, data_start + begin, packed), self.spec)
+
+    def contiguous(self) -> FileTensor | None:
+        """The same tensor by its place in the file; None where its values are packed."""
+        dtype = _IN_PLACE.get(self.row.code)
+        place = self.data_start + self.row.begin
+        return None if dtype is None else FileTensor(self.file, place, Spec(self.row.shape, dtype))
 
     def _refusal(self) -> BadFile:
         _, _, name, code, _ = self.row
@@ -260,7 +270,12 @@ def try_open(at: DumpPath) -> Dump | None:
     if not at.is_folder:
         return join_parts(at, "safetensors", [open_file(at.path)], []) if _is_ours(at) else None
     names = at.with_suffix(SUFFIX)
-    return open_parts(at, "safetensors", names, open_file) if names else None
+    if not names:
+        return None
+    dump = open_parts(at, "safetensors", names, open_file)
+    # Shards of our own without what says which of them there are: what is missing is not known.
+    is_part = dump.facts.get("schema") == SCHEMA and any(map(is_shard_name, names))
+    return replace(dump, interrupted=True) if is_part else dump
 
 
 def _is_ours(at: DumpPath) -> bool:

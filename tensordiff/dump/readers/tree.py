@@ -11,6 +11,7 @@ from tensordiff.dump.model import Dump, Entry, StoredTensor, entry
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
+from tensordiff.dump.readers.torch.walk import port_of_key
 from tensordiff.dump.tree import list_tree, unused
 from tensordiff.errors import BadFile
 
@@ -18,7 +19,7 @@ FORMAT = "tree"
 FORMATS = (
     Format(
         FORMAT,
-        "a tree of folders with one tensor a file",
+        "a tree of folders with one tensor per file",
         "`.npy` or `.pt` files in folders of folders, if nothing else knows them",
         "none",
     ),
@@ -66,6 +67,8 @@ def _is_one_tensor(at: DumpPath, file: str) -> bool:
 
 
 def _entries(at: DumpPath, files: list[str], suffix: str) -> tuple[Entry, ...]:
+    ports = {file: port_of_key(file.rpartition("/")[2][: -len(suffix)]) for file in files}
+    are_ports = None not in ports.values()  # then a folder is a layer, and its files are what it took and gave
     entries = []
     for file in files:
         folder, _, name = file.rpartition("/")
@@ -74,5 +77,7 @@ def _entries(at: DumpPath, files: list[str], suffix: str) -> tuple[Entry, ...]:
             if suffix == ".npy"
             else TorchFile(str(at.path / folder) if folder else str(at.path), name)
         )
-        entries.append(entry(file[: -len(suffix)].replace("/", "."), stored))
+        name, port = file[: -len(suffix)].replace("/", "."), ports[file]
+        item = entry(name, stored)
+        entries.append(item._replace(layer=folder.replace("/", "."), port=port) if are_ports and port else item)
     return tuple(entries)

@@ -32,6 +32,7 @@ from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.max import MaxFile
 from tensordiff.dump.readers.torch.reader import TorchFile
 from tensordiff.errors import BadFile, NotADump, printable
+from tensordiff.util.remote import RemotePath
 
 FORMATS = (
     Format(
@@ -181,14 +182,14 @@ def try_open(at: DumpPath) -> Dump | None:
     files, suffix = at.with_suffix(".max"), ".max"
     if not files:
         files, suffix = at.with_suffix(".pt"), ".pt"
-    _refuse_both(at.path)
+    _refuse_both(at)
     list_path = at.path.resolve().parent / _LISTS[suffix]
     return _open(at, files, suffix, list_path) if files and _is_ours(at, list_path) else None
 
 
-def _refuse_both(path: Path) -> None:
-    # os.path, not pathlib, which raises where we may not look.
-    if all(os.path.isdir(path / name) for name in _FOLDERS):  # noqa: PTH112
+def _refuse_both(at: DumpPath) -> None:
+    path = at.path
+    if all(name in at.folders for name in _FOLDERS):
         raise NotADump(
             f"{printable(path)}: holds two dumps, {_FOLDERS[0]} and {_FOLDERS[1]}; name one of them, "
             f"for example {printable(path / _FOLDERS[0])}"
@@ -198,7 +199,12 @@ def _refuse_both(path: Path) -> None:
 def _is_ours(at: DumpPath, list_path: Path) -> bool:
     """By the metadata, which is written last, or else by the folder's name and the list beside it."""
     has_our_name = at.path.resolve().name in _FOLDERS
-    return METADATA in at.files or (has_our_name and os.path.isfile(list_path))  # noqa: PTH113
+    return METADATA in at.files or (has_our_name and _is_file(list_path))
+
+
+def _is_file(path: Path) -> bool:
+    # os.path, not pathlib, which raises where we may not look.
+    return path.is_file() if isinstance(path, RemotePath) else os.path.isfile(path)  # noqa: PTH113
 
 
 def _open(at: DumpPath, files: list[str], suffix: str, list_path: Path) -> Dump:

@@ -272,8 +272,8 @@ def _answer(outcome: BisectOutcome) -> list[Text]:
     elif bisect.any_bad:
         names = ", ".join(label(pairs[at]) for at in bisect.suspects[:4])
         lines = [Text(f"? Skips leave {len(bisect.suspects)} suspects: {names}", "bold yellow")]
-    elif bisect.all_good and outcome.doubts:
-        lines = [Text(f"? Nothing is bad, but {outcome.doubts[0]}", "bold yellow")]
+    elif bisect.all_good and outcome.reasons:
+        lines = [Text(f"? Nothing is bad, but {outcome.reasons[0]}", "bold yellow")]
     elif bisect.all_good:
         lines = [Text("✓ Nothing is bad", "bold green")]
     else:
@@ -286,13 +286,13 @@ def _evidence(outcome: BisectOutcome) -> list[Text]:
     told = f"{asked} answers; assuming that {ASSUMPTION}"
     found = outcome.check
     if found is not None and found.is_monotone:
-        told += f"; {len(found.looked)} more places bear this out"
+        told += f"; {'all pairs' if found.is_scanned else f'{len(found.looked)} more places'} confirm this"
     lines = [Text(told, "dim")]
     if found is not None and found.is_monotone is False:
         again = ", ".join(label(outcome.oracle.pairs[at]) for at in found.good_again[:3])
         lines.append(
             Text(
-                f"! not monotone (good after a bad one: {again}); the table, measured whole, may say otherwise",
+                f"! not monotone (good after a bad one: {again}); the table, where everything is measured, may differ",
                 "yellow",
             )
         )

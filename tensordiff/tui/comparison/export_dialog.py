@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,9 +48,11 @@ class Radio(RadioButton):
 class Export(Dialog[ExportChoice]):
     """Scope, format, file; the file is a download where no folder is given."""
 
-    def __init__(self, selected: str, marked: int, folder: Path | None) -> None:
+    def __init__(self, selected: str, marked: int, folder: Path | None, name: str = "tensordiff-report") -> None:
         super().__init__("Export a report")
-        self.selected, self.marked, self.folder = selected, marked, folder
+        self.selected, self.marked, self.folder, self.named = selected, marked, folder, name
+        self._asked_about: Path | None = None
+        """A file that is there, and that the user was told of."""
 
     def ask(self) -> ComposeResult:
         """Two choices and a field."""
@@ -61,7 +65,7 @@ class Export(Dialog[ExportChoice]):
                 for suffix in SUFFIXES:
                     yield Radio(suffix[1:], suffix == ".md")
         yield Label("to" if self.folder else "as a download, called", markup=False)
-        yield Input(str((self.folder or Path()) / "tensordiff-report.md"))
+        yield Input(_short((self.folder or Path()) / f"{self.named}.md"))
 
     def _is_there(self, scope: str) -> bool:
         return scope == "all" or bool(self.marked if scope == "marked" else self.selected)
@@ -86,12 +90,22 @@ class Export(Dialog[ExportChoice]):
         elif path.is_dir():
             self.say("this is a folder; give a file in it")
             return None
+        elif path.exists() and path != self._asked_about:
+            self._asked_about = path
+            self.say("this file exists already; accept again to overwrite it")
+            return None
         scope = self.query_one("#scope", RadioSet).pressed_index
         return ExportChoice(list(SCOPES)[max(0, scope)], path)
 
 
 def export_report(
-    screen: Screen[None], session: Session, outcome: Outcome, *, selected: Row | None, marked: Sequence[Row]
+    screen: Screen[None],
+    session: Session,
+    outcome: Outcome,
+    *,
+    selected: Row | None,
+    marked: Sequence[Row],
+    notes: Mapping[str, str],
 ) -> None:
     """Ask what to write, and write it; where nothing may be written, it is handed to the browser."""
     may_write = permissions_of(screen).writes
@@ -99,10 +113,10 @@ def export_report(
     def write(choice: ExportChoice) -> None:
         rows = {"all": None, "marked": marked, "pair": [selected] if selected else []}[choice.scope]
         if may_write:
-            write_report(session, outcome, choice.path, rows=rows)
+            write_report(session, outcome, choice.path, rows=rows, notes=notes)
             screen.app.call_from_thread(tell, screen, f"written to {choice.path.absolute()}")
         else:
-            content = render_report(session, outcome, choice.path, rows=rows)
+            content = render_report(session, outcome, choice.path, rows=rows, notes=notes)
             screen.app.call_from_thread(download, screen, choice.path.name, content)
 
     def take(choice: ExportChoice | None) -> None:
@@ -110,7 +124,21 @@ def export_report(
             in_thread(screen, "export", lambda: write(choice))
 
     name = "" if selected is None else label(selected.pair)
-    screen.app.push_screen(Export(name, len(marked), Path.cwd() if may_write else None), take)
+    folder = Path.cwd() if may_write else None
+    screen.app.push_screen(Export(name, len(marked), folder, file_name(session)), take)
+
+
+def file_name(session: Session) -> str:
+    """A name for the report of a pair, without a suffix."""
+    names = (dump.path.name or dump.path.resolve().name for dump in (session.candidate, session.reference))
+    return "-vs-".join(re.sub(r"[^\w.+-]+", "-", name)[:60].strip("-.") or "dump" for name in names)
+
+
+def _short(path: Path) -> str:
+    """A path for people: from the home folder on, as ``answer`` reads it."""
+    with suppress(ValueError, RuntimeError):  # elsewhere, or no home at all
+        return str("~" / path.relative_to(Path.home()))
+    return str(path)
 
 
 def _plain(text: str) -> str:

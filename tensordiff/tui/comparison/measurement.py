@@ -17,7 +17,7 @@ from tensordiff.session.session import Session
 from tensordiff.tui.table.model import Batch, Listing
 
 BATCH_S = 0.05
-_MOST = 2048
+MOST_ROWS = 2048
 """Rows of a batch: the table takes in so many without a stall."""
 
 
@@ -51,7 +51,7 @@ def batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
     for row in session.rows():
         rows.append(row)
         now = time.monotonic()
-        if now - looked >= BATCH_S or len(rows) - sent >= _MOST:
+        if now - looked >= BATCH_S or len(rows) - sent >= MOST_ROWS:
             yield Batch.of(sent, rows[sent:])
             sent, looked = len(rows), now
     yield Batch.of(sent, rows[sent:])
@@ -59,8 +59,21 @@ def batches(session: Session, rows: list[Row]) -> Iterator[Batch]:
 
 def result_of(session: Session, rows: list[Row]) -> Result:
     """What the rows come to."""
+    return _result(session.outcome(rows), rows)
+
+
+def result_so_far(session: Session, rows: list[Row]) -> Result | None:
+    """What the first rows come to, where one of them is a culprit; None where there is nothing to say yet.
+
+    No value is read: those of a stream that was ended are not there.
+    """
+    doubt = "the comparison was ended before all pairs were measured"
+    outcome = Outcome(tuple(rows), session.unread, (doubt,), session.coverage(rows))
+    return None if outcome.culprit is None else _result(outcome, rows)
+
+
+def _result(outcome: Outcome, rows: list[Row]) -> Result:
     wrong = {id(row) for row in culprits(rows)}
     positions = frozenset(at for at, row in enumerate(rows) if id(row) in wrong)
-    outcome = session.outcome(rows)
     _ = outcome.verdict  # found here, so that the screen does not look through all rows for it
     return Result(outcome, positions, tuple(lint_rows(rows)))

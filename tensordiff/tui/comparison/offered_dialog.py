@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Button, Static
 
 from tensordiff.errors import printable
-from tensordiff.session.offered import OfferedSession, contents, note_answer
+from tensordiff.session.storage.offered import OfferedSession, contents, note_answer
 from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.notice import tell
 from tensordiff.tui.threads import in_thread
@@ -43,12 +43,12 @@ class OfferedDialog(Dialog[bool]):
         """Where it lies, and all that is in it."""
         about = (
             f"{printable(self.offered.path)}\nIt decides which tensors are compared with which, and how far apart they "
-            "may be. Take it only if you trust who wrote it; what you did with this pair before is then lost."
+            "may be. Take it only if you trust its author; it replaces what you did with this pair before."
         )
         yield Static(about, classes="about", markup=False)
         with VerticalScroll():
             yield Static(Text(contents(self.offered.state)), markup=False)
-        yield Static("arrows scroll · escape leaves it · ctrl+s takes it", classes="hint", markup=False)
+        yield Static("arrows scroll · escape leaves the file · ctrl+s takes it", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         """What stands out is to leave it."""

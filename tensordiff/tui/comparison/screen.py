@@ -8,32 +8,35 @@ The keys of the whole screen are here too, and mostly hand over to the part that
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on
+from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.events import Key as KeyEvent
 from textual.screen import Screen
 
-from tensordiff.align.rules.tables import check_amount
+from tensordiff.align.rules.tables import check_limit
 from tensordiff.compare.row import Row
 from tensordiff.errors import AlignError, TensordiffError
 from tensordiff.session.request import Request
-from tensordiff.session.state import SessionState
+from tensordiff.session.storage.state import SessionState
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.export_dialog import export_report
-from tensordiff.tui.comparison.offered_dialog import offer_session
-from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS, CouldNotOpen
-from tensordiff.tui.comparison.session_owner import (
+from tensordiff.tui.comparison.messages import (
     Aligned,
     AlignmentFailed,
+    CheckpointsOpened,
     DumpsChanged,
     MeasurementEnded,
     RowsMeasured,
-    SessionOwner,
+    StreamEnded,
 )
+from tensordiff.tui.comparison.offered_dialog import offer_session
+from tensordiff.tui.comparison.opening_screen import NEEDS_DUMPS, CouldNotOpen
+from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.comparison.view_state import ViewState
 from tensordiff.tui.dialogs import Ask
 from tensordiff.tui.jobs.job_line import JobLine
@@ -55,9 +58,14 @@ from tensordiff.util.garbage_collector import collect_closed, heap_frozen
 from tensordiff.util.temporary_folders import is_temporary
 
 if TYPE_CHECKING:
+    from tensordiff.tui.app import TensordiffApp
     from tensordiff.tui.rules.panel import RulesPanel
 
 _WATCH_S = 2.0
+_NEEDS_VALUES = frozenset({"toggle_rules", "bisect", "ops", "capture"})
+"""What reads values, or runs a source: nothing to do while another thread takes them from a run."""
+_MEASURES_AGAIN = frozenset({"tolerance", "choose_tolerance", "inject", "inject_here", "reload"})
+"""What measures pairs a second time: not what was streamed."""
 
 
 class ComparisonScreen(Screen[None]):
@@ -106,6 +114,7 @@ class ComparisonScreen(Screen[None]):
         """Keep what was done last, and leave no child behind."""
         self.reruns.close()
         self.view_state.close()
+        StylesCache.get_inner_outer.cache_clear()  # keyed by widgets' painted lines, which it holds: a thousand of them
         collect_closed(self)
 
     @property
@@ -149,6 +158,8 @@ class ComparisonScreen(Screen[None]):
     def _show_alignment(self, message: Aligned) -> None:
         if not self.owner.take_alignment(message):
             return
+        if self.owner.is_streaming and self.side.is_shown:
+            self._hide_rules()
         self.show_columns()
         self.pane.show_listing(self.owner.listing, self.query_one(FilterBar).pattern)
         self._measure()
@@ -160,9 +171,16 @@ class ComparisonScreen(Screen[None]):
         if not self.owner.listing.pairs:
             tell(
                 self,
-                "nothing could be paired by name; find partners by value (s among the orphans), or point (m)",
+                "nothing could be paired by name; m, then tab, looks for partners by value, or pair by pointing",
                 "warning",
             )
+
+    @on(CheckpointsOpened)
+    def _show_parameters(self, message: CheckpointsOpened) -> None:
+        """Parameters are compared by a screen of their own, in the place of this one."""
+        if self.owner.takes(message):
+            app = cast("TensordiffApp", self.app)
+            app.show_parameters(self, message.task.request, message.reference, message.candidate)
 
     def take_session(self) -> None:
         """Begin anew as the session has it that came with the dumps."""
@@ -213,6 +231,13 @@ class ComparisonScreen(Screen[None]):
             self.summarize()
             self.refresh_bindings()
 
+    @on(StreamEnded)
+    def _end_stream(self, message: StreamEnded) -> None:
+        self.owner.take_stream_end(message)
+        self.summarize()
+        self._show_in_panel()
+        self.refresh_bindings()
+
     @on(DumpsChanged)
     def _follow_disk(self, message: DumpsChanged) -> None:
         session = self.owner.session
@@ -227,8 +252,11 @@ class ComparisonScreen(Screen[None]):
         """Say again what is compared, and what came of it so far."""
         owner = self.owner
         if owner.session is not None:
-            facts = Facts(owner.session, owner.listing, owner.outcome, owner.findings, self.reruns.mode())
+            facts = Facts(owner.session, owner.listing, owner.outcome, owner.findings, self._mode())
             self.query_one(Summary).tell(facts)
+
+    def _mode(self) -> str:
+        return " · ".join(filter(None, (self.owner.stream_note, self.reruns.mode())))
 
     def show_columns(self) -> None:
         """Show the columns for which there are numbers."""
@@ -249,8 +277,10 @@ class ComparisonScreen(Screen[None]):
             return "nothing is running" if action == "cancel_job" else "nothing is running, so there is no log"
         if action in NEEDS_DUMPS and self.owner.session is None:
             return "the dumps are still being opened"
+        if (action in _NEEDS_VALUES and self.owner.is_streaming) or action in _MEASURES_AGAIN:
+            return self.owner.why_fixed
         if action == "export" and self.owner.outcome is None:
-            return "still measuring; a report is of all rows"
+            return "still measuring; a report needs all rows"
         if action == "bisect" and not self.owner.listing.pairs:
             return "nothing is paired, so there is nothing to search"
         return None
@@ -271,7 +301,16 @@ class ComparisonScreen(Screen[None]):
 
     def action_focus_part(self, part: str) -> None:
         """To the table; show the plot or hide it; to the rules."""
-        {"rules": self.action_toggle_rules, "plot": self.pane.toggle_plot}.get(part, self.table.focus)()
+        {"rules": self._focus_rules, "plot": self.pane.toggle_plot}.get(part, self._focus_table)()
+
+    def _focus_table(self) -> None:
+        if self.side.is_shown and self.has_class("-narrow"):
+            self._hide_rules()  # which cover the table there
+        else:
+            self.table.focus()
+
+    def _focus_rules(self) -> None:
+        self.side.open(self.owner.session, self.owner.book, self.pane.pair)
 
     def action_toggle_rules(self) -> None:
         """Show the rules, or hide them."""
@@ -290,7 +329,12 @@ class ComparisonScreen(Screen[None]):
 
     def on_rules_panel_edited(self, message: RulesPanel.Edited) -> None:
         """Align by the rules as they are now."""
-        self.owner.edit_rules(message.book)
+        try:
+            self.owner.edit_rules(message.book)
+        except AlignError as error:
+            tell(self, str(error), "warning")
+            if self.side.panel is not None:
+                self.side.panel.book = self.owner.book
         self._follow_rules()
 
     def on_rules_panel_written(self, message: RulesPanel.Written) -> None:
@@ -310,7 +354,7 @@ class ComparisonScreen(Screen[None]):
 
     def action_choose_tolerance(self) -> None:
         """Choose the tolerance."""
-        hint = "largest rel_l2 that still agrees; empty: what precision explains, and what came in, decide"
+        hint = "largest rel_l2 that still agrees; empty: automatic, by dtype and by the error of the inputs"
         now = "" if self.owner.threshold is None else f"{self.owner.threshold:g}"
 
         def judge(text: str | None) -> None:
@@ -397,6 +441,8 @@ class ComparisonScreen(Screen[None]):
         row = self.owner.listing.rows[message.position]
         if row is None:
             tell(self, "this row is not measured yet", "warning")
+        elif self.owner.is_streaming:
+            tell(self, f"{self.owner.why_fixed}, or wait for its end to look at a row", "warning")
         else:
             self.open_row(row)
 
@@ -407,8 +453,7 @@ class ComparisonScreen(Screen[None]):
         owner = self.owner
         if owner.session is None:
             return
-        rows = [one for one in owner.listing.rows if one is not None]
-        at = next((k for k, one in enumerate(rows) if one.pair is row.pair), None)
+        rows, at = owner.listing.measured_rows(row.pair)
         if at is None:
             rows, at = [*rows, row], len(rows)
         faults = None if owner.outcome is None else tuple(sorted(owner.culprits))
@@ -429,7 +474,7 @@ class ComparisonScreen(Screen[None]):
         self.pane.next_fault(way, is_all_measured=self.owner.outcome is not None)
 
     def action_faults(self) -> None:
-        """Only what diverges, or all."""
+        """Only rows that do not agree, or all."""
         self.pane.toggle_faults()
 
     def action_inputs(self) -> None:
@@ -477,7 +522,8 @@ class ComparisonScreen(Screen[None]):
         """Write a report."""
         session, outcome = self.owner.session, self.owner.outcome
         if session is not None and outcome is not None:
-            export_report(self, session, outcome, selected=self.pane.row, marked=self.pane.marked_rows())
+            marked, notes = self.pane.marked_rows(), self.owner.keeper.state.notes
+            export_report(self, session, outcome, selected=self.pane.row, marked=marked, notes=notes)
 
     def action_reload(self) -> None:
         """Read the dumps again."""
@@ -495,6 +541,8 @@ class ComparisonScreen(Screen[None]):
             pass
         elif self.table.suspects:
             self.bar.action_reset()
+        elif self.owner.is_streaming:
+            self.action_cancel_job()
         else:
             return False
         self.table.focus()
@@ -529,16 +577,15 @@ class ComparisonScreen(Screen[None]):
 def _wrong_threshold(text: str) -> str | None:
     """What is wrong with a tolerance as it is typed; nothing where it is empty."""
     try:
-        check_amount("rel_l2", float(text) if text.strip() else None)
+        check_limit("rel_l2", float(text) if text.strip() else None)
     except (ValueError, AlignError):
-        return f"{text!r:.40} is no tolerance; give a number from 0 up, such as 1e-3"
+        return f"{text!r:.40} is not a tolerance; give 0 or a positive number, such as 1e-3"
     return None
 
 
 def _load_the_rest() -> None:
     """What keys will ask for, so that no key waits for it: the screens and panels that are not shown yet."""
     with heap_frozen():
-        from textual.widgets import HelpPanel  # noqa: F401
-
+        import tensordiff.tui.key_help
         import tensordiff.tui.layer.screen
         import tensordiff.tui.rules.panel  # noqa: F401

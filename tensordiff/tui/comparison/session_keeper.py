@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensordiff.errors import printable
-from tensordiff.session.offered import OfferedSession, offered_session
 from tensordiff.session.request import Request
-from tensordiff.session.state import (
+from tensordiff.session.storage.offered import OfferedSession, offered_session
+from tensordiff.session.storage.state import (
     DumpIdentity,
     SessionState,
     identity_of,
@@ -48,7 +48,7 @@ class SessionKeeper:
         now = identities(request)
         sentences = *kept.sentences, *what_changed(kept.state, *now), *([offered] if isinstance(offered, str) else [])
         if not may_write:
-            sentences = *sentences, f"{printable(path)}: what you do is not kept there; {NO_WRITES}"
+            sentences = *sentences, f"{printable(path)}: your work is not saved there; {NO_WRITES}"
         return cls(
             path=path if may_write else None,
             state=replace(kept.state, dumps=now),

@@ -6,99 +6,56 @@ is what the next rerun uses, written to a file or not.
 
 Work runs in threads and comes back as messages, which the screen hands to ``take_…``. Opening and realigning are one
 kind of work: a change that comes while one is under way begins it anew with all that is asked for by then, so no
-change is lost to another. No widget is touched here.
+change is lost to another. A comparison that is streamed is aligned and measured by one thread, for the source runs
+meanwhile; what it let go cannot be measured a second time (``why_fixed``). No widget is touched here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from textual.message import Message
-
 from tensordiff.align.rules.file import RulesFile
 from tensordiff.align.rules.rule_book import RuleBook
+from tensordiff.align.rules.tables import LARGEST_LIMIT
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
+from tensordiff.errors import AlignError
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.state import DumpIdentity, SessionState
+from tensordiff.session.storage.state import DumpIdentity, SessionState
+from tensordiff.session.streaming.session import StreamedSession
+from tensordiff.session.streaming.side import StreamOptions
+from tensordiff.session.weights import open_checkpoints, refuse_checkpoints
 from tensordiff.tui.comparison import measurement
-from tensordiff.tui.comparison.measurement import Result
+from tensordiff.tui.comparison.messages import (
+    Aligned,
+    AlignmentFailed,
+    AlignmentTask,
+    CheckpointsOpened,
+    DumpsChanged,
+    Measurement,
+    MeasurementEnded,
+    RowsMeasured,
+    StreamEnded,
+)
 from tensordiff.tui.comparison.session_keeper import SessionKeeper, identities
+from tensordiff.tui.comparison.streaming import PostMessage, Start, StreamRun, run_stream
 from tensordiff.tui.permissions import ALL_PERMISSIONS, Permissions
-from tensordiff.tui.table.model import Batch, Listing
+from tensordiff.tui.table.model import Listing
 from tensordiff.util.garbage_collector import freeze_heap, heap_frozen
 
 StartThread = Callable[[str, Callable[[], object]], object]
 """Runs a function in a thread; another one of the same group replaces it."""
-PostMessage = Callable[[Message], object]
-
-
-@dataclass(frozen=True, eq=False)
-class AlignmentTask:
-    """One opening or realigning that is under way, with all that is asked for. Compared by identity."""
-
-    request: Request
-    rules: RulesFile
-    session: Session | None
-    """The session whose open dumps are aligned anew; None where they are to be opened."""
-    keeper: SessionKeeper | None
-    """None where the session file is still to be read."""
-    listing: Listing
-    """What is shown meanwhile."""
-
-
-@dataclass
-class Aligned(Message):
-    """Both dumps are open and aligned."""
-
-    task: AlignmentTask
-    session: Session
-    listing: Listing
-    findings: tuple[Finding, ...]
-    keeper: SessionKeeper
-    on_disk: tuple[DumpIdentity, DumpIdentity] | None
-
-
-@dataclass
-class AlignmentFailed(Message):
-    """The dumps could not be opened or aligned."""
-
-    task: AlignmentTask
-    error: Exception
-
-
-class Measurement:
-    """One measuring that is under way. Compared by identity."""
-
-
-@dataclass
-class RowsMeasured(Message):
-    """Some rows more."""
-
-    measurement: Measurement
-    batch: Batch
-
-
-@dataclass
-class MeasurementEnded(Message):
-    """All rows are measured."""
-
-    measurement: Measurement
-    result: Result
-
-
-@dataclass
-class DumpsChanged(Message):
-    """The dumps on disk are not those that are shown."""
-
-    on_disk: tuple[DumpIdentity, DumpIdentity]
+_STREAMING = "the comparison is being streamed; x ends it"
+_STREAMED = (
+    "this comparison was streamed, and what agrees was not kept: c captures the candidate into a dump, which can be "
+    "compared anew"
+)
 
 
 class SessionOwner:
@@ -115,6 +72,8 @@ class SessionOwner:
         permissions: Permissions = ALL_PERMISSIONS,
     ) -> None:
         self._start, self._post, self._permissions = start, post, permissions
+        self.asked = request
+        """What the user asked for at first, be it with sources."""
         self.request = request
         """What is asked for; ahead of ``session.request`` while dumps are being opened."""
         self.book = RuleBook(RulesFile())
@@ -130,6 +89,11 @@ class SessionOwner:
         self._must_open = False
         self._alignment: AlignmentTask | None = None
         self._measurement: Measurement | None = None
+        self._stream: StreamRun | None = None
+        """The one that is under way."""
+        self._stream_task: AlignmentTask | None = None
+        self._before_stream = request
+        """What was compared last that was no stream."""
         self._on_disk: tuple[DumpIdentity, DumpIdentity] | None = None
 
     @property
@@ -151,6 +115,7 @@ class SessionOwner:
 
     def open(self, request: Request) -> None:
         """Open other dumps, or the same again, aligned by the rules as they are shown."""
+        self._leave_stream()
         self.request, self._must_open = request, True
         self._align()
 
@@ -161,7 +126,8 @@ class SessionOwner:
         self.open(self.request)
 
     def edit_rules(self, book: RuleBook) -> None:
-        """Take another rule book, and align by it."""
+        """Take another rule book, and align by it; raises ``AlignError`` where that is impossible now."""
+        self._refuse_if_fixed()
         self.book = book
         self.keeper.note(rules=book.rules, rules_base=book.saved_rules)
         self._align()
@@ -187,11 +153,15 @@ class SessionOwner:
     def _run_alignment(self, task: AlignmentTask) -> None:
         """In a thread."""
         try:
+            if task.session is None and (sides := open_checkpoints(task.request)) is not None:
+                self._post(CheckpointsOpened(task, *sides))
+                return
             keeper = task.keeper or SessionKeeper.restored(task.request, self._permissions)
             on_disk = identities(task.request) if task.session is None else None
             with heap_frozen():
                 if task.session is None:
                     session = Session.open(task.request, keeper.state)
+                    refuse_checkpoints(session.reference, session.candidate)
                 else:
                     session = task.session.realigned(task.rules)
                 findings = measurement.header_findings(session)
@@ -207,7 +177,8 @@ class SessionOwner:
             return False
         self._alignment, self._must_open = None, False
         self.keeper, self._is_restored = message.keeper, True
-        self._on_disk = message.on_disk or self._on_disk
+        is_streamed = isinstance(message.session, StreamedSession)
+        self._on_disk = None if is_streamed else message.on_disk or self._on_disk
         session, threshold = message.session, self.request.limits.threshold
         if session.request.limits.threshold != threshold:  # it was changed meanwhile
             session = session.with_threshold(threshold)
@@ -218,6 +189,10 @@ class SessionOwner:
         book = self.book if is_same else RuleBook(session.rules)  # edits can be undone as long as they are in force
         self.book = replace(book, presets=session.dumps.preset_rules, saved_rules=session.saved_rules)
         return True
+
+    def takes(self, message: CheckpointsOpened) -> bool:
+        """Whether what was found is what is asked for now."""
+        return message.task is self._alignment
 
     def take_failure(self, message: AlignmentFailed) -> bool:
         """Stay with what is shown; False where that was not asked for any more."""
@@ -240,7 +215,9 @@ class SessionOwner:
         return self.request.limits.threshold
 
     def judge_by(self, threshold: float | None) -> None:
-        """Judge all pairs by another threshold; raises ``AlignError`` where it is none. ``measure`` is to follow."""
+        """Judge all pairs by another threshold; raises ``AlignError`` where it is none, or where that is impossible
+        now. ``measure`` is to follow."""
+        self._refuse_if_fixed()
         limits = replace(self.request.limits, threshold=threshold)
         if self.session is not None:
             self.session = self.session.with_threshold(threshold)
@@ -248,12 +225,12 @@ class SessionOwner:
             self._forget_measured()
 
     def scaled_threshold(self, way: int) -> float:
-        """Ten times the threshold that decides now, or a tenth; the same where that would be no number any more."""
+        """Ten times the threshold that decides now, or a tenth; the same where that would be no limit any more."""
         inexact = (row.dtypes for row in self.listing.rows if row and row.dtypes and not row.is_exact)
         dtypes = next(inexact, ("float32", "float32"))
         now = floor_for(*dtypes)[1].agrees if self.threshold is None else self.threshold
         scaled = now * 10.0**way
-        return scaled if math.isfinite(scaled) and (scaled or not now) else now
+        return scaled if scaled < LARGEST_LIMIT and (scaled or not now) else now
 
     # --- measuring -------------------------------------------------------------------------------
 
@@ -263,10 +240,14 @@ class SessionOwner:
 
     def measure(self) -> None:
         """Measure all pairs in a thread, in order."""
-        if self.session is not None:
-            self._forget_measured()
-            self._measurement = Measurement()
+        if self.session is None:
+            return
+        self._forget_measured()
+        self._measurement = Measurement()
+        if not isinstance(self.session, StreamedSession):
             self._start("measure", partial(self._run_measurement, self._measurement, self.session))
+        elif self._stream is not None:
+            self._stream.start(Start(self._measurement, self.session))
 
     def _run_measurement(self, run: Measurement, session: Session) -> None:
         """In a thread; leaves quietly when another one began."""
@@ -294,6 +275,72 @@ class SessionOwner:
         self.outcome, self.culprits = message.result.outcome, message.result.culprits
         self.findings = tuple(dict.fromkeys((*self.findings, *message.result.findings)))
         return True
+
+    # --- streaming -------------------------------------------------------------------------------
+
+    def stream(self, request: Request, options: StreamOptions) -> StreamRun:
+        """Compare while the sources of a request run. What is shown stays until the pairs are known."""
+        self._leave_stream()
+        if not isinstance(self.session, StreamedSession):
+            self._before_stream = self.request
+        stream = self._stream = StreamRun(str(request.candidate), options)
+        task = self._alignment = self._stream_task = AlignmentTask(
+            request=request, rules=self.rules, session=None, keeper=self.keeper, listing=Listing.of(())
+        )
+        state = replace(self.keeper.state, rules=self.rules, rules_base=self.book.saved_rules)
+        self._start("stream", lambda: run_stream(stream, task, state, self.keeper, self._post))
+        return stream
+
+    def _leave_stream(self) -> None:
+        """Something else is to be compared."""
+        if self._stream is not None:
+            self._start("cancel", self._stream.cancel)
+            self._stream = self._stream_task = None
+
+    def take_stream_end(self, message: StreamEnded) -> None:
+        """Stay with what was streamed; where that came to nothing, go back to what was compared before."""
+        if message.task is not self._stream_task:
+            return
+        self._stream = self._stream_task = None
+        if self._alignment is message.task:
+            self._alignment = None
+        elif self.outcome is None:
+            self.open(self._before_stream)
+
+    @property
+    def why_fixed(self) -> str | None:
+        """Why nothing can be measured a second time, as a sentence; None where it can."""
+        if self._stream is not None:
+            return _STREAMING
+        return _STREAMED if isinstance(self.session, StreamedSession) else None
+
+    def _refuse_if_fixed(self) -> None:
+        if self.why_fixed is not None:
+            raise AlignError(self.why_fixed)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a source runs that is compared meanwhile."""
+        return self._stream is not None
+
+    @property
+    def stream_note(self) -> str:
+        """That what is shown was streamed, in a few words; nothing where it was not."""
+        session, listing = self.session, self.listing
+        if not isinstance(session, StreamedSession):
+            return ""
+        if self._stream is not None:
+            return "streaming"
+        if listing.measured < len(listing):
+            return f"stream ended by you at {listing.measured:,} of {len(listing):,} pairs"
+        kept = sum(len(side.kept) for side in session.streamed)
+        return f"streamed, {kept:,} of {sum(len(side.dump) for side in session.streamed):,} tensors kept"
+
+    @property
+    def kept_dumps(self) -> list[Path]:
+        """Where what a stream has kept lies."""
+        session = self.session
+        return list(session.kept_dumps()) if isinstance(session, StreamedSession) else []
 
     # --- the disk --------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from tensordiff.errors import WriteError
-from tensordiff.session.state import row_name as key_of
+from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.dialogs import Ask
 from tensordiff.tui.notice import tell
 from tensordiff.tui.table.filter_bar import FilterBar
@@ -102,4 +102,4 @@ class ViewState:
                 self.keep(notes=notes | ({name: text} if text else {}))
                 screen.pane.show_notes(self._keeper.state.notes)
 
-        screen.app.push_screen(Ask(f"Note on {name}", notes.get(name, ""), "empty takes it off"), write)
+        screen.app.push_screen(Ask(f"Note on {name}", notes.get(name, ""), "leave it empty to delete the note"), write)

@@ -3,26 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from textual import on
 from textual.app import ComposeResult
-from textual.widgets import Input, Label
+from textual.containers import Horizontal
+from textual.widgets import Checkbox, Input, Label
 
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
+from tensordiff.session.streaming.side import WINDOW_BYTES
 from tensordiff.tui.dialogs import Dialog
+from tensordiff.util.sizes import format_bytes, parse_bytes
 
 _FIELDS = (
     ("prompt", "prompt", "as it was"),
     ("layers", "layers (regular expression of those to write)", "all"),
     ("dtype", "dtype", "the source's own"),
     ("device", "device", "auto"),
-    ("num_hidden_layers", "only the first so many layers", "all"),
+    ("num_hidden_layers", "number of layers to run, from the first", "all"),
 )
 
 
-class CaptureForm(Dialog[Settings]):
+_STREAM = "stream: compare while it runs, keep only what diverges"
+
+
+class _Tick(Checkbox):
+    """A box that is empty where it is off; Textual's own differs by its colour alone."""
+
+    BUTTON_INNER = " "
+
+    def watch_value(self) -> None:
+        """It was turned on or off."""
+        self.BUTTON_INNER = "✓" if self.value else " "
+        super().watch_value()
+
+
+class CaptureChoice(NamedTuple):
+    """How a source is to be run."""
+
+    settings: Settings
+    window_bytes: int | None = None
+    """Where it is to be compared while it runs: how much may wait for that. None captures a dump."""
+
+
+class CaptureForm(Dialog[CaptureChoice]):
     """The settings of one run; those that are left as they are stay as the source was run before."""
+
+    DEFAULT_CSS = """
+    CaptureForm {
+        & Checkbox { margin-top: 1; }
+        & Horizontal.window { margin: 0; height: 1; }
+        & Horizontal.window Input { width: 1fr; }
+    }
+    CaptureForm.-short > Vertical { max-height: 100%; padding: 0 2; }
+    CaptureForm.-short Checkbox { margin: 0; }
+    """
 
     def __init__(self, source: str, settings: Settings) -> None:
         super().__init__(f"Capture {source}")
@@ -33,6 +69,10 @@ class CaptureForm(Dialog[Settings]):
         for name, label, usual in _FIELDS:
             yield Label(label, markup=False)
             yield Input(self._shown(name), placeholder=usual, id=name, compact=True)
+        yield _Tick(_STREAM, id="stream", compact=True)
+        with Horizontal(classes="window"):
+            yield Label("memory for streaming: ", markup=False)
+            yield Input(placeholder=format_bytes(WINDOW_BYTES), id="window", compact=True)
 
     def _shown(self, name: str) -> str:
         """A setting as its field shows it at first."""
@@ -43,15 +83,28 @@ class CaptureForm(Dialog[Settings]):
     def _take(self) -> None:
         self.action_accept()
 
-    def answer(self) -> Settings | None:
-        """The settings as they were, with what was changed."""
+    def answer(self) -> CaptureChoice | None:
+        """The settings as they were, with what was changed; and whether to stream."""
+        settings = self._settings()
+        text = self.query_one("#window", Input).value.strip()
+        window = parse_bytes(text) if text else WINDOW_BYTES
+        if settings is None:
+            return None
+        if not self.query_one(Checkbox).value:
+            return CaptureChoice(settings)
+        if not window:
+            self.say(f"{text} is not a size such as 500MB or 2GB")
+            return None
+        return CaptureChoice(settings, window)
+
+    def _settings(self) -> Settings | None:
         typed = {name: self.query_one(f"#{name}", Input).value for name, _, _ in _FIELDS}
         changed: dict[str, object] = {
             name: text.strip() or None for name, text in typed.items() if text != self._shown(name)
         }
         if isinstance(count := changed.get("num_hidden_layers"), str):
             if not (count.isascii() and count.isdecimal() and int(count) > 0):
-                self.say(f"{count} is no number of layers")
+                self.say(f"{count} is not a number of layers")
                 return None
             changed["num_hidden_layers"] = int(count)
         if "device" in changed:

@@ -9,7 +9,7 @@ from textual.events import Key
 from textual.widgets import Button, Input, Static
 
 from tensordiff.errors import printable
-from tensordiff.session.trust import RerunOffer
+from tensordiff.session.rerun.trust import RerunOffer
 from tensordiff.tui.dialogs import Dialog
 
 _SCROLL = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}
@@ -35,12 +35,12 @@ class Consent(Dialog[bool]):
 
     def ask(self) -> ComposeResult:
         """What would be run, and a field for the answer."""
-        yield Static("To run it again means to run", markup=False)
+        yield Static("Running it again would run", markup=False)
         with VerticalScroll():
             for line in self.offer.lines():
                 yield Static(printable(line), classes="fact", markup=False)
         yield Input(placeholder="type yes to run that", compact=True)
-        yield Static("arrows scroll what is shown · escape leaves it", classes="hint", markup=False)
+        yield Static("arrows scroll · escape cancels", classes="hint", markup=False)
 
     def on_mount(self) -> None:
         """What is typed is the answer; what stands out is to leave it."""

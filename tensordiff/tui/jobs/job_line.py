@@ -1,7 +1,7 @@
 """One line for what is running: a source in a child process, with its log on demand.
 
 A run is iterated in a thread, which tells of it by messages; ``x`` ends the child, and so does leaving the
-application. There is never more than one run.
+application. There is never more than one run; several of one source that are compared meanwhile count as one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from textual.worker import get_current_worker
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress
 from tensordiff.capture.runner import Run
 from tensordiff.errors import printable
+from tensordiff.tui.comparison.streaming import StreamRun
 from tensordiff.tui.text import bar
 from tensordiff.tui.threads import in_thread
 
@@ -34,6 +35,7 @@ class Purpose(Enum):
     CAPTURE = auto()
     REFERENCE_OPERATIONS = auto()
     CANDIDATE_OPERATIONS = auto()
+    STREAM = auto()
 
 
 class JobLine(Vertical):
@@ -51,7 +53,7 @@ class JobLine(Vertical):
     class Told(Message):
         """The run said something."""
 
-        run: Run
+        run: Run | StreamRun
         event: Event
 
     @dataclass
@@ -65,7 +67,7 @@ class JobLine(Vertical):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.run: Run | None = None
+        self.run: Run | StreamRun | None = None
         self.title = self._phase = ""
         self._purpose: Purpose | None = None
         self._noted = 0
@@ -75,7 +77,7 @@ class JobLine(Vertical):
         yield Static("", markup=False)
         yield RichLog(markup=False, max_lines=2000)
 
-    def start(self, run: Run, title: str, purpose: Purpose) -> None:
+    def start(self, run: Run | StreamRun, title: str, purpose: Purpose) -> None:
         """Follow a run until it ends."""
         self.run, self.title, self._purpose, self._phase, self._noted = run, title, purpose, "starting", 0
         self.query_one(RichLog).clear()
@@ -83,7 +85,7 @@ class JobLine(Vertical):
         self._line("starting", 0, 0)
         in_thread(self, "run", partial(self._follow, run))
 
-    def _follow(self, run: Run) -> None:
+    def _follow(self, run: Run | StreamRun) -> None:
         worker = get_current_worker()
         for event in run:
             if not worker.is_cancelled:
@@ -119,7 +121,7 @@ class JobLine(Vertical):
         elif isinstance(event, Note):
             self.query_one(RichLog).write(Text(printable(event.text), "bold"))
 
-    def _finish(self, run: Run, purpose: Purpose, end: Done | Failed) -> None:
+    def _finish(self, run: Run | StreamRun, purpose: Purpose, end: Done | Failed) -> None:
         self.run = None
         self.remove_class("-shown")
         self.post_message(self.Ended(self.title, end, purpose, run.is_cancelled))

@@ -22,13 +22,14 @@ from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.request import Request
-from tensordiff.session.reruns import Action, Rerunner, is_rerun
+from tensordiff.session.rerun.reruns import Action, Rerunner, is_rerun
+from tensordiff.session.rerun.trust import RerunOffer, Trust
 from tensordiff.session.sources import Sources
-from tensordiff.session.state import SessionState
+from tensordiff.session.storage.state import SessionState
 from tensordiff.session.third_dumps import injected_beside
-from tensordiff.session.trust import RerunOffer, Trust
+from tensordiff.tui.comparison.streaming import StreamRun
 from tensordiff.tui.dialogs import Ask, Choose
-from tensordiff.tui.jobs.capture_form import CaptureForm
+from tensordiff.tui.jobs.capture_form import CaptureChoice, CaptureForm
 from tensordiff.tui.jobs.consent import Consent
 from tensordiff.tui.jobs.job_line import JobLine, Purpose
 from tensordiff.tui.notice import tell
@@ -46,12 +47,12 @@ _SCOPES = (
     ("range", "a range of layers…"),
 )
 _REASONS = {
-    "here": "here, since this layer diverges: with right inputs it shows whether it is wrong by itself",
-    "all": "every layer, since this one does not diverge: then each that is wrong by itself shows",
+    "here": "here, since this layer diverges: with right inputs it shows whether the layer itself is wrong",
+    "all": "every layer, since this one does not diverge: shows each layer that is wrong by itself",
 }
 """Why a choice is offered first."""
 _BESIDE = (
-    "is then held to be the candidate, run with the reference's inputs: it decides which layers are wrong by "
+    "is then used as the candidate's run with the reference's inputs: it decides which layers are wrong by "
     "themselves and which only because of what came before. Take it if you know where it comes from."
 )
 
@@ -101,7 +102,7 @@ class Reruns:
             return None
         return rerunner
 
-    def _begin(self, begin: Callable[[Rerunner], Run], title: str, purpose: Purpose, *sides: Side) -> None:
+    def _begin(self, begin: Callable[[Rerunner], Run | StreamRun], title: str, purpose: Purpose, *sides: Side) -> None:
         """Begin a run of the first of these sides, once the user has agreed to what the dumps of all of them name."""
         if (rerunner := self._rerunner()) is None:
             return
@@ -139,12 +140,12 @@ class Reruns:
     def keep(self) -> None:
         """Let the dumps that were captured for this comparison stay when the app ends."""
         request = self._owner.request
-        paths = (request.reference, request.candidate, request.injected)
+        paths = (request.reference, request.candidate, request.injected, *self._owner.kept_dumps)
         kept = [path for path in paths if path is not None and keep_temporary_folder(path)]
         if kept:
             tell(self._screen, "\n".join(("these stay when the app ends:", *map(str, kept))))
         else:
-            tell(self._screen, "nothing here goes when the app ends, so there is nothing to keep", "warning")
+            tell(self._screen, "nothing here is temporary, so there is nothing to keep", "warning")
 
     # --- injection -------------------------------------------------------------------------------
 
@@ -166,6 +167,8 @@ class Reruns:
             self.shows_injected = not self.shows_injected
             screen.show_columns()
             screen.summarize()
+            if not self.shows_injected:
+                tell(screen, "injected errors are hidden; i shows them again")
         elif (beside := injected_beside(request.candidate)) is not None:
             self._offer_beside(beside)
         else:
@@ -214,17 +217,30 @@ class Reruns:
     # --- another capture, operations -------------------------------------------------------------
 
     def capture(self) -> None:
-        """Ask for settings, and run the candidate again."""
+        """Ask for settings, and run the candidate again: into a dump, or compared while it runs."""
         if (rerunner := self._runnable("capture", "candidate")) is None:
             return
         offer = rerunner.offer("candidate")
 
-        def begin(settings: Settings | None) -> None:
-            if settings is not None:
+        def begin(choice: CaptureChoice | None) -> None:
+            if choice is None:
+                return
+            settings, window = choice
+            if window is not None:
+                again = partial(self._stream, settings, window)
+                self._begin(again, f"stream {offer.source}", Purpose.STREAM, "candidate")
+            else:
                 title = f"capture {offer.source}"
                 self._begin(lambda again: again.capture("candidate", settings), title, Purpose.CAPTURE, "candidate")
 
         self._screen.app.push_screen(CaptureForm(str(offer.source), offer.settings), begin)
+
+    def _stream(self, settings: Settings, window_bytes: int, rerunner: Rerunner) -> StreamRun:
+        """Compare the candidate while it runs. A process that waits with a model goes: the stream loads its own."""
+        request, options = rerunner.stream(settings, window_bytes)
+        self._child.close()
+        self._child = ReusableChild()
+        return self._owner.stream(request, options)
 
     def operations(self) -> None:
         """Capture both sides' operations within the layer under the cursor, the reference's first."""
@@ -283,7 +299,9 @@ class Reruns:
         self._screen.refresh_bindings()
         if isinstance(message.end, Failed) and message.end.path is not None and not message.is_cancelled:
             keep_temporary_folder(Path(message.end.path))  # the sentence says where it lies
-        if isinstance(message.end, Done):
+        if message.purpose is Purpose.STREAM:
+            self._tell_stream_end(message)
+        elif isinstance(message.end, Done):
             self._done(message.end, message.purpose)
         elif self._owner.session is None or not message.is_cancelled:
             self._screen.give_up(message.end.sentence)
@@ -309,7 +327,15 @@ class Reruns:
             case Purpose.CANDIDATE_OPERATIONS:
                 self._compare_operations(path)
 
+    def _tell_stream_end(self, message: JobLine.Ended) -> None:
+        """Where what was kept lies, or why there is nothing."""
+        kept = "".join(f"; kept in {path}{_how_long(path)}" for path in self._owner.kept_dumps)
+        if isinstance(message.end, Failed):
+            tell(self._screen, f"{message.end.sentence}{kept}", "warning" if message.is_cancelled else "error")
+        else:
+            tell(self._screen, f"{self._owner.stream_note}{kept}")
+
 
 def _how_long(path: Path) -> str:
     """Of what was captured: that it goes with the app, where it does."""
-    return "; it goes when the app ends, unless K keeps it" if is_temporary(path) else ""
+    return "; deleted when the app ends unless K keeps it" if is_temporary(path) else ""

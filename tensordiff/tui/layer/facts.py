@@ -14,13 +14,16 @@ from textual.geometry import Size
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, format_shape, number
+from tensordiff.report.labels import GLYPHS, format_shape, number, pair_name
 from tensordiff.tui.layer.pane import Line, Pane, Piece, wrapped
 from tensordiff.tui.layer.subject import Subject
 from tensordiff.tui.text import fit
 
 _LABEL = 11
-_WRAPPED, _TALL = 2, 30
+_WRAPPED = 2
+"""Lines that a sentence may take: on 80 columns one cuts most verdicts and hints in the middle."""
+_SHORT = 20
+"""Lines of a terminal that has none to spare."""
 
 
 class Facts(NamedTuple):
@@ -94,7 +97,7 @@ class FactsPane(Pane[Facts]):
         if facts.hint:
             yield from self._said("looks like", printable(_evident(facts.hint)), width)
         elif facts.is_hinted:
-            yield from self._said("looks like", "no idea; no kind of error we know stands clear", width)
+            yield from self._said("looks like", "no known error pattern matches", width)
         if facts.weights:
             yield from self._said("weights", printable(facts.weights), width)
 
@@ -102,16 +105,14 @@ class FactsPane(Pane[Facts]):
         row, entry = subject.row, subject.row.pair.reference
         name = row.verdict.name
         verdict = f"{GLYPHS[name]} {name}"
-        place = (
-            f"{printable(entry.port)}, call {entry.call}, step {entry.step}  {subject.at + 1} of {len(subject.rows)}"
-        )
+        place = f"{printable(entry.port)}, call {entry.call}, step {entry.step}  #{subject.row.pair.index}"
         room = max(8, width - cell_len(verdict) - cell_len(place) - 4)
-        title = fit(printable(row.pair.name), room)
+        title = fit(pair_name(row.pair), room)
         return [(verdict, name), ("  ", ""), (title, "title"), ("  ", ""), (place, "muted")]
 
     def _said(self, label: str, text: str, width: int) -> Iterator[Line]:
         """A sentence on as many lines as the terminal can spare."""
-        most = _WRAPPED if self.app.size.height >= _TALL else 1
+        most = _WRAPPED if self.app.size.height >= _SHORT else 1
         lines = list(wrapped(text, max(8, width - _LABEL)))
         for k, line in enumerate(lines[:most]):
             more = "…" if k == most - 1 and len(lines) > most else ""
@@ -125,9 +126,16 @@ def _two_ends(label: Piece, name: str, own: str, width: int) -> Line:
 
 
 def _evident(hint: Hint) -> str:
-    """What kind of error it is, and what shows it."""
-    evidence = "; ".join(f"{name} {_short(value)}" for name, value in hint.evidence.items())
+    """What kind of error it is, and the evidence that its sentence does not give already."""
+    evidence = "; ".join(
+        f"{name} {_short(value)}" for name, value in hint.evidence.items() if not _is_told(value, hint.sentence)
+    )
     return f"{hint.sentence} ({evidence})" if evidence else hint.sentence
+
+
+def _is_told(value: object, sentence: str) -> bool:
+    """Whether a sentence has a value, in as many digits as here or in one."""
+    return _short(value) in sentence or (isinstance(value, float) and f"{value:.0e}" in sentence)
 
 
 def _short(value: object) -> str:

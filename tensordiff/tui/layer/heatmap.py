@@ -1,4 +1,4 @@
-"""Where the errors stand: a picture of |error| over two axes, on a log scale, each cell the largest of its block.
+"""Where the errors are: a picture of |error| over two axes, on a log scale, each cell the largest of its block.
 
 In colour a character holds two cells, one above the other; in shades (``░▒▓█``) it holds one and needs no colour.
 A NaN is ``×`` and an infinity ``∞`` in either. The cell under the cursor is read out in words.
@@ -101,11 +101,11 @@ class HeatmapPane(Pane[Heat]):
         ref, cand = (side.reshape(shape) for side in subject.sides)
         plane = Plane(chosen.down, chosen.across, view.edges(0), view.edges(1))
         for cells in heat(ref, cand, plane):
-            scale = self._scales.get((chosen, subject)) or scale_of(cells)
-            yield Heat(chosen, len(choices), view, cells, scale)
+            scale = self._scales.get((chosen, subject)) if view.zoom else None
+            yield Heat(chosen, len(choices), view, cells, scale or scale_of(cells))
 
     def take(self) -> None:
-        """The size of the plane is known now; the scale of the whole stays that of its parts."""
+        """The size of the plane is known now; its parts keep the scale that the whole was last drawn with."""
         if self.answer is None or self.subject is None:
             return
         answer = self.answer
@@ -113,7 +113,8 @@ class HeatmapPane(Pane[Heat]):
         self._wanted = None
         self.view = self.view.fitted(answer.view.size, self._room).to(cursor)
         if self.is_whole:
-            self._scales.setdefault((answer.chosen, self.subject), answer.scale)
+            if not answer.view.zoom:
+                self._scales[answer.chosen, self.subject] = answer.scale
             self.asked = self.subject, self.question()
 
     def _wanted_in(self, answer: Heat) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from tensordiff.compare.look.elements import Histogram, histogram
 from tensordiff.tui.layer.pane import Line, Pane
 from tensordiff.tui.layer.subject import Subject
+from tensordiff.util.sizes import format_percent_of
 
 _PARTS = " ▏▎▍▌▋▊▉█"
 _SCALES = (10, 5, 2, 1)
@@ -74,7 +75,7 @@ class HistogramPane(Pane[Histogram]):
         edges = f"{shown.edge(k):>9.1e} {shown.edge(k + 1):>9.1e}"
         return [
             (edges, ""),
-            (f" {count:>12,} {_percent(count, total)} ", "muted" if not count else ""),
+            (f" {count:>12,} {format_percent_of(count, total):>6} ", "muted" if not count else ""),
             (_filled(share, max(1, width - _FIXED - 2), count), "bar"),
         ]
 
@@ -95,14 +96,9 @@ def _filled(share: float, width: int, count: int) -> str:
     return "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
 
 
-def _percent(count: int, total: int) -> str:
-    share = 100 * count / total if total else 0.0
-    return f"{share:>5.1f}%" if share >= 0.05 or not count else " <0.1%"
-
-
 def _apart(answer: Histogram, total: int) -> list[Line]:
     """What has no place among the bins."""
-    equal = (f"equal {answer.zero:,} ({_percent(answer.zero, total).strip()})", "")
+    equal = (f"equal {answer.zero:,} ({format_percent_of(answer.zero, total)})", "")
     nan = (f"   NaN on one side {answer.nan:,}", "diverges" if answer.nan else "muted")
     inf = (f"   infinitely apart {answer.inf:,}", "diverges" if answer.inf else "muted")
     return [[equal, nan, inf]]

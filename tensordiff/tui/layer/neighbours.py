@@ -40,7 +40,7 @@ class Neighbours(NamedTuple):
         if self.rows[self.at].is_input:
             return "its other inputs"
         if not self.around.inputs:
-            return "its inputs were not dumped"
+            return "its inputs were not compared"
         names = {self.rows[k].verdict.name for k in self.around.inputs}
         if names == {"agrees"}:
             return "its inputs: clean"

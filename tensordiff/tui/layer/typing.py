@@ -62,7 +62,7 @@ class LayerTyping(Screen[int]):
         """Type how many heads the channels are of."""
         shape = self.row.diff.shape if self.row.diff else ()
         if not shape or shape[-1] < 2:
-            self.notify("this tensor has no channels that heads could share", markup=False)
+            self.notify("this tensor has no channels to split into heads", markup=False)
             return
         title = f"how many heads have the {shape[-1]} channels?"
         self.query_one(Prompt).begin("heads", title, lambda text: parse_heads(text, shape[-1]))
@@ -106,5 +106,5 @@ def parse_heads(text: str, channels: int) -> tuple[int]:
     word = text.strip()
     if not re.fullmatch(r"[0-9]{1,9}", word) or not 2 <= int(word) <= channels or channels % int(word):
         some = [str(n) for n in range(2, channels + 1) if channels % n == 0][:8]
-        raise ValueError(f"a number that divides {channels}: {', '.join(some)}")
+        raise ValueError(f"give a number that divides {channels}: {', '.join(some)}")
     return (int(word),)

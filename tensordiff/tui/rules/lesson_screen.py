@@ -14,7 +14,7 @@ from tensordiff.tui.dialogs import Dialog
 class LessonScreen(Dialog[bool]):
     """Accept the rule, or keep the map alone."""
 
-    ACCEPT, CANCEL = "Add the rule (ctrl+s)", "Only the map (esc)"
+    ACCEPT, CANCEL = "Add the rule", "Only the map"
 
     def __init__(self, lesson: Lesson) -> None:
         count = len(lesson.rules)

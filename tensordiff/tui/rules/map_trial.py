@@ -164,7 +164,7 @@ def shown(session: Session, trial: Trial, is_done: bool) -> Text:
     text = Text().append(_first(trial.rows[0]) if trial.rows else "" if is_done else "…\n")
     text.append(_all(trial, is_done))
     if taken := _taken(session, trial):
-        text.append(f"! already paired, and paired so from then on: {taken}\n", "yellow")
+        text.append(f"! already paired; this map replaces the pair: {taken}\n", "yellow")
     for side, entry in (("reference", trial.first.reference), ("candidate", trial.first.candidate)):
         text.append(f"\n{side}\n", "bold")
         for line in shown_parts(entry):
@@ -186,7 +186,7 @@ def _first(row: Row) -> Text:
 def _all(trial: Trial, is_done: bool) -> Text:
     """Every layer, as far as it is measured."""
     if trial.choice.every is None:
-        return Text("The names share no layer's number, so it is for this layer alone.\n", "dim")
+        return Text("The names share no layer number, so the map is for this layer only.\n", "dim")
     worst, measured, total = trial.worst, len(trial.rows), len(trial.pairs)
     rule = trial.choice.every
     text = Text().append("every layer: " + printable(f"{rule.reference} = {rule.candidate}") + "\n", "bold")

@@ -53,7 +53,7 @@ class _Pairing(LineList[T]):
         self.ask("accept")
 
     def action_accept_above(self) -> None:
-        """Accept all suggestions of some confidence."""
+        """Accept all suggestions above a confidence."""
         self.ask("accept_above")
 
     def action_why(self) -> None:
@@ -73,8 +73,12 @@ class _Pairing(LineList[T]):
         self.ask("suggest")
 
     def action_undo(self) -> None:
-        """Take back the last change."""
+        """Undo the last change."""
         self.ask("undo")
+
+    def action_write(self) -> None:
+        """Write the rules to a file: pairing by hand makes some."""
+        self.ask("write")
 
 
 class OrphanList(_Pairing[Orphan]):

@@ -23,7 +23,8 @@ from textual.worker import get_current_worker
 
 from tensordiff.align import Pair
 from tensordiff.align.rule_usage import RuleUsage
-from tensordiff.align.rules.rule_book import RuleBook
+from tensordiff.align.rules.file import RulesFile
+from tensordiff.align.rules.rule_book import AnyRule, RuleBook
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.errors import TensordiffError
 from tensordiff.session.lesson import Lesson, lesson
@@ -76,6 +77,13 @@ class RulesPanel(Vertical):
 
         session: Session
         usage: RuleUsage
+
+    @dataclass
+    class _LearnedWritten(Message):
+        """What was learned is known as rules and maps."""
+
+        session: Session
+        kept: RulesFile
 
     @dataclass
     class _LessonFound(Message):
@@ -162,6 +170,8 @@ class RulesPanel(Vertical):
         alignment = self.session.alignment
         ours, theirs = len(alignment.reference_orphans), len(alignment.candidate_orphans)
         text = Text(f"{len(alignment.pairs)} paired · {ours} + {theirs} orphans")
+        if count := len(self.session.dumps.learned.rules):
+            text.append(f" · {count} learned")
         if not self.book.is_saved:
             text.append(" · not written", "italic")
         if self._is_aligning:
@@ -217,6 +227,26 @@ class RulesPanel(Vertical):
         if self.change(lambda book: book.with_maps(rules)):
             self.rules.point_at(rules[-1])
 
+    def keep_learned(self) -> None:
+        """Keep what was learned, as rules where a renaming explains it; a thread finds these, since it aligns anew."""
+        in_thread(self, "keep", partial(self._run_keep, self.session))
+
+    def _run_keep(self, session: Session) -> None:
+        with heap_frozen():
+            kept = session.dumps.kept_rules()
+        if not get_current_worker().is_cancelled:
+            self.post_message(self._LearnedWritten(session, kept))
+
+    @on(_LearnedWritten)
+    def _take_kept(self, event: _LearnedWritten) -> None:
+        event.stop()
+        if event.session.alignment is not self.session.alignment:
+            return
+        own = self.book.rules
+        if self.change(lambda book: book.with_learned(event.kept)):
+            kept: list[AnyRule] = [*event.kept.maps, *event.kept.rules]
+            self.rules.point_at([one for one in kept if one not in (*own.maps, *own.rules)][-1])
+
     def add_map_of_person(self, rule: MapRule) -> None:
         """Add a map that a person made, and offer what it implies for other layers."""
         session = self.session
@@ -241,7 +271,7 @@ class RulesPanel(Vertical):
             self.rules.point_at(taught.rules[-1])
 
     def undo(self) -> None:
-        """Take back the last change."""
+        """Undo the last change."""
         last = self.book.past[-1].description if self.book.past else ""
         if self.change(RuleBook.undone):
             self.notify(f"undone: {last}", markup=False, timeout=3)
@@ -282,6 +312,8 @@ class RulesPanel(Vertical):
                 self.search.ask_confidence()
             case "undo":
                 self.undo()
+            case "write":
+                self._rule_actions.write()
 
     @on(LineList.Highlighted)
     def _about_line(self, event: LineList.Highlighted) -> None:

@@ -35,7 +35,7 @@ class RuleActions:
         panel, line = self._panel, self._panel.rules.current
         match what:
             case "add" if line is not None and line.is_learned:
-                panel.add_maps(panel.session.dumps.learned.maps)
+                panel.keep_learned()
             case "add":
                 self._edit(None, Rule("both", "", ""))
             case "view":
@@ -45,7 +45,7 @@ class RuleActions:
             case "redo":
                 panel.change(RuleBook.redone)
             case "write":
-                self._write()
+                self.write()
             case "pin":
                 self._pin()
             case _ if line is not None:
@@ -99,7 +99,7 @@ class RuleActions:
 
         panel.app.push_screen(MapScreen(panel.session, value.reference, value.candidate, "Edit map"), done)
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write to the rules file there is; where there is none, ask for one. Else hand them to the browser."""
         panel, path = self._panel, self._panel.session.request.rules
         if not permissions_of(panel).writes:
@@ -107,8 +107,8 @@ class RuleActions:
         elif path is not None:
             panel.write(path)
         else:
-            suggested = str(panel.session.candidate.path.absolute().parent / "rules.toml")
-            hint = "Give it to compare and align with --rules. Comments of a file that is there are kept."
+            suggested = str(Path.cwd() / "rules.toml")
+            hint = "Give it to compare and align with --rules. Comments in an existing file are kept."
             ask = Ask("Write the rules to which file?", suggested, hint)
             panel.app.push_screen(ask, lambda text: panel.write(Path(text)) if text else None)
 
@@ -137,7 +137,7 @@ def _about_learned(line: Line, rule: LearnedRule) -> str:
     """A rule that was learned, with its proof."""
     proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure alone"
     shown = "".join(f", {printable(ours)} = {printable(theirs)}" for ours, theirs in rule.proof[:1])
-    over = "; names say otherwise, and values refute them" if rule.beats_names else ""
+    over = "; names say otherwise, and values refute them" if rule.overrules_a_name else ""
     return f"{describe(line.value)}\nlearned, {proof}{shown}; {rule.used} pairs{over}; a keeps all that was learned"
 
 

@@ -36,11 +36,12 @@ class RuleList(LineList[Line]):
         self.learned: tuple[LearnedRule, ...] = ()
 
     def show_book(self, book: RuleBook, hits: RuleUsage | None, learned: Learned | None = None) -> None:
-        """Show what is said, and what was learned after it; what it does is not known where there are no hits yet."""
+        """Show a person's own rules, what was learned, and the presets'; without hits, what they do is not known."""
         self.book, self.hits = book, hits
         self.learned = () if learned is None else learned.rules
-        lines = (Line(rule.map, k, is_own=False, is_learned=True) for k, rule in enumerate(self.learned))
-        self.show_items((*book.lines, *lines))
+        maps = (Line(rule.map, k, is_own=False, is_learned=True) for k, rule in enumerate(self.learned))
+        presets = next((k for k, line in enumerate(book.lines) if not line.is_own), len(book.lines))
+        self.show_items((*book.lines[:presets], *maps, *book.lines[presets:]))
 
     def point_at(self, value: AnyRule) -> None:
         """Put the cursor on a line of the person's own."""
@@ -137,7 +138,7 @@ class RuleList(LineList[Line]):
         self.ask("pin")
 
     def action_undo(self) -> None:
-        """Take back the last change."""
+        """Undo the last change."""
         self.ask("undo")
 
     def action_redo(self) -> None:

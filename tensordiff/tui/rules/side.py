@@ -50,9 +50,11 @@ class RulesSide(Vertical):
         self.screen.set_focus(None)
 
     def show(self, session: Session | None, book: RuleBook, *, is_aligning: bool) -> None:
-        """Show a session and its rules in the panel, if there is one."""
+        """Show a session and its rules in the panel, if there is one or one was asked for before the session."""
         if self.panel is not None and session is not None:
             self.panel.show(session, book, is_aligning=is_aligning)
+        elif self.is_shown and session is not None:
+            self.call_later(self._open, session, book, None)
 
     def select(self, pair: Pair | None) -> None:
         """Say which pair is under the table's cursor."""

@@ -155,7 +155,7 @@ class SuggestionSearch:
         if fitting:
             self._accept(fitting[:1])
         else:
-            panel.notify("nothing is suggested for it; pick one of the other side, or x types an expression")
+            panel.notify("nothing is suggested for it; pick one of the other side, or type an expression with x")
 
     def _accept(self, chosen: Sequence[Suggestion]) -> None:
         """For every layer where all that was found proves every layer: that takes both indexes, so in a thread."""
@@ -167,10 +167,10 @@ class SuggestionSearch:
         """Accept all suggestions of at least some confidence."""
         panel = self._panel
         if not self.found:
-            panel.notify("nothing is suggested yet; s looks by value", markup=False)
+            panel.notify("nothing is suggested yet; s searches by value", markup=False)
             return
         title = f"Accept which of {len(self.found)} suggestions?"
-        ask = Ask(title, _USUAL_CONFIDENCE, "Those of at least this confidence, from 0 to 1.", _wrong_confidence)
+        ask = Ask(title, _USUAL_CONFIDENCE, "Those with at least this confidence, from 0 to 1.", _wrong_confidence)
         panel.app.push_screen(ask, lambda text: self.accept_above(text) if text is not None else None)
 
     def accept_above(self, confidence: str) -> None:
@@ -179,7 +179,7 @@ class SuggestionSearch:
         if chosen:
             self._accept(chosen)
         else:
-            self._panel.notify(f"no suggestion is as sure as {confidence}", markup=False)
+            self._panel.notify(f"no suggestion has a confidence of {confidence} or more", markup=False)
 
     def about(self) -> str:
         """The suggestion under the cursor, and its evidence."""

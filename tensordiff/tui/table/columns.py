@@ -37,7 +37,7 @@ class Column(NamedTuple):
 NAME_WIDTH = 18
 """The least that a layer's name is given."""
 _INJECTED = "rel_l2 when given the reference's inputs: the layer's own error"
-_GAIN = "Amplification: the error over that of what came in"
+_AMPLIFICATION = "rel_l2 over that of the layer's input"
 _GOLDEN = "Candidate's error over reference's, each against the golden run"
 _REL_L2 = "Norm of the error over norm of the reference: what decides"
 COLUMNS = (
@@ -51,7 +51,7 @@ COLUMNS = (
     Column("rel_l2", "rel_l2", 8, 0, _REL_L2, value="diff.rel_l2"),
     Column("injected", "injected", 8, 0, _INJECTED, value="injected.rel_l2", needs="injected"),
     Column("cosine", "cosine", 8, 144, "Cosine distance", value="diff.cosine_distance"),
-    Column("gain", "in→out×", 8, 152, _GAIN, value="amplification"),
+    Column("amplification", "amplif.", 8, 152, _AMPLIFICATION, value="amplification"),
     Column("golden", "golden×", 8, 160, _GOLDEN, value="golden_ratio", needs="golden"),
     Column("verdict", "verdict", 8, 130, "agrees, drifts, diverges or unknown"),
     Column("profile", "profile", 8, 0, "Error along the tensor, one log scale for all rows"),
@@ -83,10 +83,15 @@ class PlacedColumn(NamedTuple):
         return self.x + self.width
 
 
-def lay_out(width: int, longest: int, chosen: Sequence[str] | None, missing: Collection[str]) -> list[PlacedColumn]:
-    """Columns from left to right. Names take what the others leave, then the profile and the reason do."""
+def lay_out(
+    width: int, longest: int, chosen: Sequence[str] | None, missing: Collection[str], rows: int = 0
+) -> list[PlacedColumn]:
+    """Columns from left to right, with room for the number of so many rows. Names take what the others leave, then the
+    profile and the reason do."""
     shown = [c for c in COLUMNS if c.id not in missing and _is_shown(c, width, chosen)]
     widths = {column.id: column.width for column in shown}
+    if "index" in widths:
+        widths["index"] = max(widths["index"], len(str(rows - 1)))
     spare = width - _MARGIN - sum(widths.values()) - len(shown) + 1
     for name, most in (("layer", longest), ("profile", 32), ("why", 100)):
         if name in widths and spare > 0:

@@ -56,6 +56,8 @@ class TableFrame(LineView):
         self.line_count = 0
         self.longest = 0
         """Characters of the longest name."""
+        self.row_count = 0
+        """Rows there are, shown or not."""
         self.chosen: tuple[str, ...] | None = None
         self.missing: frozenset[str] = columns_without(())
         self.placed: list[PlacedColumn] = []
@@ -63,7 +65,7 @@ class TableFrame(LineView):
     def place_columns(self) -> None:
         """Lay the columns out anew, for another width or another choice."""
         width = self.scrollable_content_region.width or self.size.width
-        self.placed = lay_out(width, self.longest + 2, self.chosen, self.missing)
+        self.placed = lay_out(width, self.longest + 2, self.chosen, self.missing, self.row_count)
         self.measure_lines()
 
     def measure_lines(self) -> None:
@@ -85,7 +87,7 @@ class TableFrame(LineView):
         style = self.get_component_rich_style("layer-table--header")
         segments = [Segment("    ", style)]
         for placed in self.placed:
-            text = f"{placed.column.label}{self.arrow(placed.column.id)}"
+            text = f"{placed.column.label}{self.arrow(placed.column.id)}{self.remark(placed.column.id)}"
             shown = right(text, placed.width) if placed.column.is_number else fit(text, placed.width)
             segments.append(Segment(f"{shown} ", style))
         left = self.scroll_offset.x
@@ -94,6 +96,10 @@ class TableFrame(LineView):
     def arrow(self, column: str) -> str:
         """Beside the heading that rows are ordered by."""
         return "▲" if column == "index" else ""
+
+    def remark(self, column: str) -> str:  # noqa: ARG002 - for those who have rows to leave out
+        """What else stands in a heading."""
+        return ""
 
 
 class PlotFrame(Widget, can_focus=True):

@@ -13,22 +13,26 @@ from typing import ClassVar
 import numpy as np
 from rich.segment import Segment
 from rich.style import Style
+from textual import on
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.timer import Timer
 
 from tensordiff.report.labels import GLYPHS
-from tensordiff.session.state import row_name as key_of
+from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.cells import cell, flat_name, tree_name
 from tensordiff.tui.table.columns import PlacedColumn
 from tensordiff.tui.table.frames import TableFrame
-from tensordiff.tui.table.model import VERDICTS, Listing, Order, RowKey
+from tensordiff.tui.table.model import VERDICTS, Listing, Order, Positions, RowKey
 from tensordiff.tui.table.tree import NOWHERE, Line, Lines, Tree
 from tensordiff.tui.text import fit
+from tensordiff.tui.threads import ThreadFailed, in_thread
 
 _GLYPHS: dict[str, str] = {"pending": " "} | {str(name): glyph for name, glyph in GLYPHS.items()}
 _MARK, _CULPRIT = "●", "►"
+_SORTED_AT_ONCE = 50_000
+"""Rows that are sorted within a few milliseconds; more are sorted in a thread."""
 _REORDER_S = 0.25
 """How often rows that are being measured are put in another order: nobody reads faster."""
 
@@ -73,16 +77,27 @@ class LayerLines(TableFrame):
 
         order: Order
 
+    @dataclass
+    class _Sorted(Message):
+        """Rows were sorted in a thread."""
+
+        listing: Listing
+        how: Order
+        positions: Positions
+
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.listing = Listing.of(())
         self.how = Order()
         self.lines = Lines.flat(np.empty(0, np.intp))
+        self.kept_count = 0
+        """Rows that neither a filter nor a switch leaves out; a collapsed module may still hide some."""
         self.modules: Tree | None = None
         self.folded: frozenset[str] = frozenset()
         self.marks: frozenset[RowKey] = frozenset()
         self.culprits: frozenset[int] = frozenset()
         self._reorder: Timer | None = None
+        self._is_sorting = self._must_sort_again = False
         self.suspects: frozenset[int] = frozenset()
         """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
 
@@ -92,9 +107,15 @@ class LayerLines(TableFrame):
         """Another alignment; the cursor stays with its pair, where that is still there."""
         pair = None if (at := self.position) is None else self.listing.pairs[at]
         self.listing, self.longest, self.modules = listing, listing.longest, None
+        self.row_count = len(listing)
         self.how = self.how._replace(only=None)
         self.culprits = self.suspects = frozenset()
-        self.rearrange()
+        if self._is_long:
+            how, self.how = self.how, self.how._replace(by=None)
+            self.rearrange()
+            self.show_order(how)
+        else:
+            self.rearrange()
         self.place_columns()
         if pair is not None and (found := listing.find(pair)) is not None:
             self.go(found)
@@ -116,13 +137,54 @@ class LayerLines(TableFrame):
         return [self.line(at).row for at in range(top, min(top + self.size.height - 1, len(self.lines)))]
 
     def show_order(self, how: Order) -> None:
-        """Show other rows or in another order; the cursor stays on its row, or as near as can be."""
-        at, self.how = self.position, how
-        line = self.cursor
-        self.rearrange()
+        """Show other rows or in another order; the cursor stays on its row, or as near as can be.
+
+        Very many rows are sorted in a thread, and stand as they did until then.
+        """
+        self.how = how
+        if not self._is_long:
+            self._take_lines(None)
+        elif self._is_sorting:
+            self._must_sort_again = True
+        else:
+            self._sort_in_thread()
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether to bring the rows in order takes longer than a key may wait."""
+        return self.how.by is not None and self.modules is None and len(self.listing) > _SORTED_AT_ONCE
+
+    def _sort_in_thread(self) -> None:
+        listing, how = self.listing, self.how
+        self._is_sorting, self._must_sort_again = True, False
+        in_thread(self, "sort", lambda: self.post_message(self._Sorted(listing, how, listing.order(how))))
+
+    def on_thread_failed(self, message: ThreadFailed) -> None:
+        """Rows that could not be sorted stand as they did, and the next order is tried; the app tells why."""
+        if message.group == "sort":
+            self._is_sorting = False
+            if self._must_sort_again and self._is_long:
+                self._sort_in_thread()
+
+    @on(_Sorted)
+    def _show_sorted(self, message: _Sorted) -> None:
+        """Show the rows in their new order, unless another one is asked for by now."""
+        message.stop()
+        self._is_sorting = False
+        if message.listing is self.listing and message.how == self.how and self._is_long:
+            self._take_lines(Lines.flat(message.positions))
+        else:
+            self._must_sort_again = True
+        if self._must_sort_again and self._is_long:
+            self._sort_in_thread()
+
+    def _take_lines(self, lines: Lines | None) -> None:
+        """Show these lines, or those that there are now; the cursor stays on its row, or as near as can be."""
+        at, line = self.position, self.cursor
+        self.rearrange(lines)
         if at is None or not self.go(at):
             self.move(line)
-        self.post_message(self.Ordered(how))
+        self.post_message(self.Ordered(self.how))
 
     def show_tree(self, tree: Tree | None) -> None:
         """Rows by module, or one list where there is no tree."""
@@ -131,15 +193,22 @@ class LayerLines(TableFrame):
         self.modules = tree
         self.show_order(self.how._replace(by=None))
 
-    def rearrange(self) -> None:
-        """Find out again which lines there are."""
-        if self.modules is None:
-            self.lines = Lines.flat(self.listing.order(self.how))
+    def rearrange(self, lines: Lines | None = None) -> None:
+        """Find out again which lines there are, unless that is known."""
+        if self.modules is None or lines is not None:
+            self.lines = Lines.flat(self.listing.order(self.how)) if lines is None else lines
+            self.kept_count = len(self.lines)
         else:
-            folded = frozenset() if self.how.faults or self.how.only is not None else self.folded
-            self.lines = self.modules.lines(folded, self.listing.kept(self.how))
+            kept = self.listing.kept(self.how)
+            self.lines = self.modules.lines(self.folded if self.can_fold else frozenset(), kept)
+            self.kept_count = int(kept.sum())
         self.line_count = len(self.lines)
         self.measure_lines()
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether modules can be collapsed: not where only some rows are shown, which would hide these as well."""
+        return not self.how.faults and self.how.only is None
 
     def on_resize(self) -> None:
         """The cursor stays in sight."""
@@ -173,7 +242,8 @@ class LayerLines(TableFrame):
         if self.modules is not None:
             self._unfold_to(position)
         if not self.go(position):
-            self.show_order(self.how._replace(faults=False, only=None, inputs=True))
+            by = None if self._is_long else self.how.by  # what is to be seen now cannot wait for a sort
+            self.show_order(self.how._replace(by=by, faults=False, only=None, inputs=True))
             self.go(position)
 
     def _unfold_to(self, position: int) -> None:
@@ -213,6 +283,16 @@ class LayerLines(TableFrame):
             return super().arrow(column)
         return "" if column != self.how.by else "▼" if self.how.descending else "▲"
 
+    def remark(self, column: str) -> str:
+        """Beside the heading of the names: how many rows are shown, where some are left out, and which."""
+        if column != "layer" or not len(self.listing):
+            return ""
+        which = ("faults",) * self.how.faults + ("filtered",) * (self.how.only is not None)
+        which += ("outputs",) * self.listing.hides_inputs(self.how)
+        if not which:
+            return ""
+        return f" ({self.kept_count:,} of {len(self.listing):,}: {', '.join(which)})"
+
     def _line_style(self, at: int) -> Style:
         line = self.line(at)
         style = self.get_component_rich_style(f"layer-table--{self._verdict(line)}")
@@ -230,7 +310,9 @@ class LayerLines(TableFrame):
 
     def is_folded(self, line: Line) -> bool:
         """Whether what lies within a module is hidden."""
-        return self.modules is not None and line.node != NOWHERE and self.modules.path(line.node) in self.folded
+        if self.modules is None or line.node == NOWHERE or not self.can_fold:
+            return False
+        return self.modules.path(line.node) in self.folded
 
     def _segments(self, at: int, style: Style) -> list[Segment]:
         line = self.line(at)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from tensordiff.align.match import Pair
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import component, label
-from tensordiff.session.state import row_name as key_of
+from tensordiff.report.labels import component, label, pair_name
+from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.util.regex import UserRegex
+from tensordiff.util.slices import release, sorted_positions
 
 ABSENT = -1.0
 """No error is negative, so this is none."""
@@ -34,7 +35,7 @@ VERDICTS = ("pending", "agrees", "drifts", "unknown", "diverges")
 _CODES = {name: code for code, name in enumerate(VERDICTS)}
 COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
 _COMPONENT_CODES = {name: code for code, name in enumerate(COMPONENTS)}
-DIVERGES = _CODES["diverges"]
+AGREES, DIVERGES = _CODES["agrees"], _CODES["diverges"]
 
 Positions = NDArray[np.intp]
 RowKey = str
@@ -63,6 +64,13 @@ METRICS: dict[str, Callable[[Row], float | None]] = {
 NUMBERS = tuple(METRICS)
 
 
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Rows to choose from, as a mask: a set of a million positions takes the event loop long to look up."""
+
+    mask: NDArray[np.bool_]
+
+
 class Order(NamedTuple):
     """Which rows are shown, and in which order."""
 
@@ -70,10 +78,11 @@ class Order(NamedTuple):
     """A column; None is execution order."""
     descending: bool = True
     faults: bool = False
+    """Only rows that do not agree, inputs among them: the rows that ``compare --faults`` prints."""
     inputs: bool = False
     """Inputs too, not outputs alone."""
-    only: frozenset[int] | None = None
-    """Positions to choose from; None is all."""
+    only: Selection | None = None
+    """None is all."""
 
 
 class Pattern(NamedTuple):
@@ -129,6 +138,8 @@ class Listing:
     """Which part of a network each belongs to, by its place in ``COMPONENTS``."""
     longest: int
     """Characters of the longest label."""
+    counts: NDArray[np.int64]
+    """How many have each verdict, by its code: counted as rows come in, for the summary asks after each batch."""
     measured: int = 0
     """How many were put in since the listing was made."""
 
@@ -144,7 +155,8 @@ class Listing:
             np.zeros(count, np.int8),
             np.fromiter((pair.reference.is_input for pair in pairs), np.bool_, count),
             np.fromiter((_COMPONENT_CODES[component(pair.name)] for pair in pairs), np.int8, count),
-            max(map(len, labels), default=0),
+            max((len(text) for text in labels), default=0),  # a step of Python's each, so that others may run
+            _counted(np.zeros(count, np.int8)),
         )
 
     def __len__(self) -> int:
@@ -158,14 +170,24 @@ class Listing:
                 self.rows[at] = other.rows[before]
                 self.numbers[:, at] = other.numbers[:, before]
                 self.verdicts[at] = other.verdicts[before]
+        self.counts = _counted(self.verdicts)
 
     def put(self, batch: Batch) -> None:
         """Take in what was measured."""
         end = batch.start + len(batch.rows)
+        self.counts += _counted(batch.verdicts) - _counted(self.verdicts[batch.start : end])
         self.rows[batch.start : end] = batch.rows
         self.numbers[:, batch.start : end] = batch.numbers
         self.verdicts[batch.start : end] = batch.verdicts
         self.measured = end
+
+    def measured_rows(self, pair: Pair) -> tuple[list[Row], int | None]:
+        """All rows that there are, and where the one of a pair stands among them."""
+        at = self.positions.get(key_of(pair))
+        if self.measured == len(self) and at is not None and self.pairs[at] is pair:  # looked through, a million stall
+            return cast("list[Row]", self.rows.copy()), at
+        rows = [row for row in self.rows if row is not None]
+        return rows, next((k for k, row in enumerate(rows) if row.pair is pair), None)
 
     def column(self, name: str) -> NDArray[np.float64]:
         """A metric's numbers by position."""
@@ -181,7 +203,8 @@ class Listing:
     def name_ranks(self) -> NDArray[np.float64]:
         """Places of the names in natural order, 10 after 9."""
         ranks, keys = np.empty(len(self)), [_natural(label) for label in self.labels]
-        ranks[sorted(range(len(self)), key=keys.__getitem__)] = np.arange(len(self))
+        ranks[sorted_positions(keys)] = np.arange(len(self))
+        release(keys)
         return ranks
 
     def find(self, pair: Pair) -> int | None:
@@ -192,26 +215,33 @@ class Listing:
         same = (at for at, p in enumerate(self.pairs) if (p.reference.step, p.reference.name) == wanted)
         return next(same, None)
 
-    def matching(self, pattern: Pattern) -> frozenset[int]:
-        """Positions whose name, as it is shown, matches."""
-        return frozenset(at for at, name in enumerate(self.labels) if pattern.matches(name))
+    def matching(self, pattern: Pattern) -> Selection:
+        """The rows whose name, as it is shown, matches."""
+        return Selection(np.fromiter((pattern.matches(name) for name in self.labels), np.bool_, len(self)))
 
     def order(self, how: Order) -> Positions:
         """Positions in the order to show them."""
-        whole = np.arange(len(self)) if how.by is None else self._sorted(how.by, how.descending)
-        ordered: Positions = whole[self.kept(how)[whole]]
+        kept = self.kept(how)
+        if how.by is None:
+            return np.flatnonzero(kept)
+        whole = self._sorted(how.by, how.descending)
+        ordered: Positions = whole[kept[whole]]
         return ordered
 
     def kept(self, how: Order) -> NDArray[np.bool_]:
         """Which rows are shown."""
         kept = np.ones(len(self), np.bool_)
         if how.faults:
-            kept &= self.verdicts == DIVERGES
-        if not how.inputs and not self.is_input.all():
+            kept &= self.verdicts > AGREES
+        if self.hides_inputs(how):
             kept &= ~self.is_input
         if how.only is not None:
-            kept &= self.where(how.only)
+            kept &= how.only.mask
         return kept
+
+    def hides_inputs(self, how: Order) -> bool:
+        """Whether inputs are left out: not among faults, and not where there is nothing else."""
+        return not how.inputs and not how.faults and bool(self.is_input.any()) and not self.is_input.all()
 
     def _sorted(self, by: str, descending: bool) -> Positions:
         return ranked(self._keys(by), descending)
@@ -223,11 +253,9 @@ class Listing:
             return np.where(self.verdicts == 0, ABSENT, self.verdicts.astype(np.float64))
         return self.column("elements" if by == "shape" else "rel_l2" if by == "profile" else by)
 
-    def where(self, wanted: Iterable[int]) -> NDArray[np.bool_]:
-        """A mask of positions."""
-        mask = np.zeros(len(self), np.bool_)
-        mask[list(wanted)] = True
-        return mask
+
+def _counted(verdicts: NDArray[np.int8]) -> NDArray[np.int64]:
+    return np.bincount(verdicts, minlength=len(VERDICTS)).astype(np.int64)
 
 
 def ranked(values: NDArray[np.float64], descending: bool) -> Positions:
@@ -254,4 +282,4 @@ def _sized(number: re.Match[str]) -> str:
 
 def layer_name(pair: Pair) -> str:
     """A pair's layer without its port."""
-    return printable(" ".join([pair.name, *(f"[{view}]" for view in pair.views)]))
+    return printable(" ".join([pair_name(pair), *(f"[{view}]" for view in pair.views)]))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -29,7 +30,7 @@ from tensordiff.report.labels import GLYPHS
 from tensordiff.tui.dialogs import GoTo, Tick
 from tensordiff.tui.notice import tell
 from tensordiff.tui.table.columns import COLUMNS
-from tensordiff.tui.table.model import DIVERGES, Listing, Pattern
+from tensordiff.tui.table.model import DIVERGES, Listing, Pattern, Positions, Selection
 from tensordiff.tui.table.run_plot import Plot, PlotView, painted, picture
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.table.tree import Tree
@@ -38,6 +39,8 @@ from tensordiff.tui.threads import in_thread
 from tensordiff.util.garbage_collector import heap_frozen
 
 _PLOT_S, _PLOT_MEASURING_S = 0.15, 0.5
+_PLOTTED_PER_S = 200_000
+"""Rows that a second of measuring may draw again: a million take a fifth of a second of the processor."""
 
 
 class TablePane(Vertical):
@@ -54,7 +57,7 @@ class TablePane(Vertical):
         """A filter was applied."""
 
         listing: Listing
-        only: frozenset[int] | None
+        only: Selection | None
 
     @dataclass
     class _TreeGrown(Message):
@@ -120,7 +123,7 @@ class TablePane(Vertical):
     def show_rows(self, start: int, end: int) -> None:
         """Show rows that were measured since."""
         self.table.show_more(start, end)
-        self.plot_soon(_PLOT_MEASURING_S)
+        self.plot_soon(max(_PLOT_MEASURING_S, len(self.listing) / _PLOTTED_PER_S))
 
     def show_culprits(self, culprits: frozenset[int]) -> None:
         """Point at what is wrong by itself; what is said of the row under the cursor may be another."""
@@ -176,14 +179,16 @@ class TablePane(Vertical):
 
     def next_fault(self, way: int, *, is_all_measured: bool) -> None:
         """Go to the next culprit; where there is none, to the next row that diverges."""
-        faults = sorted(self.table.culprits) or [int(at) for at in (self.listing.verdicts == DIVERGES).nonzero()[0]]
-        if not faults:
+        faults: Positions = np.sort(np.fromiter(self.table.culprits, np.intp)) if self.table.culprits else (
+            np.flatnonzero(self.listing.verdicts == DIVERGES))  # fmt: skip
+        if not len(faults):
             tell(self, "nothing diverges" if is_all_measured else "nothing that was measured so far diverges")
             return
         here = -1 if self.table.position is None else self.table.position
-        later = [at for at in faults if at > here] if way > 0 else [at for at in reversed(faults) if at < here]
-        if later:
-            self.table.reveal(later[0])
+        after = int(np.searchsorted(faults, here, "right" if way > 0 else "left"))
+        at = after if way > 0 else after - 1
+        if 0 <= at < len(faults):
+            self.table.reveal(int(faults[at]))
         else:
             tell(self, f"there is none {'below' if way > 0 else 'above'}; there are {len(faults)} in all")
 
@@ -194,14 +199,18 @@ class TablePane(Vertical):
             if at is not None:
                 self.table.reveal(at)
 
-        self.app.push_screen(GoTo(self.listing.labels), reveal)
+        numbers = [pair.index for pair in self.listing.pairs]
+        self.app.push_screen(GoTo(self.listing.labels, numbers), reveal)
 
     def toggle_faults(self) -> None:
-        """Show only what diverges, or all."""
+        """Show only what does not agree, or all."""
         self.table.show_order(self.table.how._replace(faults=not self.table.how.faults))
 
     def toggle_inputs(self) -> None:
         """Show inputs too, or outputs only."""
+        if self.table.how.faults:
+            tell(self, "among faults, inputs are always shown; f shows all rows again")
+            return
         self.table.show_order(self.table.how._replace(inputs=not self.table.how.inputs))
 
     def filter(self, pattern: Pattern | None) -> None:

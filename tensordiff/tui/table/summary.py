@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from rich.text import Text
 
 from tensordiff.compare.limits import Limits
 from tensordiff.dump.lint import Finding
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS
+from tensordiff.report.labels import GLYPHS, counted, pair_name
 from tensordiff.search.outcome import Outcome
+from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Choose
 from tensordiff.tui.table.frames import SummaryFrame
 from tensordiff.tui.table.model import VERDICTS, Listing
 from tensordiff.tui.text import bar, plain
 from tensordiff.tui.verdict_styles import VERDICT_STYLES
+from tensordiff.util.sizes import format_percent
+from tensordiff.util.temporary_folders import is_temporary
 
 _BAR = 20
 _FACTS = ("framework", "dtype", "device")
@@ -60,21 +62,46 @@ def _who(session: Session, width: int) -> Text:
 
 
 def _line(session: Session, *, with_facts: bool) -> Text:
-    sides = [_side(dump, with_facts=with_facts) for dump in (session.reference, session.candidate)]
-    line = Text.assemble((sides[0], "bold"), " ↔ ", (sides[1], "bold"))
-    line.append(f" · {len(session.pairs)} pairs")
+    dumps = session.reference, session.candidate
+    sides = [_side(dump, session.request, with_facts=with_facts) for dump in dumps]
+    line = Text.assemble(_operations(session), (sides[0], "bold"), " ↔ ", (sides[1], "bold"))
+    line.append(f" · {counted(len(session.pairs), 'pair')}")
     orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
     line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
     share = session.alignment.coverage.share
-    line.append(f" · coverage {share:.0%}", "yellow" if 100 * share < session.request.min_coverage else "")
+    line.append(f" · coverage {format_percent(share)}", "yellow" if 100 * share < session.request.min_coverage else "")
     line.append(f" · {_limits(session.comparer.limits)}")
     return line
 
 
-def _side(dump: Dump, *, with_facts: bool) -> str:
+def _name(dump: Dump, request: Request) -> str:
+    """What the user gave: a path, or the source that was run for it."""
+    source, path = dump.facts.get("source"), dump.path
+    is_kept = request.keep is not None and path.parent == request.keep.absolute()
+    is_run = is_kept or is_temporary(path) or str(path) == source
+    if not is_run or not isinstance(source, str):
+        return printable(path.name or path)
+    kind, _, target = source.partition(":")
+    return printable(f"{kind}:{target.rpartition('/')[2]}")
+
+
+def _operations(session: Session) -> str:
+    """Which layer's operations are compared, where that is so."""
+    layers = [_settings(dump).get("ops") for dump in (session.reference, session.candidate)]
+    if not all(isinstance(layer, str) for layer in layers):
+        return ""
+    return "operations inside " + " ↔ ".join(dict.fromkeys(printable(layer) for layer in layers)) + ": "
+
+
+def _settings(dump: Dump) -> Mapping[str, object]:
+    found = dump.facts.get("settings")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _side(dump: Dump, request: Request, *, with_facts: bool) -> str:
     said = [printable(dump.facts[key]) for key in _FACTS if isinstance(dump.facts.get(key), str)] or [dump.format]
     told = [*said * with_facts, *[f"still being written, {len(dump)} so far"] * dump.interrupted]
-    return printable(dump.path.name or dump.path) + (f" ({', '.join(told)})" if told else "")
+    return _name(dump, request) + (f" ({', '.join(told)})" if told else "")
 
 
 def _limits(limits: Limits) -> str:
@@ -100,15 +127,15 @@ def _verdict(facts: Facts) -> Text:
     if outcome is None:
         done, total = facts.listing.measured, len(facts.listing)
         return Text(f"measured {done} of {total} ").append(bar(done, max(1, total), _BAR))
-    why = f": {outcome.reasons[0]}" if outcome.verdict == "unknown" and outcome.reasons else ""
-    where = f" first at {printable(outcome.culprit.pair.name)}" if outcome.culprit else why
+    said = outcome.reasons[0] if outcome.verdict == "unknown" and outcome.reasons else outcome.unanswered
+    why = f": {said}" if said else ""
+    where = f" first at {pair_name(outcome.culprit.pair)}" if outcome.culprit else why
     return Text(f"{GLYPHS[outcome.verdict]} {outcome.verdict}{where}", VERDICT_STYLES[outcome.verdict])
 
 
 def _counts(listing: Listing) -> Iterable[Text]:
-    counts = np.bincount(listing.verdicts, minlength=len(VERDICTS))
     for name, glyph in GLYPHS.items():
-        if count := int(counts[VERDICTS.index(name)]):
+        if count := int(listing.counts[VERDICTS.index(name)]):
             yield Text(f"{glyph} {count} {name}", VERDICT_STYLES[name])
 
 
@@ -127,4 +154,4 @@ def findings_dialog(findings: Sequence[Finding]) -> Choose:
         (str(at), f"{glyphs[one.level]} {one.where and one.where + ': '}{one.what}; {one.why}; {one.do}")
         for at, one in enumerate(findings)
     ]
-    return Choose("Is the comparison fair?", lines or [("", "✓ nothing doubtful was found")])
+    return Choose("Is the comparison fair?", lines or [("", "✓ no warnings")])

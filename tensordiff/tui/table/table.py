@@ -11,7 +11,7 @@ from textual import events
 from textual.geometry import Region
 from textual.message import Message
 
-from tensordiff.session.state import row_name as key_of
+from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.columns import SORTABLE
 from tensordiff.tui.table.lines import LayerLines
 from tensordiff.tui.table.model import RowKey
@@ -95,7 +95,7 @@ class LayerTable(LayerLines):
         self._fold(way < 0)
 
     def _fold(self, fold: bool) -> None:
-        if self.modules is None or not len(self.lines):
+        if self.modules is None or not len(self.lines) or not self.can_fold:
             return
         line = self.line(self.cursor)
         if line.node == NOWHERE or (fold and self.is_folded(line)):

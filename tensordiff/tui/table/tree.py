@@ -41,8 +41,9 @@ class Lines:
 
     @classmethod
     def flat(cls, rows: Integers) -> Lines:
-        """Rows and no modules."""
-        return cls(rows, np.full(len(rows), NOWHERE), np.zeros(len(rows), np.intp))
+        """Rows and no modules. What all lines have in common is stored once: the event loop makes these."""
+        nowhere, top = (np.broadcast_to(np.intp(number), len(rows)) for number in (NOWHERE, 0))
+        return cls(rows, nowhere, top)
 
     def __len__(self) -> int:
         return len(self.rows)

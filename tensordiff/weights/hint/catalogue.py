@@ -35,7 +35,7 @@ HINTS: tuple[Callable[[SeenPair], Hint | None], ...] = (
 KINDS = {
     "not loaded": "zeros, ones, or values as an initialization makes them, with nothing of the reference in them",
     "transposed": "rows and columns exchanged",
-    "rope rows": "rows permuted within heads, as one rope wants them and the other does not",
+    "rope rows": "rows permuted within heads, as one kind of rope needs them and the other does not",
     "heads permuted": "blocks of rows or columns in another order",
     "permuted": "rows or columns in an order that has no name",
     "shifted": "rows or columns moved by a number of places",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tensordiff.dump.model import StoredTensor
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.parameters import Parameter
-from tensordiff.weights.samples import Floats, are_alike, as_floats, slack_of
+from tensordiff.weights.samples import Floats, SampleIndex, are_alike, as_floats, slack_of
 from tensordiff.weights.sides import ParameterPair
 from tensordiff.weights.views import read_rows, row_ranges
 
@@ -93,6 +93,7 @@ class Slots:
 
     items: Sequence[Parameter]
     _marks: dict[int, Floats | None] = field(default_factory=dict)
+    _indexes: dict[tuple[int, ...], tuple[SampleIndex, float]] = field(default_factory=dict)
 
     @cached_property
     def _by_shape(self) -> dict[tuple[int, ...], list[Parameter]]:
@@ -122,11 +123,22 @@ class Slots:
         if float(wanted.std()) <= 1e-4 * float(np.abs(wanted).max(initial=0.0)):
             return []  # ones, zeros: they prove nothing
         found = []
-        for item in self._by_shape.get(stored.spec.shape, []):
+        for item in self._near(stored, wanted):
             mark = self.mark(item) if is_other(item) else None
             if mark is not None and are_alike(wanted, mark, slack_of(stored, item.stored)):
                 found.append(item)
         return found
+
+    def _near(self, stored: StoredTensor, wanted: Floats) -> list[Parameter]:
+        shape = stored.spec.shape
+        items = self._by_shape.get(shape, [])
+        if not items:
+            return []
+        if shape not in self._indexes:
+            coarsest = max(slack_of(item.stored) for item in items)
+            self._indexes[shape] = SampleIndex([self.mark(item) for item in items]), coarsest
+        index, slack = self._indexes[shape]
+        return [items[k] for k in index.near(wanted, max(slack, slack_of(stored)))]
 
 
 def mark_of(stored: StoredTensor) -> Floats:

@@ -222,6 +222,13 @@ def test_the_deepest_tree_and_chain_are_read() -> None:
         parse_view(longest + " | relu")
 
 
+@pytest.mark.parametrize("text", ["{}", "squeeze {}", "reshape 1 {}", "relu | {}"])
+def test_a_message_shows_no_more_of_a_word_than_fits_into_a_sentence(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse_view(text.format("a" * 5000))
+    assert len(caught.value.sentence) < 1000
+
+
 def test_a_text_has_a_limit() -> None:
     widest = "cat(" + "a, " * (MAX_CHARACTERS // 3 - 3) + "a)"
     assert len(parse(widest).tensors) > 10_000  # type: ignore[union-attr]

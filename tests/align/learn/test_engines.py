@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from studies.scrambled import renamed, scheme
 from tensordiff.align.index import parts_of
-from tensordiff.dump import Entry
+from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
+from tensordiff.dump import Entry, open_dump
 from tensordiff.dump.dtypes import Array
+from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests.align.learn.counterparts import TABLES, counterparts
@@ -50,6 +54,26 @@ def test_nobody_is_blamed_and_nearly_all_that_the_tables_of_names_list_is_paired
 def test_without_learning_somebody_is_blamed(case: str) -> None:
     session = compared(case, learn=False)
     assert session.outcome(session.rows()).culprit is not None
+
+
+@pytest.mark.parametrize("seed", [None, 1, 6])
+@pytest.mark.parametrize("case", [*TABLES, "vllm-hooks-skipped"])
+def test_what_is_written_pairs_the_same_without_learning(case: str, seed: int | None, tmp_path: Path) -> None:
+    reference, candidate = (open_dump(SHARED / case / side) for side in ("hf", "cand"))
+    if seed is not None:
+        candidate = renamed(candidate, scheme(candidate, random.Random(seed)))
+    found = PairedDumps.align(reference, candidate, RulesFile(), learns=True)
+    path = tmp_path / "rules.toml"
+    write_rules_file(path, found.kept_rules())
+    written = read_rules_file(path)
+    again = PairedDumps.align(reference, candidate, written)
+    assert paired(again) == paired(found)
+    if seed is not None:
+        assert written.rules and len(written.maps) < 0.7 * len(found.learned.rules)
+
+
+def paired(dumps: PairedDumps) -> set[tuple[tuple[str, ...], tuple[str, ...], int]]:
+    return {(parts(pair.reference), parts(pair.candidate), pair.reference.step) for pair in dumps.alignment.pairs}
 
 
 def test_llamacpp_is_paired_as_its_table_of_names_says() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensordiff.align.learn.outline import outlines
-from tensordiff.align.rules.file import RulesFile, append_maps, read_rules_file
+from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, MemoryTensor, entry
 from tensordiff.session.paired_dumps import PairedDumps
@@ -104,13 +104,26 @@ def test_layouts_are_found_by_value_and_carried_to_layers_where_values_differ() 
     assert views == [f"swap_heads(heads(layers.{i}.attn.q, 4))" for i in range(4)]
 
 
-def test_what_was_learned_is_written_as_rules_and_reads_back_to_the_same_pairs(tmp_path: Path) -> None:
-    candidate = run(Run(from_one), wrong_from=(2, "act"), fused=True)
+@pytest.mark.parametrize(
+    ("spell", "head"),
+    [
+        (renamed, (r"^gpt\.blocks\.(\d+)", r"layers.\1")),
+        (from_one, (r"^gpt\.blocks\.0*(\d+)", r"layers.{\1-1}")),
+        (flat, (r"^gpt_blocks_(\d+)", r"layers.\1")),
+    ],
+    ids=["words", "counted from 1", "flat"],
+)
+def test_what_was_learned_is_written_as_rules_and_reads_back_to_the_same_pairs(
+    tmp_path: Path, spell: Callable[[str], str], head: tuple[str, str]
+) -> None:
+    candidate = run(Run(spell), wrong_from=(2, "act"), fused=True)
     found = learned(candidate)
-    append_maps(tmp_path / "rules.toml", found.learned.maps)
+    write_rules_file(tmp_path / "rules.toml", found.kept_rules())
     rules = read_rules_file(tmp_path / "rules.toml")
     again = PairedDumps.align(REFERENCE, candidate, rules).alignment.pairs
-    assert len(rules.maps) < 25
+    assert head in [(rule.match, rule.replace) for rule in rules.rules]
+    assert len(rules.rules) <= 11 and all(one.candidate.rpartition("-")[0].endswith("qkv") or
+                                          one.reference.startswith("cat(") for one in rules.maps)  # fmt: skip
     assert [(p.reference.name, p.candidate.name) for p in again] == [
         (p.reference.name, p.candidate.name) for p in found.alignment.pairs
     ]
@@ -129,6 +142,23 @@ def arrays(**values: Array) -> Dump:
 
 def noise(seed: int, *shape: int) -> Array:
     return np.asarray(np.random.default_rng(seed).standard_normal(shape), np.float32)
+
+
+def with_outer(dump: Dump, inner: str, outer: str) -> Dump:
+    """A module around a layer, which gives on what the layer gives."""
+    own = [one for one in dump.entries if one.layer == inner]
+    return replace(dump, entries=(*dump.entries, *(entry(f"{outer}-{one.port}", one.stored) for one in own)))
+
+
+def test_a_module_that_only_wraps_a_layer_is_the_one_that_is_meant() -> None:
+    candidate = run(Run(renamed))
+    entries = [
+        entry(one.name.replace("gpt.logits", "gpt.logits.inner"), one.stored) if one.layer == "gpt.logits" else one
+        for one in candidate.entries
+    ]
+    wrapped = with_outer(replace(candidate, entries=tuple(entries)), "gpt.logits.inner", "gpt.logits")
+    partners = {p.reference.name: p.candidate.name for p in learned(wrapped).alignment.pairs}
+    assert partners["head-output"] == "gpt.logits-output"
 
 
 def test_zeros_constants_masks_and_integers_prove_nothing() -> None:
@@ -234,6 +264,27 @@ def test_a_layer_that_all_blocks_share_is_paired_by_its_calls() -> None:
         "h.0.act(2)-output",
         "h.0.act(3)-output",
     ]
+
+
+def test_a_shared_layer_is_not_blamed_for_an_error_right_after_it() -> None:
+    """Names pair the first block's activation with the last call; what follows that call is wrong in the last block."""
+    reference: dict[str, Array] = {}
+    candidate: dict[str, Array] = {}
+    x = y = noise(1, 1, 9, 16)
+    for i in range(3):
+        up, down = noise(10 + i, 16, 16), noise(20 + i, 16, 16)
+        call = f"({i + 1})" if i else ""
+        for values, given, act in ((reference, x, f"h.{i}.act"), (candidate, y, f"h.0.act{call}")):
+            made = given @ up
+            values |= {f"h.{i}.fc-input_0": given, f"h.{i}.fc-output": made}
+            values |= {f"{act}-input_0": made, f"{act}-output": np.tanh(made)}
+        ours, theirs = np.tanh(x @ up), np.tanh(y @ up)
+        x, y = ours @ down, theirs @ down + (0.5 if i == 2 else 0.0) * noise(30, 1, 9, 16)
+        reference |= {f"h.{i}.proj-input_0": ours, f"h.{i}.proj-output": x}
+        candidate |= {f"h.{i}.proj-input_0": theirs, f"h.{i}.proj-output": y}
+    session = Session.of_dumps(Request(Path("a"), Path("b")), arrays(**reference), arrays(**candidate))
+    culprit = session.outcome(session.rows()).culprit
+    assert culprit is not None and culprit.pair.reference.name == "h.2.proj-output"
 
 
 def test_outlines_tell_numbers_that_count_blocks_from_those_of_names() -> None:

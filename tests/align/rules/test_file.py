@@ -60,6 +60,7 @@ WRONG = [
     ),
     ("[[rule]]\nmatch='a'\nreplace='b'\nside = []", 4, 1, r"side is \[\]; it is one of"),
     ("[[rule]]\nmatch='a'\nreplace='b'\non = 1", 4, 1, "on is 1; it is true or false"),
+    ("[[map]]\nreference='a'\ncandidate='b'\nneeds = 'c'", 4, 1, "needs is 'c'; it is a list of texts in quotes"),
     ("[[rule]]\nmatch='a'\nreplace='b'\nmodule_class = '*'", 4, 17, "module_class .* is not a regular expression"),
     ("[[rule]]\nmatch = 'a(b'\nreplace = ''", 2, 11, "match .* is not a regular expression: missing"),
     ("[[rule]]\nmatch = '''\na(b'''\nreplace = ''", 3, 2, "match .* is not a regular expression: missing"),
@@ -149,9 +150,11 @@ def test_what_a_file_says_at_length_is_told_in_short(path: Path, text: str) -> N
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("name", ["", "not there.toml"])
-def test_no_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(AlignError, match="cannot be read"):
+@pytest.mark.parametrize(
+    ("name", "told"), [("", "cannot be read"), ("not there.toml", "there is no such rules file; check the path$")]
+)
+def test_no_file(tmp_path: Path, name: str, told: str) -> None:
+    with pytest.raises(AlignError, match=told):
         read_rules_file(tmp_path / name)
 
 

@@ -75,6 +75,24 @@ def test_a_rule_before_the_default_ones_is_tried_first() -> None:
     assert rules.canonical("model.y", "reference") == "y"
 
 
+@pytest.mark.parametrize(
+    ("match", "replacement", "name", "found"),
+    [
+        (r"^blocks\.(\d+)", r"layers.{\1-1}", "blocks.3.mlp", "layers.2.mlp"),
+        (r"^blocks\.0*(\d+)", r"layers.{\1-1}", "blocks.010", "layers.9"),
+        (r"^b\.(?P<at>\d+)", r"l.{\g<at>+2}", "b.0", "l.2"),
+        (r"^blocks\.(\d+)", r"layers.{\1-1}", "blocks.0.mlp", "blocks.0.mlp"),
+        (r"^blocks\.(\w+)", r"layers.{\1-1}", "blocks.x", "layers.{x-1}"),
+        (r"^h\.(\d+)\.e\.(\d+)", r"h.{\1+1}.e.{\2-1}", "h.1.e.1", "h.2.e.0"),
+    ],
+    ids=["less", "zeros", "named", "below zero stays", "no number", "two"],
+)
+def test_a_replacement_counts(match: str, replacement: str, name: str, found: str) -> None:
+    rule = Rule("candidate", match, replacement)
+    check_rule(rule)
+    assert RuleSet((rule,)).canonical(name, "candidate") == found
+
+
 def test_a_rule_that_is_off_is_passed_over() -> None:
     assert RuleSet((TOWER,)).canonical("tower.7", "candidate") != "tower.7"
     assert RuleSet((replace(TOWER, on=False),)).canonical("tower.7", "candidate") == "tower.7"
@@ -155,3 +173,12 @@ def test_forty_rules_on_two_times_two_thousand_entries_are_quick() -> None:
         taken.append(time.process_time() - start)
     assert (len(rules), 4 * len(layers)) == (40, 4000)
     assert min(taken) < 0.1
+
+
+def test_a_canonical_name_is_made_once_for_both_sides() -> None:
+    """As many as there are: a dump of a million layers would else rewrite each name for every side that asks."""
+    rules = RuleSet((Rule("both", "a", "b"),))
+    names = [f"a.{k}" for k in range(140_000)]
+    made = [rules.canonical(name, "reference") for name in names]
+    assert all(rules.canonical(name, "candidate") is one for name, one in zip(names, made, strict=True))
+    assert rules.canonical(names[0].upper(), "reference") == "A.0"

@@ -128,7 +128,7 @@ def test_undo_and_redo_say_what_they_did_and_end() -> None:
     assert back.added(OTHER).future == ()
     with pytest.raises(AlignError, match="nothing to undo"):
         back.undone()
-    with pytest.raises(AlignError, match="nothing to do again"):
+    with pytest.raises(AlignError, match="nothing to redo"):
         it.redone()
 
 
@@ -233,3 +233,14 @@ def test_hits_of_rules_maps_and_views() -> None:
     assert found.rules[:2] == (4, 0)
     assert found.maps == (2, 0)
     assert found.views == (2, 0)
+
+
+def test_what_was_learned_is_kept_as_one_change_and_once() -> None:
+    kept = RulesFile(rules=(Rule("candidate", "^a", "b"),), maps=(MapRule("x", "y"), MapRule("c", "d")))
+    book = RuleBook(RulesFile(maps=(MapRule("x", "y"),)))
+    after = book.with_learned(kept)
+    assert after.rules.rules == kept.rules and after.rules.maps == (MapRule("x", "y"), MapRule("c", "d"))
+    assert [edit.description for edit in after.past] == ["kept 1 rule and 1 map that were learned"]
+    assert after.undone().rules == book.rules
+    with pytest.raises(AlignError, match="what was learned is there already"):
+        after.with_learned(kept)

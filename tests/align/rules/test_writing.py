@@ -17,7 +17,7 @@ from tensordiff.align.rules.file import (
     RulesFile,
     ToleranceRule,
     ViewRule,
-    append_maps,
+    add_to_file,
     read_rules_file,
     write_rules_file,
 )
@@ -33,7 +33,8 @@ EXPRESSIONS = st.sampled_from(
     ["a", "layers.{i}.mlp", "cat(a, b)", 'sum("it\'s", "b\\\\c")', "lm_head(2)-output", '"\\"\n\t"', '"\x00é\u2028"']
 )
 VIEWS = st.none() | st.sampled_from(["last_token", "squeeze 0 | flatten 0 1", "cast float32"])
-LIMITS = st.none() | st.floats(0, 1e300) | st.integers(0, 10**6).map(float)
+COSINES = st.none() | st.floats(0, 2, exclude_max=True)
+LIMITS = st.none() | st.floats(0, 1e38) | st.integers(0, 10**6).map(float)
 RULES = st.builds(
     Rule,
     side=st.sampled_from(["reference", "candidate", "both"]),
@@ -52,7 +53,7 @@ FILES = st.builds(
         max_size=3,
     ).map(tuple),
     tolerances=st.lists(
-        st.builds(ToleranceRule, REGEXES, *[LIMITS] * 6).filter(lambda t: t != ToleranceRule(t.match)),
+        st.builds(ToleranceRule, REGEXES, *[LIMITS] * 4, COSINES, LIMITS).filter(lambda t: t != ToleranceRule(t.match)),
         max_size=3,
     ).map(tuple),
     presets=st.none() | st.lists(st.sampled_from(["hf", "max", "gpt2"]), max_size=3).map(tuple),
@@ -60,6 +61,10 @@ FILES = st.builds(
 per_example = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+
+
+def append_maps(path: Path, maps: list[MapRule]) -> None:
+    add_to_file(path, RulesFile(maps=tuple(maps)))
 
 
 @pytest.fixture
@@ -178,7 +183,7 @@ def test_tables_written_in_one_line_are_read_and_left_alone(path: Path) -> None:
     text = "map = [{reference = 'a', candidate = 'b'}]\n"
     path.write_text(text)
     assert read_rules_file(path).maps == (MapRule("a", "b"),)
-    with pytest.raises(AlignError, match=r"a map is not written as \[\[map\]\]; write it so"):
+    with pytest.raises(AlignError, match=r"a map is not written as \[\[map\]\]; write it that way"):
         append_maps(path, [QKV])
     assert path.read_text() == text
 

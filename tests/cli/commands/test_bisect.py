@@ -172,9 +172,9 @@ def test_a_log_is_not_overwritten(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [
-        ("fine 1", "line 1: 'fine 1' is no mark"),
-        ("good 0", "line 1: number 0 is none of the places"),
-        ("\0", "is no mark"),
+        ("fine 1", "line 1: 'fine 1' is not a mark"),
+        ("good 0", "line 1: number 0 is not one of the places"),
+        ("\0", "is not a mark"),
     ],
 )
 def test_a_bad_log(call: Call, tmp_path: Path, log: str, sentence: str) -> None:

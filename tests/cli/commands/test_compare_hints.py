@@ -37,7 +37,7 @@ def test_no_idea_is_not_printed(call: Call, unlike: tuple[Path, Path]) -> None:
 
 def test_the_samples_bug_is_told(call: Call) -> None:
     out = " ".join(call("compare", REFERENCE, CANDIDATE).out.split())
-    assert "looks like: the candidate is gelu (tanh) of what came in, the reference silu; " in out
+    assert "looks like: the candidate is gelu (tanh) of its input, the reference silu; " in out
 
 
 def test_the_json_has_it_with_its_evidence(call: Call, scaled: tuple[Path, Path]) -> None:

@@ -69,10 +69,11 @@ def test_top_level(whole: Any) -> None:
 def test_alignment(whole: Any) -> None:
     assert whole["alignment"] == {
         "pairs": 76, "coverage": 1.0, "coverage_bytes": 1.0, "order": "same",
-        "orphans": {"reference": [], "candidate": []}, "left_out": [], "learned": [],
+        "orphans": {"reference": [], "candidate": []}, "left_out": [], "learned": [], "namesakes": [],
+        "unanswered_output": None,
     }  # fmt: skip
     compared = {"compared": 35, "of": 35, "share": 1.0, "share_of_bytes": 1.0}
-    assert whole["coverage"] == {"reference": compared, "candidate": compared, "minimum": 0.5}
+    assert whole["coverage"] == {"reference": compared, "candidate": compared, "minimum": 0.5, "in_part": []}
     assert whole["doubts"] == []
 
 
@@ -183,8 +184,8 @@ def test_names_survive_whatever_is_in_them(call: Call, tmp_path: Path) -> None:
 
 
 def test_lint_is_in_it(call: Call, tmp_path: Path) -> None:
-    one = save(tmp_path / "r.safetensors", {"a": numbers(3)}, ordered=False)
-    found = strictly(call("compare", one, one, "--json").out)["lint"]
+    one, two = (save(tmp_path / f"{name}.safetensors", {"a": numbers(3)}, ordered=False) for name in "rc")
+    found = strictly(call("compare", one, two, "--json").out)["lint"]
     assert [finding["level"] for finding in found] == ["note", "note"]
     assert found[0].keys() == {"level", "where", "what", "why", "do"}
 

@@ -49,7 +49,7 @@ def test_atol_alone_means_rtol_nothing(call: Call, two: Any) -> None:
     assert call("compare", *made, "--atol", "0.6", "-q").status == 0
     said = call("compare", *made, "--atol", "0.4", "-q")
     assert said.status == 1
-    assert "4 elements (100 %) outside atol 0.4 + rtol 0" in said.out
+    assert "4 elements (100%) outside atol 0.4 + rtol 0" in said.out
 
 
 def test_rtol_alone_means_atol_nothing(call: Call, two: Any) -> None:
@@ -92,6 +92,9 @@ def test_only_matches_the_name_in_the_dump_as_well(call: Call) -> None:
 def test_only_that_leaves_nothing_says_so(call: Call) -> None:
     said = call("compare", REFERENCE, CANDIDATE, "--only", "nowhere")
     assert_one_sentence(said, "none of the 76 pairs is named like 'nowhere'")
+    assert "found a partner" not in said.out, "the option left nothing, not the names"
+    said = call("compare", REFERENCE, CANDIDATE, "--only", "gate_prj")
+    assert_one_sentence(said, "the nearest is layers.0.mlp.gate_proj")
 
 
 def test_only_must_be_a_regular_expression(call: Call) -> None:
@@ -111,7 +114,8 @@ def test_step_leaves_one_step(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_says_so(call: Call) -> None:
-    assert_one_sentence(call("compare", REFERENCE, CANDIDATE, "--step", "7"), "none of the 76 pairs is of step 7")
+    said = call("compare", REFERENCE, CANDIDATE, "--step", "7")
+    assert_one_sentence(said, "none of the 76 pairs is of step 7", "tensordiff inspect lists the names and steps")
 
 
 def test_rules_make_names_alike(call: Call, two: Any, tmp_path: Path) -> None:

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tensordiff.cli import device_checks
 from tensordiff.cli.commands import doctor
 from tensordiff.compare.measure import dispatch, kernel
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.dump.dtypes import Array
 from tests.cli.command import Call, process
+
+
+@pytest.fixture(autouse=True)
+def no_frameworks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing frameworks to ask for devices takes seconds, and is for the tests that look at that."""
+    if "devices" not in request.node.name:
+        monkeypatch.setattr(doctor, "device_checks", lambda: iter(()))
 
 
 def states(call: Call) -> dict[str, tuple[str, str]]:
@@ -39,6 +47,35 @@ def test_an_engine_that_is_not_there_is_no_problem(call: Call, monkeypatch: pyte
     found = states(call)
     assert found["hf:"][0] == "missing" and "torch" in found["hf:"][1] and "(/nowhere/python)" in found["hf:"][1]
     assert call("doctor").status == 0
+
+
+def test_devices_are_told_for_each_framework(call: Call) -> None:
+    pytest.importorskip("torch")
+    found = states(call)
+    assert found["torch devices"][0] == "ok" and found["torch devices"][1].startswith("cpu")
+
+
+@pytest.mark.parametrize(("python", "states"), [("/nowhere/python", []), ("/bin/false", ["problem"] * 3)])
+def test_an_interpreter_whose_devices_cannot_be_asked(
+    monkeypatch: pytest.MonkeyPatch, python: str, states: list[str]
+) -> None:
+    monkeypatch.setattr(device_checks, "interpreter", lambda kind: python)
+    assert [check.state for check in device_checks.device_checks()] == states
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[engines]\nvllm = 'here'\n", "should be the absolute path"), ("x = [", "is not valid TOML")],
+)
+def test_a_configuration_that_names_no_interpreter_is_a_line_of_its_own(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    (tmp_path / "tensordiff").mkdir()
+    (tmp_path / "tensordiff" / "tensordiff.toml").write_text(text)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    found = states(call)
+    assert found["vllm:"][0] == "problem" and why in found["vllm:"][1]
+    assert found["sample dumps"][0] == "ok"
 
 
 def test_a_state_folder_that_cannot_be_made_is_told(

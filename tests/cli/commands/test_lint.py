@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.making import numbers, save, save_npy, truncate, write
 
 
 def test_a_healthy_dump(call: Call) -> None:
-    assert call("lint", CANDIDATE) == (0, "nothing found\n", "")
+    assert call("lint", CANDIDATE) == (0, "sanity checks: passed\n", "")
 
 
 def test_a_note_is_no_failure(call: Call) -> None:
@@ -93,19 +94,18 @@ def test_rules_are_used(call: Call, tmp_path: Path) -> None:
 ZERO = {"layers.0-output": numbers(4, 4), "layers.1-output": np.zeros((4, 4), np.float32)}
 
 
-def test_compare_says_at_the_top_what_it_has_looked_at(call: Call) -> None:
-    said = call("compare", REFERENCE, REFERENCE)
-    assert "\nlint       of headers, token ids and the embedding: nothing found\n\n" in said.out
-    assert "\nlint of the measured values: nothing found\nverdict: agrees\n" in said.out
+def test_compare_says_at_the_top_what_it_has_looked_at(call: Call, tmp_path: Path) -> None:
+    said = call("compare", REFERENCE, shutil.copytree(REFERENCE, tmp_path / "again"))
+    assert "\nchecks     headers, token ids, embedding: passed\n\n" in said.out
+    assert "\nchecks of the measured values: passed\nverdict: agrees\n" in said.out
 
 
 def test_compare_says_at_the_end_what_values_show(call: Call, tmp_path: Path) -> None:
-    made = write(tmp_path, ZERO)
-    said = call("compare", made, made)
-    top, _, end = said.out.partition("\nlint of the measured values\n")
-    assert "lint       of headers, token ids and the embedding: nothing found\n" in top
+    said = call("compare", write(tmp_path / "r", ZERO), write(tmp_path / "c", ZERO))
+    top, _, end = said.out.partition("\nchecks of the measured values\n")
+    assert "checks     headers, token ids, embedding: passed\n" in top
     assert end.startswith("  ! both sides: layers.1-output: 1 output is all zero; a buffer that was never written")
-    assert end.endswith("\nverdict: agrees\n")
+    assert end.endswith("\nverdict: unknown\n") and "has no value that could be compared" in said.err
 
 
 def test_compare_has_both_in_its_json(call: Call, tmp_path: Path) -> None:
@@ -120,9 +120,10 @@ def test_compare_has_both_in_its_json(call: Call, tmp_path: Path) -> None:
 
 def test_compare_finds_what_lint_finds(call: Call, tmp_path: Path) -> None:
     one, nan = numbers(4, 4), np.full((4, 4), np.nan, np.float32)
-    made = write(tmp_path, {**ZERO, "layers.2-output": one, "layers.2-input_0": one, "layers.3-output": nan})
+    tensors = {**ZERO, "layers.2-output": one, "layers.2-input_0": 2 * one[::-1], "layers.3-output": nan}
+    made, again = write(tmp_path / "r", tensors), write(tmp_path / "c", tensors)
     by_lint = json.loads(call("lint", made, "--json").out)["findings"]
-    by_compare = json.loads(call("compare", made, made, "--json").out)["lint"]
+    by_compare = json.loads(call("compare", made, again, "--json").out)["lint"]
     assert len(by_lint) == 4
     assert [finding["what"] for finding in by_compare] == [finding["what"] for finding in by_lint]
 

@@ -143,7 +143,7 @@ def test_every_address_needs_a_name(call: Call, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 300, "\x1b[31m"])
 def test_a_host_that_is_not_here(call: Call, host: str) -> None:
-    assert_one_sentence(call("serve", REFERENCE, CANDIDATE, "--host", host), "is no address of this machine")
+    assert_one_sentence(call("serve", REFERENCE, CANDIDATE, "--host", host), "is not an address of this machine")
 
 
 def test_what_is_not_there_is_not_served(call: Call) -> None:

@@ -176,7 +176,7 @@ def test_nan_is_refused(call: Call, tmp_path: Path, both: bool) -> None:
 
 def test_a_layer_that_diverges_is_refused(call: Call, tmp_path: Path) -> None:
     said = call("tolerances", REFERENCE, CANDIDATE, "-o", tmp_path / "t.toml")
-    assert_one_sentence(said, "layers.1.mlp.act_fn diverges (rel_l2 8.3e-02", "mend it")
+    assert_one_sentence(said, "layers.1.mlp.act_fn diverges (rel_l2 8.3e-02", "fix it")
     assert not (tmp_path / "t.toml").exists()
 
 
@@ -263,7 +263,7 @@ def test_rtol_alone_does_not_always_pass(call: Call, tmp_path: Path) -> None:
 
 
 def test_logits_are_summed_up(call: Call) -> None:
-    line = "logits of 9 tokens: top-1 100 %, top-5 97.7 % the same; worst kl_div 2.2e-06, cos_dist 7.3e-05"
+    line = "logits of 9 tokens: top-1 100%, top-5 97.7% the same; worst kl_div 2.2e-06, cos_dist 7.3e-05"
     assert line in call("compare", REFERENCE, CANDIDATE, "-q").out.splitlines()
     found = json.loads(call("compare", REFERENCE, CANDIDATE, "--json").out)["summary"]["logits"]
     assert (found["tokens"], found["of"], found["top_1"], found["k"]) == (9, 9, 1.0, 5)

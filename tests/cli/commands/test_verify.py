@@ -143,3 +143,15 @@ def test_a_report_is_titled_by_the_folder_one_stands_in(
     shutil.copytree(MAX, tmp_path / "run")
     monkeypatch.chdir(tmp_path / "run")
     assert "run against reference" in call("report", REFERENCE, ".").out
+
+
+def test_gradients_are_compared_and_the_injected_run_is_forward_only(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "tiny.py").write_text(TINY)
+    source = f"py:{tmp_path / 'tiny.py'}:good"
+    said = call("verify", source, source, "-o", tmp_path / "out", "--gradients", "--json")
+    found = json.loads(said.out)
+    assert said.status == 0 and found["verdict"] == "agrees"
+    with_gradients, injected = (found["scenarios"][name] for name in ("without_injection", "with_injection"))
+    assert with_gradients["pairs"] > 1.5 * injected["pairs"]
+    assert injected["verdict"] == "agrees"

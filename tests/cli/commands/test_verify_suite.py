@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensordiff.session import dependencies
+from tensordiff.session.storage import dependencies
 from tensordiff.util import user_key
 from tests.cli.command import CANDIDATE, REFERENCE, Call, assert_one_sentence
 from tests.cli.commands.test_verify import TINY
@@ -67,7 +67,7 @@ def test_a_suite_is_resumed(call: Call, suite: Path, tmp_path: Path) -> None:
     assert first.err.count(": verifying") == 3
     again = call("verify", "--suite", suite, "-o", tmp_path / "v")
     assert again.err.splitlines() == [
-        "healthy: done already", "broken: verifying again: it did not hold", "allowed: done already",
+        "healthy: done already", "broken: verifying again: it did not agree", "allowed: done already",
     ]  # fmt: skip
     assert (again.status, again.out) == (first.status, first.out)
     suite.write_text(suite.read_text().replace("threshold = 0.5", "threshold = 0.6"))
@@ -184,7 +184,7 @@ def test_other_packages_and_another_tensordiff(
     words = ("verify", "--suite", small, "-o", tmp_path / "v")
     call(*words)
     with monkeypatch.context() as patch:
-        patch.setattr(dependencies, "distributions", list)
+        patch.setattr(dependencies, "_own_packages", lambda: "others")
         assert call(*words).err == "one: verifying again: the packages changed\n"
     call(*words)
     monkeypatch.setattr("tensordiff.__version__", "0.0.0")
@@ -226,15 +226,15 @@ def forged(path: Path, **more: object) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda path: forged(path, pairs=7), "is not believed: it is signed by someone else, or was changed since"),
-        (lambda path: path.write_text(json.dumps({"record": "{}", "signature": None})), "believed: it is not signed"),
-        (lambda path: path.write_text(json.dumps({"record": "{}", "signature": "\ud800"})), "is not believed"),
-        (lambda path: path.write_text("[1]"), "is none of ours"),
-        (lambda path: path.write_text("[" * 100_000), "is none of ours"),
-        (lambda path: path.write_bytes(b"\xff\x00"), "is none of ours"),
-        (lambda path: path.write_text('{"record": {"a": 1}, "signature": "x"}'), "is none of ours"),
+        (lambda path: forged(path, pairs=7), "is ignored: it is signed by someone else, or was changed since"),
+        (lambda path: path.write_text(json.dumps({"record": "{}", "signature": None})), "ignored: it is not signed"),
+        (lambda path: path.write_text(json.dumps({"record": "{}", "signature": "\ud800"})), "is ignored"),
+        (lambda path: path.write_text("[1]"), "was not written by tensordiff"),
+        (lambda path: path.write_text("[" * 100_000), "was not written by tensordiff"),
+        (lambda path: path.write_bytes(b"\xff\x00"), "was not written by tensordiff"),
+        (lambda path: path.write_text('{"record": {"a": 1}, "signature": "x"}'), "was not written by tensordiff"),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read (is a directory)"),
-        (lambda path: user_key.key_file().unlink(), "is not believed: you have no key here"),
+        (lambda path: user_key.key_file().unlink(), "is ignored: you have no key here"),
         (lambda path: user_key.key_file().chmod(0o644), "is not used: others may read or own it"),
     ],
 )  # fmt: skip
@@ -269,7 +269,7 @@ def test_a_record_is_believed_only_where_this_user_signed_it(
 def test_a_record_that_is_signed_is_read_strictly_all_the_same(
     call: Call, small: Path, tmp_path: Path, wrong: dict[str, object]
 ) -> None:
-    from tensordiff.session.suite_record import SCHEMA
+    from tensordiff.session.storage.suite_record import SCHEMA
 
     words = ("verify", "--suite", small, "-o", tmp_path / "v")
     call(*words)
@@ -283,7 +283,7 @@ def test_a_record_that_is_signed_is_read_strictly_all_the_same(
             record[where] = value
     text = json.dumps(record)
     path.write_text(json.dumps({"record": text, "signature": user_key.sign(SCHEMA, text)}))
-    assert call(*words).err == "one: verifying again: its done.json is none of ours\n"
+    assert call(*words).err == "one: verifying again: its done.json was not written by tensordiff\n"
 
 
 def test_a_record_of_another_model(call: Call, small: Path, tmp_path: Path) -> None:
@@ -292,6 +292,14 @@ def test_a_record_of_another_model(call: Call, small: Path, tmp_path: Path) -> N
     shutil.copytree(tmp_path / "v/one", tmp_path / "v/two")
     said = call("verify", "--suite", small, "-o", tmp_path / "v")
     assert said.err == "two: verifying again: its done.json is of another model\n"
+
+
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(call: Call, small: Path, tmp_path: Path) -> None:
+    (tmp_path / "v/one").mkdir(parents=True)
+    os.mkfifo(tmp_path / "v/one/done.json")
+    said = call("verify", "--suite", small, "-o", tmp_path / "v")
+    assert said.err == "one: verifying again: its done.json was not written by tensordiff\n"
+    assert json.loads((tmp_path / "v/one/done.json").read_bytes())["signature"]
 
 
 # --- sources ------------------------------------------------------------------------------------------
@@ -319,7 +327,7 @@ def test_a_function_is_run_again_unless_told_and_its_imports_are_known(call: Cal
     assert reason_now(suite, tmp_path / "v", resume=True) == f"what it ran changed: {tmp_path}"
     assert (
         reason_now(suite, tmp_path / "v", resume=False)
-        == "the reference is a function, which may read what nobody sees"
+        == "the reference is a function, which may read data that cannot be tracked"
     )
 
 
@@ -328,7 +336,7 @@ def reason_now(suite: Path, output: Path, *, resume: bool) -> str:
     from tensordiff.cli.commands.verify import VerifyOptions
     from tensordiff.cli.commands.verify_suite import _depends, _own_options, read_suite
     from tensordiff.session.request import Request
-    from tensordiff.session.suite_record import RECORD, Record, read_record, why_again
+    from tensordiff.session.storage.suite_record import RECORD, Record, read_record, why_again
 
     (model,) = read_suite(suite, Request(Path(), Path()))
     options = _own_options(model, VerifyOptions(output))
@@ -349,6 +357,7 @@ def test_fresh_and_resume_contradict_each_other(call: Call, small: Path, tmp_pat
     ("text", "part"),
     [
         ("x = ", "is not valid TOML"),
+        ("x = " + "[" * 5000, "is not valid TOML"),
         ("", "a suite is [[model]] tables"),
         ("[[model]]\nname = '../up'\nreference = 'a'\ncandidate = 'b'", "becomes a folder"),
         ("[[model]]\nname = 'a'\ncandidate = 'b'", "'reference' is missing"),

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.cli.commands.open import command as open_command
 from tensordiff.dump.writer import DumpWriter
-from tests.cli.command import Call
+from tests.cli.command import Call, assert_one_sentence
 from tests.weights.making import llama, write_gguf, write_npz, write_sharded
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -35,7 +34,7 @@ def test_findings_of_many_layers_are_one_line(call: Call, sides: tuple[Path, Pat
     assert "rows permuted in blocks of 16 (rope: halves interleaved)" in said.out
     assert "- layers.1.mlp.up_proj.weight" in said.out
     assert "verdict: diverges" in said.out
-    assert "came in" not in said.out and "first at" not in said.out
+    assert "its input" not in said.out and "first at" not in said.out
     assert said.err == ""
 
 
@@ -84,7 +83,7 @@ def test_a_tolerance_of_the_user(call: Call, tmp_path: Path) -> None:
     assert call("weights", *sides, "--only", "layers.2").status == 0
     said = call("weights", *sides, "--only", "nothing")
     assert said.status == 2
-    assert "none of the 30 parameters is named like 'nothing'; ask for others" in said.err
+    assert "none of the 30 parameters is named like 'nothing'; without --only all are compared" in said.err
 
 
 def test_a_damaged_shard_is_never_passed_over(call: Call, sides: tuple[Path, Path]) -> None:
@@ -126,12 +125,23 @@ def test_help_teaches(call: Call) -> None:
     assert "transposed" in said.out and "Exit status" in said.out
 
 
-def test_two_checkpoints_on_a_terminal_are_printed(
-    sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with open_command.make_context("open", [str(side) for side in sides]) as context:
-        assert open_command.invoke(context) == 1
-    assert "rows permuted in blocks of 16" in capsys.readouterr().out
+@pytest.mark.parametrize("command", [["report"], ["bisect", "--auto"], ["tolerances"], ["compare", "--step", "1"]])
+def test_what_is_about_runs_says_where_to_go(call: Call, sides: tuple[Path, Path], command: list[str]) -> None:
+    said = call(*command, *sides)
+    assert said.status == 2
+    assert "both sides are checkpoints, not runs; compare their parameters with tensordiff weights" in said.err
+
+
+def test_align_still_pairs_them(call: Call, sides: tuple[Path, Path]) -> None:
+    assert call("align", *sides).status == 0
+
+
+def test_a_ci_gets_the_same_verdicts(call: Call, sides: tuple[Path, Path], tmp_path: Path) -> None:
+    said = call("compare", *sides, "--junit", tmp_path / "junit.xml", "--json")
+    assert said.status == 1 and json.loads(said.out)["counts"]["diverges"] == 2
+    written = (tmp_path / "junit.xml").read_text("utf-8")
+    assert 'tests="30" failures="3" errors="0"' in written
+    assert 'type="missing" message="is not in the candidate' in written
 
 
 def test_a_distributed_checkpoint(call: Call, tmp_path: Path) -> None:
@@ -161,3 +171,8 @@ def test_flax_parameters(call: Call, tmp_path: Path) -> None:
         made[f"params/{path}/{kind}"] = np.ascontiguousarray(array.T) if kind == "kernel" else array
     said = call("weights", write_sharded(weights, tmp_path / "hf"), write_npz(made, tmp_path / "flax.npz"))
     assert (said.status, said.err) == (0, "")
+
+
+def test_a_source_is_refused_with_what_to_give(call: Call, sides: tuple[Path, Path]) -> None:
+    said = call("weights", "hf:some/model", sides[1])
+    assert_one_sentence(said, "hf:some/model: is a source", "capture the source with --weights")

@@ -81,7 +81,7 @@ async def test_a_report_is_downloaded(tmp_path: Path) -> None:
         await page.shows(b"as a download")
         await page.press("s", modifiers=CTRL, windowsVirtualKeyCode=83, text="")
         await page.event("Browser.downloadProgress", state="completed")
-        kept = tmp_path / "kept" / "tensordiff-report.md"
+        kept = tmp_path / "kept" / "candidate-vs-reference.md"
         assert "layers.1.mlp.act_fn" in kept.read_text("utf-8")
         assert await page.run("location.href") == here.address
 
@@ -92,7 +92,7 @@ async def test_one_visitor_too_many_reads_a_sentence(tmp_path: Path) -> None:
         await page.shows(PAINTED)
         async with browsing(tmp_path / "other") as other:
             await other.visit(here.with_token)
-            assert "1 visitors are here already" in await other.run("document.body.innerText")
+            assert "1 visitors are connected" in await other.run("document.body.innerText")
         for _ in range(2):  # who reloads is refused at first, since they have not left, and is let in soon
             await page.visit(here.address)
             await page.shows(PAINTED)

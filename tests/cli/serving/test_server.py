@@ -25,7 +25,7 @@ async def press(visit: Visit, keys: str) -> None:
 def apps() -> list[int]:
     """The processes of visitors."""
     found = processes.children(os.getpid())
-    return [pid for pid in found if b"--served" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"--served" in processes.command_line(pid)]
 
 
 async def refused(here: Serving) -> tuple[int, str]:
@@ -50,7 +50,7 @@ async def test_one_too_many_is_refused_until_somebody_leaves() -> None:
                 for visit in (stays, leaves):
                     await seen(visit, PAINTED)
                 status, text = await refused(here)
-                assert status == 503 and "2 visitors are here already" in text and "--max-visitors" in text
+                assert status == 503 and "2 visitors are connected" in text and "--max-visitors" in text
                 assert len(apps()) == 2
             await until(lambda: here.server.visits == 1)
             async with visiting(here) as comes:
@@ -179,7 +179,7 @@ async def test_a_report_is_a_download_and_nothing_is_written() -> None:
         await seen(visit, b"as a download")
         await press(visit, "\x13")
         named, content = await fetched(here, visit)
-        assert named == 'attachment; filename="tensordiff-report.md"'
+        assert named == 'attachment; filename="candidate-vs-reference.md"'
         assert b"layers.1.mlp.act_fn" in content
     assert list(Path.cwd().iterdir()) == []
 
@@ -209,7 +209,7 @@ async def test_where_writing_is_allowed_a_report_is_a_file() -> None:
         await press(visit, "e")
         await seen(visit, b"Export a report")
         await press(visit, "\x13")
-        await until(Path("tensordiff-report.md").exists)
+        await until(Path("candidate-vs-reference.md").exists)
         await press(visit, "c")
         await seen(visit, b"off under serve", b"--allow-reruns")
 

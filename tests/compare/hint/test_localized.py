@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext
 from tensordiff.dump.dtypes import DTYPES, Array
@@ -19,7 +20,8 @@ from tests.making import nudged, numbers
     ("tokens", "kind"),
     [
         ([0], "first_token"), ([5], "one_token"), ([8], "last_token"), (range(1, 9), "all_but_first"),
-        (range(8), "all_but_last"), (range(4, 9), "from_token"), (range(4), "up_to_token"), ([2, 6], None),
+        (range(4, 9), "from_token"), (range(4), "up_to_token"),
+        ([2, 6], "scattered_tokens"),
     ],
 )  # fmt: skip
 def test_tokens(tokens: list[int], kind: str | None) -> None:
@@ -30,6 +32,17 @@ def test_tokens(tokens: list[int], kind: str | None) -> None:
     assert (found and found.kind) == kind
     if found:
         assert found.evidence["tokens"] == list(tokens)
+
+
+def test_every_token_but_the_last_is_said_only_of_errors_that_fall() -> None:
+    """Without a causal mask the first tokens see most that they should not; a router gets the last right by chance."""
+    ref = numbers(1, 9, 64)
+    falling = np.array([2, 1.2, 1.9, 1.3, 1.6, 1.7, 1.0, 1.4, 0])
+    found = find_hint(ref, np.asarray(ref + falling[:, None] * numbers(1, 9, 64, seed=1)))
+    assert found is not None
+    assert (found.kind, found.evidence["tokens"]) == ("all_but_last", list(range(8)))
+    falling[:8] = 1, 0.4, 0.9, 0.6, 0.7, 1, 0.8, 0.9
+    assert find_hint(ref, np.asarray(ref + falling[:, None] * numbers(1, 9, 64, seed=1))) is None
 
 
 def test_a_stray_element_is_not_a_wrong_token() -> None:
@@ -133,6 +146,39 @@ def test_where_wrong_tokens_begin_is_told_in_few_bits_if_there_is_a_step() -> No
     errors[10] = 0.03
     found = find_hint(short(GROUND), short(off_by(errors[:, None])))
     assert found is None or found.kind != "from_token"
+
+
+def test_scattered_tokens_are_told_in_few_bits_only_if_there_is_a_step() -> None:
+    """As tokens are that were sent to other experts, in a block of which nothing else was dumped."""
+    errors = np.full(24, 0.004)
+    errors[[2, 3, 11, 20]] = 0.4, 0.1, 0.6, 0.2
+    one = GROUND[:1]
+
+    def found(sizes: Array) -> Hint | None:
+        return find_hint(short(one), short(np.asarray(one + sizes[:, None] * numbers(*one.shape, seed=5))))
+
+    hint = found(errors)
+    assert hint is not None
+    assert (hint.kind, hint.evidence["tokens"]) == ("scattered_tokens", [2, 3, 11, 20])
+    errors[[7, 15]] = 0.02  # neither right nor wrong
+    assert found(errors) is None
+    weights = numbers(1, 24, 4)
+    other = weights.copy()
+    other[:, [2, 11, 20]] = weights[:, [2, 11, 20], ::-1]  # of experts in another order
+    assert find_hint(weights, other) is None
+
+
+def test_that_the_first_token_is_right_is_said_in_few_bits_where_the_beginning_is_below_rounding() -> None:
+    wave = 1 + 0.8 * np.sin(7 * np.arange(24))
+    growing = 0.004 + 0.25 * wave * np.clip((np.arange(24) - 1) / 8, 0, 1)  # token 1 is below rounding
+    hint = find_hint(short(GROUND), short(off_by(growing[:, None])))
+    assert hint is not None
+    assert (hint.kind, hint.evidence["right"]) == ("later_tokens", [0])
+    growing[0] = 0.05
+    assert find_hint(short(GROUND), short(off_by(growing[:, None]))) is None
+    even = np.where(np.arange(24) == 0, 0.004, 0.3 * wave[::-1])  # wrong as much from the beginning on
+    found = find_hint(short(GROUND), short(off_by(even[:, None])))
+    assert found is None or found.kind == "all_but_first"
 
 
 def test_rows_of_a_batch_are_told_in_few_bits_by_those_that_are_right() -> None:

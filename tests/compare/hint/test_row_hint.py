@@ -179,3 +179,46 @@ def test_an_activation_is_named_from_the_dump(tmp_path: Path) -> None:
     found = opened.hint(list(opened.rows())[1])
     assert found is not None
     assert found.kind == "activation"
+
+
+@pytest.mark.parametrize("by_value", [True, False])
+def test_two_parts_that_were_swapped_are_named_however_they_were_paired(tmp_path: Path, by_value: bool) -> None:
+    weights = numbers(64, 64, seed=1), numbers(64, 64, seed=2)
+
+    def run(key: Array, value: Array) -> Tensors:
+        k, v = X @ key, X @ value
+        parts = {"m.k_proj-input_0": X, "m.k_proj-output": k, "m.v_proj-input_0": X, "m.v_proj-output": v}
+        return {"m-input_0": X, **parts, "m-output": np.tanh(k) * v}
+
+    sides = save(tmp_path / "r.safetensors", run(*weights)), save(tmp_path / "c.safetensors", run(*weights[::-1]))
+    crossed = '[[map]]\nreference = "m.{}"\ncandidate = "m.{}"\n'
+    rules = tmp_path / "rules.toml"
+    rules.write_text(crossed.format("k_proj", "v_proj") + crossed.format("v_proj", "k_proj") if by_value else "")
+    opened = Session.open(Request(*sides, rules=rules, learn=False))
+    culprit = opened.outcome(opened.rows()).culprit
+    assert culprit is not None
+    assert culprit.pair.name == ("m" if by_value else "m.k_proj")
+    found = opened.hint(culprit)
+    assert found is not None
+    assert found.kind == "swapped_with"
+    assert "equals the reference's" in found.sentence
+
+
+def test_parts_that_are_swapped_are_told_without_their_inputs(tmp_path: Path) -> None:
+    gate, up = numbers(1, 8, 32, seed=1), numbers(1, 8, 32, seed=2)
+    sides = [
+        save(tmp_path / f"{name}.safetensors", {"m.gate_proj": one, "m.up_proj": other})
+        for name, one, other in (("r", gate, up), ("c", up, gate))
+    ]
+    opened = Session.open(Request(*sides, learn=False))
+    culprit = opened.outcome(opened.rows()).culprit
+    assert culprit is not None
+    found = opened.hint(culprit)
+    assert found is not None
+    assert found.kind == "swapped_with" and "equals the reference's m.up_proj" in found.sentence
+
+
+def test_a_hint_that_leaves_nothing_says_so() -> None:
+    found = find_hint(X, -X)
+    assert found is not None
+    assert found.sentence == "the sign is flipped; this explains all of the error"

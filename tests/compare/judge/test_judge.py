@@ -84,7 +84,7 @@ def test_what_stood_in_a_module_that_ended_has_gone_on_in_its_output() -> None:
 
 def test_the_neighbour_is_named_where_inputs_were_not_dumped() -> None:
     found = rows({"a": A, "b": B}, {"a": A, "b": nudged(B, 0.2)})
-    assert found["b"].verdict.why.endswith("its inputs were not dumped, so the fault may lie between a and it")
+    assert found["b"].verdict.why.endswith("its inputs were not compared, so the fault may lie between a and it")
 
 
 # --- between parts ----------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_norm_is_judged_by_what_its_small_tokens_brought() -> None:
     singles = [{name: np.asarray(array, np.float32) for name, array in side.items()} for side in (reference, candidate)]
     found = rows(dict(singles[0]), dict(singles[1]))["n-output"]
     assert found.verdict.name == "drifts"
-    assert "were all tokens equally large" in found.verdict.why
+    assert "if all tokens count equally" in found.verdict.why
 
 
 def test_a_few_tokens_of_a_block_of_which_nothing_else_is_known() -> None:

@@ -85,6 +85,11 @@ def test_a_mask_by_name_may_hide_everything() -> None:
     assert row.verdict.why == "the same mask, in other numbers"
 
 
+def test_what_was_unmasked_is_no_mask() -> None:
+    reference, candidate = np.full((8, 8), -2e4, "f4"), np.full((8, 8), -9e9, "f4")
+    assert row_of(reference, candidate, "unmasked_states").verdict.name == "diverges"
+
+
 # --- a few large elements -----------------------------------------------------------------------------
 
 
@@ -96,7 +101,7 @@ def test_one_large_element_does_not_hide_that_all_others_are_wrong(large: float,
     row = row_of(reference.astype(dtype), candidate.astype(dtype), "layers.0")
     assert row.verdict.name == "diverges"
     if large > 1e9:
-        assert "is that of a few large elements" in row.verdict.why
+        assert "comes from a few large elements" in row.verdict.why
 
 
 def test_what_came_in_explains_a_hidden_error_too() -> None:

@@ -70,7 +70,7 @@ def test_routes_that_the_router_s_own_logits_do_not_call_the_best_are_wrong() ->
     worst = np.argsort(LOGITS, axis=1)[:, :2].copy()
     found = rows(mixture(LOGITS, best(LOGITS), OUT), mixture(LOGITS, worst, OUT))["b.moe.gate-output_1"]
     assert found.verdict.name == "diverges"
-    assert "not those that the router's own logits call the best" in found.verdict.why
+    assert "not those that the router's own logits rank highest" in found.verdict.why
 
 
 def test_the_same_experts_in_another_order_agree() -> None:

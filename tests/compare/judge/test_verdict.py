@@ -79,9 +79,9 @@ def test_what_came_in_counts(error: float, carried: float, name: str) -> None:
 
 
 def test_the_reason_names_both_numbers() -> None:
-    assert verdict(1e-1, 1e-7).why == "rel_l2 1.0e-01, though what came in agrees (1.0e-07)"
-    assert verdict(1e-1, 1e-4).why == "rel_l2 1.0e-01 is 1000 times what came in (1.0e-04)"
-    assert verdict(1e-1, 1e-1).why == "rel_l2 1.0e-01, and 1.0e-01 came in"
+    assert verdict(1e-1, 1e-7).why == "rel_l2 1.0e-01, though its input agrees (1.0e-07)"
+    assert verdict(1e-1, 1e-4).why == "rel_l2 1.0e-01 is 1000 times the error of its input (1.0e-04)"
+    assert verdict(1e-1, 1e-1).why == "rel_l2 1.0e-01, because its input already differs (1.0e-01)"
     assert verdict(1e-6).why == "rel_l2 1.0e-06 is rounding (float32)"
     assert verdict(0.0).why == "equal"
 
@@ -116,8 +116,8 @@ NAN, INF = math.nan, math.inf
         (with_odd(), with_odd(_1=NAN, _2=NAN), "NaN in 2 places of the candidate, in 0 of the reference"),
         (with_odd(_1=NAN), with_odd(), "NaN in 0 places of the candidate, in 1 of the reference"),
         (with_odd(), with_odd(_1=INF), "infinite in 1 places of the candidate, in 0 of the reference"),
-        (with_odd(_1=NAN), with_odd(_2=NAN), "NaN or infinite in other places (2 stand apart)"),
-        (with_odd(_1=INF), with_odd(_1=-INF), "NaN or infinite in other places (1 stand apart)"),
+        (with_odd(_1=NAN), with_odd(_2=NAN), "NaN or infinite in other places (2 elements)"),
+        (with_odd(_1=INF), with_odd(_1=-INF), "NaN or infinite in other places (1 elements)"),
     ],
 )
 def test_odd_values_that_stand_apart_diverge(reference: Array, candidate: Array, why: str) -> None:

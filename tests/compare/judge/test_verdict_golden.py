@@ -61,7 +61,7 @@ def test_a_reference_that_is_no_better_makes_a_coarse_candidate_agree() -> None:
     one, other = (nudged(wide, 0.1, seed=seed).astype(ml_dtypes.bfloat16) for seed in (1, 2))
     [row] = with_third({"a": one}, {"a": other}, golden={"a": wide})
     assert row.verdict.name == "agrees"
-    assert row.verdict.why.startswith("as near to the golden as the reference is: 1.0e-01 from the golden")
+    assert row.verdict.why.startswith("as close to the golden run as the reference is: 1.0e-01 from the golden")
 
 
 def test_a_golden_that_the_reference_is_nowhere_near_is_ignored() -> None:

@@ -150,6 +150,70 @@ def test_any_bits_are_measured_right(
         check_wide(measure(ref, cand, how, compiled=True), ref, cand, how)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@settings(deadline=None, max_examples=120)
+@given(
+    name=st.sampled_from(["int8", "uint8", "bool", "int16", "int32", "uint32"]),
+    # Around a vector of bytes (32), a stretch of them (2,048) and two.
+    size=st.sampled_from([1, 31, 32, 33, 511, 513, 2_047, 2_048, 2_049, 4_100, 70_001]),
+    numbers=st.sampled_from(["any", "none is zero", "few", "around 2**23", "largest"]),
+    share=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+    seed=st.integers(0, 2**32),
+)
+def test_integers_that_must_be_equal(level: int, name: str, size: int, numbers: str, share: float, seed: int) -> None:
+    """Numbers of a byte are summed in integers, those of 32 bits in float32 while it holds them: both exact."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[name]
+    least, most = (0, 1) if name == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = {
+        "any": (least, most), "none is zero": (1, min(9, most)), "few": (0, min(3, most)),
+        "around 2**23": (max(least, min(2**23 - 300, most - 1)), min(2**23 + 3, most)), "largest": (most - 1, most),
+    }[numbers]  # fmt: skip
+    ref = rng.integers(low, high, size, dtype=np.int64, endpoint=True).astype(dtype)
+    if rng.random() < 0.3 and least < 0:
+        ref[rng.random(size) < 0.1] = -1
+    cand = np.where(rng.random(size) < share, rng.permutation(ref), ref)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_pass, "LEVEL", level)
+        found = measure(ref, cand, compiled=True)
+    check(found, ref, cand, Tolerance())
+    plain = measure(ref, cand, compiled=False)
+    for field in ("max_abs_at", "max_rel_at", "max_rel", "outside"):
+        assert getattr(found, field) == getattr(plain, field), field
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@settings(deadline=None, max_examples=100)
+@given(
+    # Around a group (8), four of them, a block (512); and so many that a bucket holds blocks one after the other.
+    size=st.sampled_from([1, 7, 8, 9, 31, 32, 33, 40, 511, 513, 1_030, 16_400, 70_001]),
+    share=st.sampled_from([0.0, 0.002, 0.05, 0.5, 1.0]),
+    changing=st.booleans(),
+    odd=st.sampled_from(["none", "on both sides", "in the reference", "in the candidate"]),
+    atol=st.sampled_from([0.0, 1e-5, 0.1]),
+    seed=st.integers(0, 2**32),
+)
+def test_float8_of_which_few_or_all_differ(
+    level: int, name: str, size: int, share: float, changing: bool, odd: str, atol: float, seed: int
+) -> None:
+    """Equal groups are passed over but for their squares; blocks that differ throughout go another way."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[name]
+    ref = (8 * rng.standard_normal(size) * rng.choice([1e-4, 0.05, 1.0], size)).astype(dtype)
+    where = rng.random(size) < (share * (np.arange(size) // 2048 % 2) if changing else share)
+    cand = np.where(where, (ref.astype(np.float64) * 1.2 + 0.01).astype(dtype), ref)
+    at = rng.integers(0, size, 2)
+    for side, is_hit in ((ref, odd.endswith(("sides", "reference"))), (cand, odd.endswith(("sides", "candidate")))):
+        if is_hit:
+            side[at] = np.float64(np.nan).astype(dtype)
+            if name == "float8_e5m2":
+                side[at[0]] = np.float64(-np.inf).astype(dtype)
+    tolerance = Tolerance(atol, 0.125)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_pass, "LEVEL", level)
+        found = measure(ref, cand, tolerance, compiled=True)
+    check(found, ref, cand, tolerance)
+
+
 # --- levels, threads, rounding ----------------------------------------------------------------------
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tensordiff.compare.measure import chunks as module
 from tensordiff.compare.measure.diff import Diff
-from tensordiff.compare.measure.dispatch import measure
+from tensordiff.compare.measure.dispatch import measure, measure_many, measure_stretches
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import DTYPES, Array
+from tensordiff.dump.model import Spec
 from tests.compare.measure.reference_diff import truth
 
 PASSES = [pytest.param(False, id="plain"), pytest.param(True, id="compiled")]
@@ -289,3 +290,43 @@ def test_ratios_survive_squares_that_do_not(compiled: bool, size: float) -> None
     ref = np.linspace(1, 2, 100) * size
     diff = measure(ref, ref * 1.5, compiled=compiled)
     assert diff.rel_l2 == pytest.approx(0.5) and diff.cosine_distance < 1e-14 and diff.scale == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("types", [("f4", "f4"), ("f8", "f8"), ("f4", "f2"), ("c8", "c8"), ("i4", "f4")])
+def test_stretches_make_the_numbers_of_the_whole(types: tuple[str, str], compiled: bool) -> None:
+    rng = np.random.default_rng(7)
+    ref = (rng.standard_normal((90, 700)) * 10).astype(types[0])
+    cand = (ref + np.where(types[0] == "i4", 1, rng.standard_normal(ref.shape) * 1e-2)).astype(types[1])
+    ref[5, 6] = cand[5, 6] = 0
+    like = Spec(ref.shape, ref.dtype), Spec(cand.shape, cand.dtype)
+    parts = measure_stretches(
+        lambda: ((ref[at : at + 37], cand[at : at + 37]) for at in range(0, 90, 37)), like, compiled=compiled
+    )
+    whole = measure(ref, cand, compiled=compiled)
+    for field in Diff._fields:
+        ours, theirs = (np.asarray(getattr(diff, field), float) for diff in (parts, whole))
+        np.testing.assert_allclose(ours, theirs, rtol=2e-7, atol=1e-12, err_msg=field)
+
+
+def test_stretches_of_values_whose_squares_leave_the_range() -> None:
+    ref = np.full((4, 3), 1e200)
+    like = Spec(ref.shape, ref.dtype), Spec(ref.shape, ref.dtype)
+    parts = measure_stretches(lambda: ((ref[at : at + 1], 2 * ref[at : at + 1]) for at in range(4)), like)
+    assert parts.rel_l2 == pytest.approx(1.0) and parts.rel_l2 == measure(ref, 2 * ref).rel_l2
+
+
+def test_stretches_of_nothing() -> None:
+    like = Spec((0, 3), np.dtype("f4")), Spec((0, 3), np.dtype("f4"))
+    assert measure_stretches(lambda: iter(()), like).elements == 0
+
+
+def test_equal_pairs_share_what_they_have_in_common() -> None:
+    """A million rows may be equal; boxed zeros and profiles of their own would take more than all else."""
+    ref = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first, second, other = measure_many([(ref, ref.copy(), None), (ref + 1, ref + 1, None), (ref, ref + 1, None)])
+    assert first.bucket_rms is second.bucket_rms
+    assert first.shape is second.shape is other.shape
+    assert first.nan is second.inf is other.nan
+    assert first.rel_l2 is second.max_abs
+    assert other.profile != first.profile == (0.0,) * 6

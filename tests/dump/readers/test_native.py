@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tensordiff.dump.readers.native import try_open
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile, NotADump
 from tests.dump.file_damage import FUZZ, keeps_promise, mutated
+from tests.making import numbers, save
 
 MANIFEST, JOURNAL, SHARD = "manifest.json", "entries.jsonl", "tensors-00000.safetensors"
 
@@ -93,6 +95,14 @@ def test_an_interrupted_dump(tmp_path: Path) -> None:
     assert dump.facts == {"source": "test"}
     assert values(dump) == [0, 1, 2]
     assert dump.entries[0].origin == Origin(injected=("r",))
+
+
+def test_shards_alone_are_no_whole_dump(tmp_path: Path) -> None:
+    """Nothing says how many there were, or what else the run wrote."""
+    (write(tmp_path) / MANIFEST).unlink()
+    dump = open_dump(tmp_path)
+    assert (dump.format, len(dump), dump.interrupted) == ("safetensors", 3, True)
+    assert not open_dump(save(tmp_path / "another" / "tensors-00000.safetensors", {"a": numbers(4)}).parent).interrupted
 
 
 def test_a_journal_cut_anywhere_gives_what_was_complete(tmp_path: Path) -> None:
@@ -303,3 +313,46 @@ def check_damage(path: Path, data: st.DataObject) -> None:
         keeps_promise(path.parent)
     finally:
         path.write_bytes(valid)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_manifest_that_was_laid_out_anew_says_the_same(tmp_path: Path, indent: int | None) -> None:
+    """Ours has a line a record and is read by lines; whoever edits one may write it otherwise."""
+    dump = opened(write(tmp_path / "ours"))
+    path = tmp_path / "ours" / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+    again = opened(tmp_path / "ours")
+    assert [(*entry[:5], entry.origin) for entry in again.entries] == [(*e[:5], e.origin) for e in dump.entries]
+    assert (again.facts, values(again)) == (dump.facts, values(dump))
+
+
+@pytest.mark.parametrize("end", [b"]}\n]}\n", b',"device":"x"}\n', b"]}", b",\n]}\n"])
+def test_what_follows_the_entries_is_read_as_strictly_as_all_else(tmp_path: Path, end: bytes) -> None:
+    path = write(tmp_path / "ours") / MANIFEST
+    path.write_bytes(path.read_bytes().removesuffix(b"\n]}\n") + b"\n" + end)
+    try:
+        json.loads(path.read_text())
+    except ValueError:
+        with pytest.raises(BadFile, match="not valid JSON"):
+            opened(tmp_path / "ours")
+    else:
+        assert values(opened(tmp_path / "ours")) == [0, 1, 2]
+
+
+def test_opening_holds_no_more_than_the_entries(tmp_path: Path) -> None:
+    """A million entries must fit: their records are let go one by one, and steps share the names of layers."""
+    count = 2_000
+    with DumpWriter(tmp_path / "many", {}) as writer:
+        for k in range(count):
+            writer.add(f"model.layers.{k % 20}.self_attn.q_proj-output", np.zeros(4, np.float32), step=k // 20)
+    opened(tmp_path / "many")  # what is made once
+    tracemalloc.start()
+    try:
+        dump = opened(tmp_path / "many")
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len({id(entry.name) for entry in dump.entries}) == 20
+    text = (tmp_path / "many" / MANIFEST).stat().st_size
+    assert held < 400 * count
+    assert most - held < text + 400 * count

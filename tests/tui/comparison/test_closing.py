@@ -42,7 +42,8 @@ def held(run: Running) -> list[ref[object]]:
     owner = run.owner
     assert owner.session is not None
     session = owner.session
-    parts = (run.screen, run.table, owner, session, session.dumps, owner.listing)
+    painted = run.table._styles_cache  # the lines of a widget as they were painted last
+    parts = (run.screen, run.table, owner, session, session.dumps, owner.listing, painted)
     return [ref(part) for part in parts]
 
 

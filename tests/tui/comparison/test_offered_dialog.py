@@ -11,7 +11,7 @@ from textual.widgets import Button, Static
 
 from tensordiff.align.rules.file import parse_rules_text
 from tensordiff.session.request import Request
-from tensordiff.session.state import SUFFIX, SessionState, read_state, session_path, write_state
+from tensordiff.session.storage.state import SUFFIX, SessionState, read_state, session_path, write_state
 from tensordiff.tui.comparison.offered_dialog import OfferedDialog
 from tests.tui.app_host import CANDIDATE, REFERENCE, Running, running
 

@@ -12,11 +12,12 @@ import pytest
 from textual import events
 
 from tensordiff.errors import TensordiffError
-from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
+from tensordiff.session.storage.preferences import Preferences
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.opening_screen import OpeningScreen
 from tensordiff.tui.comparison.screen import ComparisonScreen
+from tensordiff.tui.key_help import KeyHelpScreen
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.launch import Launch
 from tensordiff.tui.table.filter_bar import FilterBar
@@ -104,7 +105,7 @@ async def test_keys_typed_early_wait_for_the_comparison() -> None:
         await run.pilot.press("slash", "m", "l", "p", "enter", "question_mark")
         assert isinstance(run.app.screen, OpeningScreen)
         await arrived(run, held)
-        await until(lambda: run.screen.query("HelpPanel"))  # the last of them
+        await until(lambda: isinstance(run.app.screen, KeyHelpScreen))  # the last of them
         await run.settle()
         assert run.screen.query_one(FilterBar).text == "mlp"
         assert run.names and all("mlp" in name for name in run.names)

@@ -6,22 +6,26 @@ import json
 import shutil
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, RadioButton, RadioSet, Static
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Button, Input, RadioButton, RadioSet, Static
 
 from tensordiff.align.rules.file import read_rules_file
 from tensordiff.align.rules.rule import Rule
 from tensordiff.dump.writer import DumpWriter
-from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
-from tensordiff.session.state import session_path
+from tensordiff.session.storage.preferences import Preferences
+from tensordiff.session.storage.state import session_path
 from tensordiff.tui.comparison import bisect_bar
 from tensordiff.tui.comparison.bisect_bar import BisectBar
 from tensordiff.tui.comparison.export_dialog import Export
-from tensordiff.tui.dialogs import Choose
+from tensordiff.tui.dialogs import Ask, Choose
 from tensordiff.tui.jobs.job_line import JobLine
+from tensordiff.tui.key_help import KeyHelpScreen
+from tensordiff.tui.keys import KEYS
 from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.rules.panel import RulesPanel
 from tensordiff.tui.start import StartScreen
@@ -303,6 +307,26 @@ async def test_export_of_all_the_marked_and_the_selected(tmp_path: Path) -> None
             assert str(tmp_path / f"r{scope}.json") in run.said()
 
 
+async def test_export_shows_its_keys_also_where_it_asks_before_overwriting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (there := tmp_path / "candidate-vs-reference.md").write_text("mine")
+    async with running(samples(), (80, 24)) as run:
+        await run.press("e", "ctrl+s")
+        dialog = run.app.screen
+        assert isinstance(dialog, Export)
+        assert dialog.query_one(Input).value == "~/candidate-vs-reference.md"
+        assert "accept again to overwrite it" in str(dialog.query_one("#wrong", Static).render())
+        frame = dialog.query_one(Vertical).content_region
+        assert all(frame.contains_region(button.region) for button in dialog.query(Button))
+        assert there.read_text() == "mine"
+        await run.press("ctrl+s")
+        await run.settle()
+        assert CULPRIT in there.read_text("utf-8")
+
+
 @pytest.mark.parametrize("suffix", [".md", ".txt", ".csv"])
 async def test_export_formats(tmp_path: Path, suffix: str) -> None:
     async with running(samples()) as run:
@@ -315,6 +339,74 @@ async def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     async with running(samples()) as run:
         await export(run, tmp_path / "file" / "r", 0, 0)
         assert "cannot be written" in run.said()
+
+
+async def test_a_report_is_named_after_the_pair_and_not_written_over_another_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "candidate-vs-reference.md"
+    there.write_text("mine")
+    async with running(samples()) as run:
+        await run.press("e", "ctrl+s")
+        assert isinstance(dialog := run.app.screen, Export)
+        assert dialog.query_one(Input).value == str(there)
+        assert there.read_text() == "mine"
+        await run.press("ctrl+s")
+        await run.settle()
+        assert CULPRIT in there.read_text("utf-8")
+
+
+async def test_notes_are_in_a_report(tmp_path: Path) -> None:
+    async with running(samples()) as run:
+        run.screen.action_culprit(1)
+        await run.press("quotation_mark", *"seen", "enter")
+        await export(run, tmp_path / "r", 0, 0)
+        assert "- `layers.1.mlp.act_fn`: seen" in (tmp_path / "r.md").read_text("utf-8")
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+async def test_at_the_end_of_a_demo_it_says_where_the_samples_are() -> None:
+    async with running(samples(), saves_state=False) as run:
+        run.app.leave(0)
+    assert [line.split()[0] for line in run.app.farewell()] == ["reference", "candidate", "open"]
+
+
+async def test_at_the_end_it_says_where_everything_is(copied: Request) -> None:
+    async with running(copied, saves_state=True) as run:
+        run.table.action_mark()
+        await run.settle()
+        run.app.leave(0)
+    lines = run.app.farewell()
+    assert [line.split()[0] for line in lines] == ["reference", "candidate", "session", "open"]
+    assert lines[-1] == f"open again tensordiff {copied.reference} {copied.candidate}"
+
+
+async def test_rules_are_focused_and_not_hidden_by_their_number() -> None:
+    async with running(samples()) as run:
+        for _ in range(2):
+            await run.press("3")
+            assert run.screen.side.is_shown and run.screen.side.has_keys
+
+
+async def test_rules_that_were_asked_for_before_the_dumps_are_open_appear_with_them() -> None:
+    async with running(samples(), (80, 24)) as run:
+        run.screen.side.open(None, run.owner.book, None)
+        await run.settle()
+        assert not run.screen.query(RulesPanel)
+        run.screen._show_in_panel()
+        await run.settle()
+        assert run.screen.query(RulesPanel) and run.screen.side.has_keys
+
+
+async def test_the_table_s_number_uncovers_it_where_the_rules_cover_it() -> None:
+    async with running(samples(), (80, 24)) as run:
+        await run.press("3")
+        assert not run.table.region
+        await run.press("1")
+        assert run.table.region and run.table.has_focus and not run.screen.side.is_shown
 
 
 # --- the disk ------------------------------------------------------------------------------------
@@ -445,9 +537,36 @@ async def test_palette_and_help() -> None:
         await run.press("colon", *"next culprit", "enter")
         assert run.name == CULPRIT
         await run.press("question_mark")
-        assert run.app.screen.query("HelpPanel")
+        page = run.app.screen
+        assert isinstance(page, KeyHelpScreen)
+        keys = {one.sentence: one.keys for one in page.helps}
+        assert keys["Open the layer"] == "⏎" and "The operations inside this layer" in keys
+        assert {one.sentence for one in page.helps} <= {key.help for key in KEYS}, "Textual's own are not listed"
+        assert [part for part, _ in groupby(one.part for one in page.helps)] == ["Table", "Comparison", "Everywhere"]
         await run.press("escape")
-        assert not run.app.screen.query("HelpPanel")
+        assert run.app.screen is run.screen
+
+
+async def test_help_is_scrolled_by_key_on_a_small_terminal() -> None:
+    async with running(samples(), size=(80, 24)) as run:
+        await run.press("question_mark")
+        scrolled = run.app.screen.query_one(VerticalScroll)
+        assert scrolled.max_scroll_y > 0
+        await run.press("j")
+        assert scrolled.scroll_y == 1
+        await run.press("G")
+        assert scrolled.scroll_y == scrolled.max_scroll_y
+        await run.press("question_mark")
+        assert run.app.screen is run.screen
+
+
+async def test_the_same_notification_is_shown_once_and_never_over_a_dialog() -> None:
+    async with running(samples(), size=(80, 24)) as run:
+        await run.press("o", "o", "c")
+        assert run.said().count("cannot be run again") == 1
+        await run.press("t")
+        assert isinstance(run.app.screen, Ask)
+        assert not run.said()
 
 
 async def test_q_quits() -> None:

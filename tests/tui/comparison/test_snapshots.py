@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from tensordiff.session.preferences import Preferences
 from tensordiff.session.request import Request
+from tensordiff.session.storage.preferences import Preferences
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.comparison.screen import ComparisonScreen
 from tests.tui.app_host import GOLDEN, INJECTED, Running, samples

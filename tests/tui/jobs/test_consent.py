@@ -144,7 +144,7 @@ async def test_what_a_stranger_wrote_is_no_escape_sequence_and_no_markup(strange
         assert isinstance(form, CaptureForm)
         assert form.query_one("#prompt", Input).value == r"a\x1b[2J[red]b[/"
         answer = form.answer()
-        assert answer is not None and answer.prompt == nasty, "what nobody changed stays as it was"
+        assert answer is not None and answer.settings.prompt == nasty, "what nobody changed stays as it was"
         await run.press("ctrl+s")
         said = shown(run)
         assert "\x1b" not in said and "\x07" not in said

@@ -70,8 +70,8 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Request:
 
 
 async def ended(run: Running) -> None:
-    """Until the child is gone and what it made is shown."""
-    await run.until(lambda: run.screen.query_one(JobLine).run is None)
+    """Until the child is gone and what it made is shown, perhaps on a screen of its own that is being opened."""
+    await run.until(lambda: any(line.run is None for line in run.screen.query(JobLine)))
     await run.settle()
     await run.settle()
 
@@ -126,8 +126,7 @@ async def test_injection_pairs_by_the_rules_that_the_panel_shows(
 
 def children() -> list[str]:
     """The processes of this one that run sources, whether they work or wait."""
-    found = filter(processes.is_there, processes.children(os.getpid()))
-    lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
+    lines = map(processes.command_line, processes.children(os.getpid()))
     return [line.decode() for line in lines if b"tensordiff.capture.process" in line]
 
 
@@ -174,7 +173,7 @@ async def test_a_cancelled_run_is_gone(dumps: Request) -> None:
         try:
             await run.press("c", "ctrl+s")
             job = run.screen.query_one(JobLine).run
-            assert job is not None
+            assert isinstance(job, Run)
             os.kill(job.pid, 0)
             await run.press("L", "x")
             await ended(run)
@@ -192,7 +191,7 @@ async def test_leaving_the_app_ends_the_child(dumps: Request) -> None:
         async with running(dumps) as run:
             await run.press("c", "ctrl+s")
             job = run.screen.query_one(JobLine).run
-            assert job is not None
+            assert isinstance(job, Run)
             run.app.leave(143)
         with pytest.raises(ProcessLookupError):
             os.kill(job.pid, 0)
@@ -245,7 +244,7 @@ async def test_what_a_rerun_made_goes_with_the_app_unless_it_is_kept(dumps: Requ
         await ended(run)
         path = run.owner.request.injected
         assert path is not None and is_temporary(path) and path.is_relative_to(temporary)
-        assert "it goes when the app ends, unless K keeps it" in run.said()
+        assert "deleted when the app ends unless K keeps it" in run.said()
         await run.press("K")
         assert not is_temporary(path) and f"these stay when the app ends:\n{path}" in run.said()
 

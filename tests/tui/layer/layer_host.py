@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from tensordiff.session.session import Session
 from tensordiff.tui.layer.pane import Pane
 from tensordiff.tui.layer.screen import LayerScreen
 from tests.making import SAMPLES, save
-from tests.processes import PATIENCE_S
+from tests.tui.waiting import settled, until
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Pane[object]")
@@ -73,13 +72,10 @@ class Shown(NamedTuple):
         return self.screen.facts.text()
 
     async def settle(self) -> None:
-        """Until no thread works, one that was replaced by another included, and no message waits."""
-        async with asyncio.timeout(PATIENCE_S):
-            for _ in range(3):
-                await self.pilot.pause(0.001)
-                while not all(worker.is_finished for worker in self.app.workers):
-                    await asyncio.sleep(0.002)
-        await self.pilot.pause(0.001)
+        """Until no thread works, no message waits, and the view that is shown has its answer or says why not."""
+        await settled(self.app, self.pilot)
+        await until(self.pilot, lambda: not isinstance(self.app.screen, LayerScreen) or is_answered(self.screen.pane))
+        await settled(self.app, self.pilot)
 
     async def press(self, *keys: str) -> str:
         await self.pilot.press(*keys)
@@ -93,6 +89,12 @@ class Shown(NamedTuple):
 
     def said(self) -> str:
         return "\n".join(str(one.message) for one in self.app._notifications)
+
+
+def is_answered(pane: Pane[object]) -> bool:
+    """Whether a view shows the answer to its present question; one without room yet has not asked."""
+    has_failed = pane.answer is None and pane.sentence.startswith("this view failed")
+    return has_failed or (pane.is_whole and pane.asked == (pane.subject, pane.question()))
 
 
 @asynccontextmanager

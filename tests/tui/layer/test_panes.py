@@ -14,6 +14,7 @@ from tensordiff.report.labels import number
 from tensordiff.tui.layer import worst as worst_table
 from tensordiff.tui.layer.heatmap import HeatmapPane
 from tensordiff.tui.layer.profile import ProfilePane
+from tensordiff.tui.layer.scale import scale_of
 from tensordiff.tui.layer.values import ValuesPane
 from tests.making import SAMPLES, numbers
 from tests.tui.layer.layer_host import CULPRIT, of, samples, showing, wide
@@ -41,21 +42,21 @@ async def test_amplification_is_error_out_over_error_in() -> None:
     assert f"in {number(given.diff.rel_l2)}  ×{row.diff.rel_l2 / given.diff.rel_l2:.2g}" in facts
 
 
-async def test_the_hint_comes_with_its_evidence(tmp_path: Path) -> None:
+async def test_the_hint_s_evidence_is_told_once(tmp_path: Path) -> None:
     tensors = {"x-output": numbers(4, 8)}
     async with showing(of(tmp_path, tensors, {"x-output": 1.5 * tensors["x-output"]}), "x", (160, 40)) as shown:
         hint = shown.screen.session.hint(shown.screen.row)
-        assert hint is not None and hint.kind == "scale" and hint.evidence
+        assert hint is not None and hint.kind == "scale" and set(hint.evidence) == {"factor", "residual"}
         said = " ".join(shown.facts.split())
-        assert f"looks like {hint.sentence}" in said
-        assert all(name in said for name in hint.evidence)
+        assert f"looks like {hint.sentence}" in said and "1.5" in hint.sentence
+        assert "factor" not in said and "residual" not in said  # the sentence has both numbers
 
 
 async def test_no_idea_is_an_answer_too(tmp_path: Path) -> None:
     session = of(tmp_path, {"x-output": numbers(4, 8)}, {"x-output": numbers(4, 8, seed=1)})
     async with showing(session, "x") as shown:
         assert shown.screen.session.hint(shown.screen.row) is None
-        assert "looks like no idea" in shown.facts
+        assert "looks like no known error pattern" in shown.facts
 
 
 async def test_a_victim_is_not_asked_what_kind_of_error_it_is() -> None:
@@ -137,11 +138,24 @@ async def test_heatmap_in_shades_tells_sizes_apart_without_colour() -> None:
     assert "▀" not in shaded and all(shade in shaded for shade in "░▒▓█")
 
 
+async def test_the_whole_picture_has_a_scale_of_its_own_whatever_was_drawn_before() -> None:
+    async with showing(samples(), size=(80, 24)) as shown:
+        await shown.show("heatmap")
+        pane = shown.screen.query_one(HeatmapPane)
+        coloured = pane.answer
+        await shown.press("s")
+        shaded = pane.answer
+        assert coloured and shaded and coloured.cells.shape != shaded.cells.shape
+        assert (coloured.scale, shaded.scale) == (scale_of(coloured.cells), scale_of(shaded.cells))
+        await shown.press("plus")
+        assert pane.answer and pane.answer.view.zoom and pane.answer.scale == shaded.scale  # a part, as in the whole
+
+
 async def test_heads_are_seen_where_a_person_says_so() -> None:
     async with showing(samples(), "layers.1.self_attn.o_proj") as shown:
         await shown.show("heatmap")
         await shown.press("h", "5", "enter")
-        assert shown.screen.query_one("Prompt").border_title == "a number that divides 64: 2, 4, 8, 16, 32, 64"
+        assert shown.screen.query_one("Prompt").border_title == "give a number that divides 64: 2, 4, 8, 16, 32, 64"
         text = await shown.press("backspace", "4", "enter")
         ref, cand = wide(shown.screen.row)
         assert "|Δ| token × head  9 × 4  a cell is the largest over every head channel" in text

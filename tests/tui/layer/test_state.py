@@ -112,7 +112,7 @@ def test_the_only_element_of_a_scalar() -> None:
 def test_heads_divide_the_channels() -> None:
     assert parse_heads(" 4 ", 64) == (4,)
     for wrong in ("0", "1", "5", "128", "x", ""):
-        with pytest.raises(ValueError, match="a number that divides 64"):
+        with pytest.raises(ValueError, match="give a number that divides 64"):
             parse_heads(wrong, 64)
 
 

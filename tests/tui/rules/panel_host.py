@@ -15,7 +15,8 @@ from tensordiff.align.rules.rule_book import RuleBook
 from tensordiff.dump import open_dump
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.tui.comparison.session_owner import Aligned, AlignmentFailed, SessionOwner
+from tensordiff.tui.comparison.messages import Aligned, AlignmentFailed
+from tensordiff.tui.comparison.session_owner import SessionOwner
 from tensordiff.tui.notice import sentence_of, tell
 from tensordiff.tui.permissions import ALL_PERMISSIONS
 from tensordiff.tui.rules.panel import RulesPanel

@@ -93,7 +93,7 @@ async def test_several_of_one_side_are_joined_and_a_pick_can_be_put_back(tmp_pat
         await settled(app, pilot)
         assert app.screen.query_one("#reference", Input).value == "cat(layers.0.a, layers.0.c)"
         shown = said(app, "#found")
-        assert "? shapes [9, 48] and [9, 24] need a view" in shown and "→ [9, 48] float32" in shown
+        assert "? shapes [9, 48] and [9, 24] differ" in shown and "→ [9, 48] float32" in shown
         await pilot.press("escape")
         await settled(app, pilot)
         assert app.panel.orphans.picks == () and app.aligned == []

@@ -132,13 +132,14 @@ async def test_a_preset_is_overridden_by_an_edited_copy() -> None:
         assert [line.value.on for line in app.panel.book.lines[:2]] == [True, False]
 
 
-async def test_written_to_a_file_that_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["rules", "orphans"])
+async def test_written_to_a_file_that_is_asked_for(part: str, tmp_path: Path) -> None:
     app = Host(plain())
     async with app.run_test(size=SIZE) as pilot:
         await settled(app, pilot)
         app.panel.change(lambda book: book.added(Rule("both", "aa", "a")))
         await settled(app, pilot)
-        app.panel.rules.focus()
+        getattr(app.panel, part).focus()
         await pilot.press("w")
         await pilot.pause()
         field = app.screen.query_one("Input")
@@ -156,7 +157,7 @@ async def test_a_folder_that_is_none_is_a_notification(tmp_path: Path) -> None:
         app.panel.change(lambda book: book.added(Rule("both", "aa", "a")))
         app.panel.rules.focus()
         await pilot.press("w")
-        await settled(app, pilot)
+        await until(pilot, lambda: list(app._notifications))
         assert "cannot be written" in next(iter(app._notifications)).message
         assert not app.panel.book.is_saved
 
@@ -242,7 +243,7 @@ async def test_real_dumps_at_eighty_columns(case: str) -> None:
         assert all(len(line) <= 80 for line in drawn(app.panel.rules).splitlines())
 
 
-async def test_what_was_learned_stands_after_the_rules_with_its_proof_and_is_kept_by_a_key(tmp_path: Path) -> None:
+async def test_what_was_learned_stands_before_the_presets_with_its_proof_and_is_kept_by_a_key(tmp_path: Path) -> None:
     candidate = renamed(CANDIDATE, tmp_path / "renamed", lambda name: name.replace("layers.layers.", "gpt.cells."))
     app = Host(Session.open(Request(REFERENCE, candidate)))
     async with app.run_test(size=SIZE) as pilot:
@@ -251,15 +252,19 @@ async def test_what_was_learned_stands_after_the_rules_with_its_proof_and_is_kep
         lines = drawn(app.panel.rules).splitlines()
         own = [line for line in lines if line.split()[-2:-1] == ["learned"]]
         assert learned.rules and own, lines
-        assert [item.is_learned for item in app.panel.rules.items][-len(learned.rules) :] == [True] * len(learned.rules)
+        assert all(item.is_learned for item in app.panel.rules.items[: len(learned.rules)]), "before the presets'"
         app.panel.rules.focus()
-        app.panel.rules.move(len(app.panel.rules.items) - len(learned.rules))
+        app.panel.rules.move(0)
         await pilot.pause()
         about, first = said(app, "#line-about"), learned.rules[0]
         assert f"learned, proven on {len(first.proof)}" in about and first.proof[0][0] in about
         assert f"{first.used} pairs" in about and "a keeps all that was learned" in about
         await pilot.press("a")
         await settled(app, pilot)
-        assert app.panel.book.rules.maps == learned.maps
-        assert len(app.aligned[-1].alignment.pairs) >= len(app.session.alignment.pairs)
-        assert not app.aligned[-1].dumps.learned, "what is kept is not learned again"
+        kept = app.panel.book.rules
+        renamings = [(rule.match, rule.replace) for rule in kept.rules]
+        assert renamings == [(r"^model\.gpt\.cells\.(\d+)", r"layers.\1")]
+        assert len(kept.maps) < len(learned.maps) and len(app.panel.book.past) == 1
+        assert len(app.aligned[-1].alignment.pairs) == len(app.session.alignment.pairs)
+        again = app.aligned[-1].dumps.learned
+        assert not any("gpt.cells" in rule.candidate for rule in again.maps), "what is kept is not learned again"

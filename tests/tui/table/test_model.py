@@ -14,7 +14,7 @@ from tensordiff.errors import AlignError
 from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, ranked
+from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, Selection, ranked
 from tensordiff.tui.table.tree import NOWHERE, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs
 
@@ -60,8 +60,21 @@ def test_orders() -> None:
     assert names(made, Order("rel_l2")) == ["b", "c", "a", "d"]
     assert names(made, Order("rel_l2", descending=False)) == ["a", "c", "b", "d"]
     assert names(made, Order("verdict"))[-1] == "a"
-    assert names(made, Order(faults=True)) == ["c", "b"]
-    assert names(made, Order(only=frozenset({2}))) == ["c"]
+    assert names(made, Order(faults=True)) == ["c", "b", "d"]
+    assert names(made, Order(only=Selection(np.arange(5) == 2))) == ["c"]
+
+
+def test_verdicts_are_counted_as_rows_come_in() -> None:
+    made = listing()
+    assert made.counts.tolist() == np.bincount(made.verdicts, minlength=5).tolist() == [0, 2, 0, 1, 2]
+    again = Listing.of(made.pairs)
+    assert again.counts.tolist() == [5, 0, 0, 0, 0]
+    again.carry(made)
+    assert again.counts.tolist() == made.counts.tolist()
+    rows = list(Comparer().rows(made.pairs))
+    again.put(Batch.of(0, rows[:2]))
+    again.put(Batch.of(2, rows[2:]))
+    assert again.counts.tolist() == made.counts.tolist()
 
 
 def test_a_dump_of_inputs_alone_is_shown() -> None:
@@ -99,7 +112,7 @@ def test_the_column_shows_the_amplification_that_json_and_reports_give() -> None
     shown.put(Batch.of(0, rows))
     said = [row_json(row)["amplification"] for row in rows]
     assert any(one is not None for one in said)
-    assert [None if one == ABSENT else one for one in shown.column("gain")] == pytest.approx(said, nan_ok=True)
+    assert [None if one == ABSENT else one for one in shown.column("amplification")] == pytest.approx(said, nan_ok=True)
 
 
 def test_numbers_are_carried_over_to_another_alignment() -> None:

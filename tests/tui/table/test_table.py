@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input
 
+from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
+from tensordiff.tui.layer.facts import FactsPane
 from tensordiff.tui.layer.screen import LayerScreen
-from tensordiff.tui.table.model import Order
+from tensordiff.tui.table import lines
+from tensordiff.tui.table.columns import columns_without, lay_out
+from tensordiff.tui.table.model import Listing, Order, Positions
 from tensordiff.tui.table.summary import Summary
-from tests.making import nudged, numbers, save, write
+from tests.cli.command import process
+from tests.making import SAMPLES, nudged, numbers, save, write
 from tests.tui.app_host import CASES, CULPRIT, GOLDEN, INJECTED, Running, running, samples
 
 needs_cases = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this checkout")
@@ -114,12 +122,62 @@ async def test_filter_by_typing_and_escape() -> None:
 
 async def test_faults_and_inputs() -> None:
     async with running(samples()) as run:
-        await run.press("f")
-        assert 0 < len(run.names) < 10
-        await run.press("f", "I")
+        await run.press("f", "f", "I")
         assert len(run.names) == 76
         await run.press("I")
         assert len(run.names) < 76
+
+
+@pytest.mark.parametrize("candidate", ["candidate", "max"])
+async def test_f_shows_the_rows_that_faults_prints(candidate: str) -> None:
+    request = replace(samples(), candidate=SAMPLES / candidate)
+    printed = process("compare", str(request.reference), str(request.candidate), "--faults").out
+    # "✗    57 layers.1.mlp.act_fn   4.61e-02 …": the number, and the name with its port
+    expected = [line.split()[1] for line in printed.splitlines() if re.match(r"[✓~✗?] +\d+ \w[\w.]+ .*\de[+-]\d", line)]
+    async with running(request, (200, 60)) as run:
+        await run.press("f")
+        shown = [run.table.listing.pairs[run.table.line(k).row].index for k in range(len(run.table.lines))]
+        assert [str(index) for index in shown] == expected
+        assert bool(shown) == (candidate == "candidate")
+        before = run.names
+        await run.press("I")
+        assert run.names == before and "f shows all" in run.said()
+
+
+async def test_the_heading_says_which_rows_are_left_out() -> None:
+    async with running(samples(), (80, 24)) as run:
+        assert "layer (35 of 76: outputs)" in run.lines()[0]
+        await run.press("f")
+        assert "layer (11 of 76: faults)" in run.lines()[0]
+        await run.press("slash", *"mlp", "enter")
+        assert "layer (4 of 76: faults, filtered)" in run.lines()[0]
+        await run.press("w")
+        assert "layer (4 of 76: faults, filtered)" in run.lines()[0]
+        await run.press("f", "I", "escape", "w")
+        assert "layer " in run.lines()[0] and "of 76" not in run.lines()[0]
+
+
+async def test_a_row_has_one_number_in_table_layer_search_and_json() -> None:
+    async with running(samples()) as run:
+        await run.press("n")
+        line = next(line for line in run.lines() if "►" in line)
+        number = line.split()[1]
+        assert run.screen.pane.row is not None
+        assert number == str(row_json(run.screen.pane.row)["index"]) == "57"
+        await run.press("enter")
+        facts = run.app.screen.query_one(FactsPane)
+        assert f"#{number}" in "\n".join(facts.render_line(y).text for y in range(facts.size.height))
+
+
+async def test_a_filter_opens_the_tree_and_its_marks_say_so() -> None:
+    async with running(samples()) as run:
+        await run.press("w")
+        assert "▸ 1" in "\n".join(run.lines())
+        await run.press("slash", *"act_fn", "enter")
+        shown = "\n".join(run.lines())
+        assert "act_fn" in shown and "▾ 1" in shown and "▸" not in shown
+        await run.press("escape")
+        assert "▸ 1" in "\n".join(run.lines())
 
 
 async def test_the_tree_folds_and_unfolds() -> None:
@@ -181,7 +239,7 @@ async def test_the_mouse_sorts_selects_and_opens() -> None:
 async def test_injected_and_golden_have_columns_where_they_are() -> None:
     async with running(samples(injected=INJECTED, golden=GOLDEN), (200, 60)) as run:
         shown = [placed.column.id for placed in run.table.placed]
-        assert {"injected", "golden", "why", "verdict", "gain"} <= set(shown)
+        assert {"injected", "golden", "why", "verdict", "amplification"} <= set(shown)
     async with running(samples()) as run:
         shown = [placed.column.id for placed in run.table.placed]
         assert not {"injected", "golden"} & set(shown)
@@ -218,7 +276,7 @@ async def test_the_tolerance_can_be_moved() -> None:
         await run.press("t")
         run.app.screen.query_one(Input).value = "no"
         await run.press("enter")
-        assert "no tolerance" in str(run.app.screen.query_one("#wrong").render())
+        assert "not a tolerance" in str(run.app.screen.query_one("#wrong").render())
         run.app.screen.query_one(Input).value = ""
         await run.press("enter")
         assert run.verdict == "diverges"
@@ -287,3 +345,59 @@ async def test_dumps_without_a_common_name(tmp_path: Path) -> None:
     async with running(Request(reference, candidate)) as run:
         assert "nothing could be paired" in run.said()
         await run.press("n", "enter", "space", "b", "w", "y")
+
+
+async def test_very_many_rows_are_sorted_in_a_thread_into_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million numbers take longer to sort than a key may wait; keys go on meanwhile, and the last order counts."""
+    sorted_in: list[str] = []
+    order = Listing.order
+
+    def noted(listing: Listing, how: Order) -> object:
+        sorted_in.append(f"{how.by} {'here' if threading.current_thread() is threading.main_thread() else 'apart'}")
+        return order(listing, how)
+
+    async with running(samples()) as run:
+        run.table.sort_by("rel_l2")
+        expected = run.names
+        run.table.sort_by(None)
+        in_order = run.names
+        monkeypatch.setattr(lines, "_SORTED_AT_ONCE", 10)
+        monkeypatch.setattr(Listing, "order", noted)
+        run.table.reveal(40)
+        name = run.name
+        run.table.sort_by("mse")
+        run.table.sort_by("verdict")
+        run.table.sort_by("rel_l2")
+        assert run.names == in_order
+        await run.settle()
+        assert (run.names, run.name) == (expected, name)
+        assert sorted_in == ["mse apart", "rel_l2 apart"]
+        run.screen.judge_by(1e-3)  # another alignment or measuring keeps the order
+        await run.settle()
+        assert run.table.how.by == "rel_l2"
+        run.table.sort_by(None)
+        assert run.names == in_order
+
+
+async def test_a_sort_that_fails_is_told_and_later_ones_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(listing: Listing, how: Order) -> Positions:
+        raise MemoryError("too many rows")
+
+    async with running(samples()) as run:
+        monkeypatch.setattr(lines, "_SORTED_AT_ONCE", 10)
+        names = run.names
+        with monkeypatch.context() as broken:
+            broken.setattr(Listing, "order", fail)
+            run.table.sort_by("layer")
+            await run.settle()
+        assert "too many rows" in run.said() and run.names == names
+        run.table.sort_by("rel_l2")
+        await run.settle()
+        assert run.names != names
+
+
+def test_the_number_of_every_row_is_shown_whole() -> None:
+    for rows, width in ((0, 5), (100_000, 5), (100_001, 6), (1_000_000, 6), (1_000_001, 7)):
+        placed = {one.column.id: one for one in lay_out(80, 30, None, columns_without(()), rows)}
+        assert placed["index"].width == width
+        assert max(one.end for one in placed.values()) <= 80

@@ -17,7 +17,9 @@ from torch import nn
 from tensordiff.capture.engines.hf.config import load_config, refuse_linear
 from tensordiff.capture.engines.hf.inputs import Inputs, make_inputs
 from tensordiff.capture.engines.torch.capture import perform
+from tensordiff.capture.engines.torch.devices.flags import make_deterministic
 from tensordiff.capture.engines.torch.program import Step, Steps, first_device, placement, seed
+from tensordiff.capture.engines.torch.quantized import take_weights
 from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
@@ -30,27 +32,33 @@ from tensordiff.errors import CaptureError, printable
 
 def run(job: Job, tell: Tell) -> Done:
     """Run an ``hf:`` job."""
-    return perform(HubProgram(job, tell, load(job, tell)), job, tell)
+    return perform(HubProgram(job, tell, *load(job, tell)), job, tell)
 
 
 def load_reusable(job: Job, tell: Tell) -> RunJob:
     """Load a model for several jobs; gives what runs each of them."""
-    model, same = load(job, tell), StateCheck(with_inputs=False)
-    return lambda job, tell: perform(same.of(HubProgram(job, tell, model)), job, tell)
+    (model, rounded), same = load(job, tell), StateCheck(with_inputs=False)
+    return lambda job, tell: perform(same.of(HubProgram(job, tell, model, rounded)), job, tell)
 
 
-def load(job: Job, tell: Tell) -> nn.Module:
-    """Load what a job names."""
+def load(job: Job, tell: Tell) -> tuple[nn.Module, Mapping[str, Any]]:
+    """Load what a job names; also gives what it says of weights that were taken from elsewhere."""
     tell(Phase("loading", job.source.target))
+    if job.settings.deterministic:
+        make_deterministic()
     seed(job.settings.seed)  # weights that the checkpoint lacks are random
-    return load_model(job.source.target, job.settings, tell)
+    model = load_model(job.source.target, job.settings, tell)
+    if job.settings.quantized_as is None:
+        return model, {}
+    tell(Phase("taking weights", job.settings.quantized_as))
+    return model, {"quantized_as": take_weights(model, job.settings.quantized_as, tell)}
 
 
 class HubProgram:
     """A transformers model and what it is asked."""
 
-    def __init__(self, job: Job, tell: Tell, model: nn.Module) -> None:
-        self.settings, self.model = job.settings, model
+    def __init__(self, job: Job, tell: Tell, model: nn.Module, rounded: Mapping[str, Any]) -> None:
+        self.settings, self.model, self._rounded = job.settings, model, rounded
         self.inputs: Inputs = make_inputs(self.model, job.source.target, job.settings)
         for note in self.inputs.notes:
             tell(Note(note))
@@ -79,6 +87,7 @@ class HubProgram:
             "prompt": self.inputs.prompt,
             "token_ids": self.inputs.token_ids,
             "decode_token_ids": self.decoded or None,
+            **self._rounded,
         }
 
 
@@ -96,13 +105,26 @@ def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
         options["attn_implementation"] = settings.attn_implementation
     if place.device_map:
         options["device_map"] = place.device_map
+    if place.gpus:
+        options["max_memory"] = {number: torch.cuda.mem_get_info(number)[0] for number in place.gpus}
     rounded = _dtype("--weights-dtype", settings.weights_dtype)
     model, missing = from_pretrained(kind, target, options)
     if missing:
         tell(Note(_of_missing(missing, settings.seed)))
     if settings.weights_dtype:
         round_weights(model, rounded)
-    return (model if place.device is None else model.to(place.device)).eval()
+    return (model if place.device is None else _moved(model, place.device, target)).eval()
+
+
+def _moved(model: nn.Module, device: torch.device, target: str) -> nn.Module:
+    try:
+        return model.to(device)
+    except torch.OutOfMemoryError as error:
+        said = printable(str(error).strip().partition("\n")[0])
+        raise CaptureError(
+            f"hf:{printable(target)}: does not fit on {device} ({said:.200}); "
+            "give --device device_map=auto to spread it over all devices, or --num-hidden-layers N for a part of it"
+        ) from error
 
 
 def from_pretrained(kind: Any, target: str, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.llamacpp.model import GgufModel, LoadedModel, OperationsModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
@@ -48,7 +49,7 @@ def _refuse(settings: Settings) -> None:
         raise CaptureError(
             f"--dtype {printable(settings.dtype)}: llama.cpp computes in float32; convert the file instead"
         )
-    if settings.device not in ("auto", "cpu"):
+    if parse_device(settings.device).kind not in ("auto", "cpu"):
         raise CaptureError(f"--device {printable(settings.device)}: llamacpp: sources run on the cpu; leave it out")
     if settings.attn_implementation not in (None, "eager", "sdpa"):
         raise CaptureError(

@@ -3,7 +3,8 @@
 A graph is a list of nodes. Most have no name of their own, or share one with others; what they are for is told by the
 weight they read. So a layer is named after its weight in the GGUF file: ``blk.0.attn_q.weight`` makes the layer
 ``model.blk.0.attn.q``, whose input is what is multiplied with it. A norm begins where the mean is taken, and a bias is
-part of its layer. Around these stand the attention and the feed-forward part of a block, the block, and the model.
+part of its layer; so is the factor that Gemma's embedding is multiplied with, as in transformers. Around these stand
+the attention and the feed-forward part of a block, the block, and the model.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tensordiff.capture.engines.llamacpp.architectures import Architecture
 from tensordiff.capture.engines.llamacpp.tensor import DTYPES, Tensor
 
 ROOT = "model"
+OPERATION = "/op_"
+"""What stands between a layer and the number of an operation in it."""
 _NO_OP = "NONE"
+_EMBEDDING, _SCALED = "token_embd", "inp_scaled"
 _VIEWS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 _NORMS = frozenset({"RMS_NORM", "NORM", "L2_NORM", "GROUP_NORM"})
+_WEIGHTING = frozenset({"MUL", "ADD"})
+"""What a norm does with its weights; in OLMo it has none, and a projection follows."""
 _BLOCK = re.compile(r"(blk\.\d+)\.(.+)")
 _PART = re.compile(r"(attn|ffn)_(?!norm|post_norm)(.+)")
 _WEIGHT = re.compile(r"(.+)\.(?:weight|bias|scale)")
+_NORM_NODE = re.compile(r"((?:attn|ffn)_norm)-(\d+)")
 _GIVEN = re.compile(r"inp_|cache_|out_ids|attn_inp")
 _LAST_PART = {"attn": ("output", "out"), "ffn": ("down",)}
-_BLOCK_OUTPUT, _EXPERTS_OUTPUT = "l_out", "ffn_moe_out"
+_BLOCK_OUTPUT = "l_out"
+_EXPERTS_OUTPUTS = ("ffn_moe_out", "ffn_out")
+"""What a mixture gives: its experts together, and these with those that all tokens share."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class Graph:
     nodes: Sequence[Tensor]
     leaves: Mapping[int, Tensor] = field(default_factory=dict)
     """Weights, inputs and caches by address."""
+    architecture: Architecture = field(default_factory=Architecture)
 
     @cached_property
     def number(self) -> dict[int, int]:
@@ -93,7 +104,7 @@ class Graph:
         for number, k in enumerate(k for k in within if self.nodes[k].op not in _VIEWS and k in self._used):
             node = self.nodes[k]
             inputs = tuple(self._inputs(k, self._activations(k)))
-            yield LayerCall(f"{call.layer}/op_{number:02d}_{node.op}", node.name, k, k, inputs)
+            yield LayerCall(f"{call.layer}{OPERATION}{number:02d}_{node.op}", node.name, k, k, inputs)
 
     # --- layers ----------------------------------------------------------------------------------
 
@@ -102,29 +113,35 @@ class Graph:
         ends: dict[str, list[int]] = defaultdict(list)
         begun: dict[tuple[str, int], int] = {}
         for k, node in enumerate(self.nodes):
-            name = self._weight(node)
+            name, before = self._weight(node) or _norm_without_weight(node), self._maker(k)
+            if node.name == _SCALED and before is not None and ends[_EMBEDDING] == [before]:
+                name = _EMBEDDING
             if name is None or k not in self._used:
                 continue
-            before = self._maker(k)
             if before is not None and ends[name] and ends[name][-1] == before:
                 ends[name][-1] = k  # its bias, or its scale
                 begun[name, k] = begun.pop((name, before))
             else:
-                first = before if before is not None and self.nodes[before].op in _NORMS else k
+                is_weighted = before is not None and self.nodes[before].op in _NORMS and node.op in _WEIGHTING
+                first = before if before is not None and is_weighted else k
                 ends[name].append(k)
                 begun[name, k] = first
         for (name, last), first in sorted(begun.items(), key=lambda item: item[1]):
             inputs = tuple(self._inputs(first, self._activations(first)))
-            yield LayerCall(layer_name(name), self.nodes[first].op, first, last, inputs)
+            yield LayerCall(self._layer(name), self.nodes[first].op, first, last, inputs)
 
     def _parts(self, modules: Sequence[LayerCall]) -> Iterator[LayerCall]:
         """The attention and the feed-forward part of each block."""
+        if self.architecture.has_residual_within:
+            return
         for holder, members in _by_holder(modules).items():
             block, _, part = holder.rpartition(".")
             if part not in _LAST_PART:
                 continue
             last = [m.last for m in members if m.layer.rpartition(".")[2] in _LAST_PART[part]]
-            last += self._named(f"{_EXPERTS_OUTPUT}-{block.rpartition('.')[2]}") if part == "ffn" else []
+            number = block.rpartition(".")[2]
+            has_experts = part == "ffn" and self._named(f"{_EXPERTS_OUTPUTS[0]}-{number}")
+            last += [k for name in _EXPERTS_OUTPUTS for k in self._named(f"{name}-{number}")] if has_experts else []
             if last:
                 first = min(members, key=lambda member: member.first)
                 inputs = tuple(
@@ -150,6 +167,9 @@ class Graph:
             if ends and ends[-1] >= last:
                 yield LayerCall(name, "block", first.first, ends[-1], first.inputs[:1])
 
+    def _layer(self, weight: str) -> str:
+        return layer_name(self.architecture.renamed(weight))
+
     def _named(self, name: str) -> list[int]:
         return [k for k, node in enumerate(self.nodes) if node.name == name]
 
@@ -167,7 +187,7 @@ class Graph:
         leaves = (self.leaves.get(address) for address in node.sources if address not in self.number)
         names = (_WEIGHT.fullmatch(leaf.name) for leaf in leaves if leaf is not None and leaf.op == _NO_OP)
         name = next((found[1] for found in names if found), None)
-        return "output" if name == "token_embd" and node.op == "MUL_MAT" else name  # tied weights
+        return "output" if name == _EMBEDDING and node.op == "MUL_MAT" else name  # tied weights
 
     def _activations(self, k: int) -> list[int]:
         """The sources of a node that are not weights, by number; those of a type that dumps have."""
@@ -222,6 +242,14 @@ class Graph:
             source = self.tensor(self.nodes[one.node].sources[one.source])
             is_read_later = source is not None and self._last_read[self._owner(source)] > call.last
             yield replace(one, is_restored=is_read_later)
+
+
+def _norm_without_weight(node: Tensor) -> str | None:
+    """What a norm that reads no weight, as in OLMo, is named after; with one, the node is called ``norm`` only."""
+    if node.op not in _NORMS:
+        return None
+    found = _NORM_NODE.fullmatch(node.name)
+    return f"blk.{found[2]}.{found[1]}" if found else "output_norm" if node.name == "result_norm" else None
 
 
 def layer_name(weight: str) -> str:

@@ -18,7 +18,7 @@ import xllamacpp
 
 from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F16, Tensor
 from tensordiff.dump.dtypes import Array
-from tensordiff.errors import CaptureError
+from tensordiff.errors import CaptureError, printable
 
 PACKAGE = "xllamacpp"
 _DIMENSIONS, _SOURCES, _NAME_BYTES, _KEY_BYTES = 4, 10, 64, 128
@@ -26,6 +26,7 @@ _PADDING = 128  # a newer version may have more fields at the end of what it ret
 
 EvalCallback = c.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)
 _LogCallback = c.CFUNCTYPE(None, c.c_int, c_char_p, c_void_p)
+_ERROR = 4  # of the levels of llama.cpp's log
 
 
 class KvOverride(c.Structure):
@@ -95,8 +96,10 @@ class Library:
         if not files:
             raise CaptureError(f"{PACKAGE} {version(PACKAGE)}: has no library of llama.cpp in it; install it again")
         self._library = c.CDLL(str(files[0]))
-        self._quiet = _LogCallback(lambda *_: None)  # kept: the library calls it for as long as it lives
-        self.function("llama_log_set", None, _LogCallback, c_void_p)(self._quiet, None)
+        self.complaint = ""
+        """The first error that llama.cpp wrote into its log, where failures are explained."""
+        self._log = _LogCallback(self._hear)  # kept: the library calls it for as long as it lives
+        self.function("llama_log_set", None, _LogCallback, c_void_p)(self._log, None)
         self.function("llama_backend_init", None)()
         self._name = self.function("ggml_get_name", c_char_p, c_void_p)
         self._op = self.function("ggml_op_desc", c_char_p, c_void_p)
@@ -105,6 +108,11 @@ class Library:
         self._get = self.function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._set = self.function("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._check_layout()
+
+    def _hear(self, level: int, text: bytes | None, _: int | None) -> None:
+        said = " ".join((text or b"").decode(errors="replace").split())
+        if level == _ERROR and not self.complaint:
+            self.complaint = said
 
     def function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
         """A function by its name."""
@@ -145,7 +153,8 @@ class Library:
         return Tensor(
             address=address, name=name.decode(errors="replace"), op=self._op(address).decode(), kind=raw.type,
             shape=shape, strides=strides, nbytes=self._nbytes(address),
-            sources=tuple(source for source in raw.src if source), view_of=raw.view_src,
+            sources=tuple(source for source in raw.src if source), is_swapped=bool(raw.op_params[1]),
+            view_of=raw.view_src,
         )  # fmt: skip
 
     def read(self, tensor: Tensor) -> Array:
@@ -167,6 +176,12 @@ class Library:
 
 def _strided(memory: Array, tensor: Tensor) -> Array:
     return np.ndarray(tensor.shape, DTYPES[tensor.kind], memory.data, strides=tensor.strides)
+
+
+def not_loaded(path: Path, library: Library) -> CaptureError:
+    """That llama.cpp does not load a file, with what it said."""
+    why = f" ({printable(library.complaint):.300})" if library.complaint else ""
+    return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; is it a whole GGUF file?")
 
 
 def _other_version(why: str) -> CaptureError:

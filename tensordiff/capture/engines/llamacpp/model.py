@@ -21,19 +21,25 @@ from typing import Any
 
 import numpy as np
 
-from tensordiff.capture.engines.llamacpp.graph import Graph, Input, LayerCall
-from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, KvOverride, Library, ModelParams
+from tensordiff.capture.engines.llamacpp import gelu
+from tensordiff.capture.engines.llamacpp.architectures import Architecture, architecture
+from tensordiff.capture.engines.llamacpp.graph import OPERATION, Graph, Input, LayerCall
+from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCallback, Library, ModelParams, not_loaded
+from tensordiff.capture.engines.llamacpp.overrides import overrides
 from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.tokens import Tokens
+from tensordiff.capture.quantization import quantization_facts
+from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
 from tensordiff.errors import CaptureError, printable
+from tensordiff.weights.parameters import parameters_of
 
 _LEAST_CONTEXT = 128
 _HASHED = 1 << 20
-PAIRED_ROPE = frozenset({"llama"})
-"""Architectures of which conversion puts rope's two halves side by side, in the rows of attn_q and attn_k."""
+_ROPE_LAYERS, _HEAD_NORMS = (".attn.q", ".attn.k"), (".attn.q_norm", ".attn.k_norm")
+_ROPE_OPERATIONS, _ROPE_NODES = ("MUL_MAT", "ADD", "ROPE"), ("Qcur-", "Kcur-")
 
 
 class LoadedModel:
@@ -43,20 +49,14 @@ class LoadedModel:
         self.path, self.library = path, Library()
         function = self.library.function
         params = self.library.model_params()
-        overrides = _overrides(config)
-        params.kv_overrides, params.n_gpu_layers = overrides, 0
+        given = overrides(self.library, path, config)
+        params.kv_overrides, params.n_gpu_layers = given, 0
         load = function("llama_model_load_from_file", c_void_p, c_char_p, ModelParams)
         self.address: int = load(os.fsencode(path), params)
         if not self.address:
-            raise CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it; is it a whole GGUF file?")
+            raise not_loaded(path, self.library)
         self.vocabulary: int = function("llama_model_get_vocab", c_void_p, c_void_p)(self.address)
         self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
-        for key in config:
-            if self.says(key) is None:
-                raise CaptureError(
-                    f"--config {printable(key)}: the file has no such key; its architecture is {self.architecture}, "
-                    f"write for example {self.architecture}.rope.freq_base=10000.0"
-                )
 
     def says(self, key: str) -> str | None:
         """A value of the file's metadata."""
@@ -107,27 +107,6 @@ class LoadedModel:
         return digest.hexdigest()
 
 
-def _overrides(config: Mapping[str, Any]) -> Any:
-    """``--config`` as llama.cpp takes it: a list that ends with an empty key."""
-    found = (KvOverride * (len(config) + 1))()
-    for one, (key, value) in zip(found, config.items(), strict=False):
-        if len(key.encode()) >= 128 or (isinstance(value, str) and len(value.encode()) >= 128):
-            raise CaptureError(f"--config {printable(key):.60}: is too long for llama.cpp")
-        one.key = key.encode()
-        match value:
-            case bool():
-                one.tag, one.value.flag = 2, value
-            case int():
-                one.tag, one.value.whole = 0, value
-            case float():
-                one.tag, one.value.real = 1, value
-            case str():
-                one.tag, one.value.text = 3, value.encode()
-            case _:
-                raise CaptureError(f"--config {printable(key)}: llama.cpp takes a number, true, false or a text")
-    return found
-
-
 class GgufModel:
     """A loaded model and the tokens that it is run on; several runs give the same numbers."""
 
@@ -136,6 +115,7 @@ class GgufModel:
     def __init__(self, loaded: LoadedModel, tokens: Tokens, steps: int) -> None:
         self.loaded, self.tokens, self.steps = loaded, tokens, steps
         self._library = loaded.library
+        self._architecture = architecture(loaded.architecture)
         self._error: BaseException | None = None
         self._observer: _Listing | _Watching | None = None
         self._context = self._open(len(tokens.ids) + steps)
@@ -164,17 +144,23 @@ class GgufModel:
             "device": "cpu", "dtype": "float32", "prompt": self.tokens.prompt, "token_ids": list(self.tokens.ids),
             "decode_token_ids": list(self.following),
             "flags": {
-                "cache": "float32", "flash_attention": False, "file_type": loaded.says("general.file_type"),
-                "rope_order": "q and k are written in halves" if self.is_paired else "halves",
+                "cache": "float32", "flash_attention": False, "gelu": "by its formula",
+                "file_type": loaded.says("general.file_type"),
+                "rope_order": "q and k are written in halves" if self._architecture.has_paired_rope else "halves",
             },
             "model": {"class": loaded.architecture, "file": loaded.path.name},
-            "weights_hash": loaded.weights_hash(),
+            "weights_hash": loaded.weights_hash(), **self._quantization(),
         }  # fmt: skip
 
-    @property
-    def is_paired(self) -> bool:
-        """Whether what q and k give holds rope's pairs side by side, where Hugging Face has them in two halves."""
-        return self.loaded.architecture in PAIRED_ROPE
+    def parameters(self) -> Iterator[tuple[str, Array]]:
+        """What the file holds, by its names there."""
+        return ((item.name, item.stored.read()) for item in parameters_of(open_dump(self.loaded.path)))
+
+    def _quantization(self) -> dict[str, Any]:
+        """ggml multiplies blocks with blocks: what meets a quantized weight is rounded to 8 bits first."""
+        items = parameters_of(open_dump(self.loaded.path))
+        quantized = {item.name: item.quantization for item in items if item.quantization is not None}
+        return quantization_facts(quantized, rounds_activations=True)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -206,7 +192,7 @@ class GgufModel:
         step = len(self.following)
         given = self.tokens.following
         self.following.append(given[step] if step < len(given) else self._likeliest(len(ids) - 1))
-        return self._observer.graph()
+        return self._observer.graph(self._architecture)
 
     def _decode(self, ids: Sequence[int], at: int) -> None:
         outside = [token for token in ids if not 0 <= token < self.loaded.vocabulary_size]
@@ -247,19 +233,32 @@ class GgufModel:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def read(self, layer: str, tensor: Tensor) -> Array:
+    def read(self, layer: str, tensor: Tensor, *, is_input: bool = False) -> Array:
         """A tensor as it is written to a dump."""
         values = self._library.read(tensor)
-        return _as_halves(values, self.loaded.head_size) if self._is_reordered(layer, tensor) else values
+        if self._is_heads_first(layer, values):
+            return values.swapaxes(0, 1)
+        is_paired = self._is_paired(layer, tensor, is_input=is_input)
+        return _as_halves(values, self.loaded.head_size) if is_paired else values
 
-    def write(self, layer: str, tensor: Tensor, values: Array) -> None:
+    def write(self, layer: str, tensor: Tensor, values: Array, *, is_input: bool = False) -> None:
         """Put values, laid out as in a dump, into a tensor."""
-        if self._is_reordered(layer, tensor):
+        if self._is_heads_first(layer, values):
+            values = values.swapaxes(0, 1)
+        elif self._is_paired(layer, tensor, is_input=is_input):
             values = _as_pairs(values, self.loaded.head_size)
         self._library.write(tensor, values)
 
-    def _is_reordered(self, layer: str, tensor: Tensor) -> bool:
-        return self.is_paired and layer.endswith((".attn.q", ".attn.k")) and tensor.op in ("MUL_MAT", "ADD")
+    def _is_paired(self, layer: str, tensor: Tensor, *, is_input: bool) -> bool:
+        """Whether it holds rope's pairs side by side, where Hugging Face has them in two halves."""
+        if is_input or not self._architecture.has_paired_rope:
+            return False
+        if OPERATION in layer:
+            return tensor.op in _ROPE_OPERATIONS and tensor.name.startswith(_ROPE_NODES)
+        return layer.endswith(_ROPE_LAYERS)
+
+    def _is_heads_first(self, layer: str, values: Array) -> bool:
+        return self._architecture.has_heads_first and layer.endswith(_HEAD_NORMS) and values.ndim == 3
 
 
 def _as_halves(values: Array, size: int) -> Array:
@@ -284,11 +283,11 @@ class _Listing:
             self._nodes.append(self._library.tensor(address))
         return False
 
-    def graph(self) -> Graph:
+    def graph(self, kind: Architecture) -> Graph:
         """What was listed."""
         made = {node.address for node in self._nodes}
         read = {address for node in self._nodes for address in node.sources} - made
-        return Graph(self._nodes, {address: self._library.tensor(address) for address in read})
+        return Graph(self._nodes, {address: self._library.tensor(address) for address in read}, kind)
 
 
 class _Watching:
@@ -304,6 +303,7 @@ class _Watching:
             self._ends[call.last].insert(0, call)
         self._node = 0
         self._replaced: dict[LayerCall, list[tuple[Tensor, Array]]] = defaultdict(list)
+        self._gelu: Array | None = None
 
     def see(self, address: int, *, is_asking: bool) -> bool:
         """A node is about to be computed, or has been."""
@@ -311,7 +311,10 @@ class _Watching:
         if is_asking:
             for call in self._begins[self._node]:
                 self._begin(call, node)
+            self._gelu = self._recomputed(node)
         else:
+            if self._gelu is not None:
+                self._library.write(node, self._gelu)
             for call in self._ends[self._node]:
                 self._end(call, node)
             self._node += 1
@@ -328,14 +331,14 @@ class _Watching:
             self._watch.inputs(call.layer, {"input_input_ids": np.array([self._ids], np.int64)}, origin)
             return
         tensors = {one.port: self._source(one, node) for one in call.inputs}
-        own = {port: self._library.read(tensor) for port, tensor in tensors.items()}
+        own = {port: self._model.read(call.layer, tensor, is_input=True) for port, tensor in tensors.items()}
         given = self._watch.inputs(call.layer, own, origin)
         for one in call.inputs:
             values = given[one.port]
             if values is not own[one.port]:
                 if one.is_restored:
                     self._replaced[call].append((tensors[one.port], own[one.port]))
-                self._library.write(tensors[one.port], values)
+                self._model.write(call.layer, tensors[one.port], values, is_input=True)
 
     def _source(self, one: Input, node: Tensor) -> Tensor:
         return self._library.tensor(node.sources[one.source])
@@ -348,7 +351,14 @@ class _Watching:
         if values is not own:
             self._model.write(call.layer, node, values)
         for tensor, before in reversed(self._replaced.pop(call, [])):
-            self._library.write(tensor, before)
+            self._model.write(call.layer, tensor, before, is_input=True)
+
+    def _recomputed(self, node: Tensor) -> Array | None:
+        """What a node should give that ggml looks up in a table; of its sources now, as it may overwrite them."""
+        if node.op not in (gelu.GELU, gelu.GEGLU) or node.kind != F32:
+            return None
+        sources = [self._library.read(self._library.tensor(address)) for address in node.sources]
+        return gelu.recomputed(node.op, sources, is_swapped=node.is_swapped)
 
 
 class OperationsModel:

@@ -36,3 +36,5 @@ class Tensor(NamedTuple):
     """The addresses of what it is made of."""
     view_of: int | None
     """The address of the tensor in whose memory it lies, where it has none of its own."""
+    is_swapped: bool = False
+    """Of a gated activation whose gate and up are one tensor: whether up comes first."""

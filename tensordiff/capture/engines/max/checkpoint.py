@@ -89,7 +89,7 @@ def _from_hub(target: str, revision: str | None) -> Path:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         said = printable(str(error).strip().partition("\n")[0])
         raise CaptureError(
-            f"max:{printable(target)}: is no folder, and the hub does not give it ({said:.200}); check the name"
+            f"max:{printable(target)}: is not a folder, and is not available on the hub ({said:.200}); check the name"
         ) from error
 
 

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from max.driver import accelerator_api, accelerator_architecture_name
+
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.checkpoint import Checkpoint, checkpoint, overrides_of
@@ -66,7 +68,7 @@ def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
         if engine.options.keeps_weights:
             tell(Phase("writing weights"))
             write_parameters(engine.weights, output)
-        notes = [*([report.sentence()] if report else []), *output.budget.notes()]
+        notes = [*([report.sentence()] if report else []), *output.budget.notes(), *engine.merger.notes()]
         output.facts["notes"] = notes or None
     return done(job, output, output.facts | _replayed(engine, report), tell)
 
@@ -147,7 +149,21 @@ def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) ->
         "flags": {"return_logits": "all", "subgraphs": False, "modules": _modules(engine)},
         "model": {"class": found.architecture},
         "weights_hash": found.weights_hash(),
+        "accelerators": _accelerators(engine.options.devices) or None,
     }
+
+
+_VENDORS = {"cuda": "NVIDIA", "hip": "AMD", "metal": "Apple"}
+
+
+def _accelerators(specs: Sequence[Any]) -> list[dict[str, Any]]:
+    """The GPUs that a model ran on, whoever made them: kernels differ."""
+    names = [name for name in _named(specs) if name != "cpu"]
+    if not names:
+        return []
+    api = accelerator_api()
+    about = {"name": f"{api} {accelerator_architecture_name()}", "vendor": _VENDORS.get(api, api)}
+    return [{"device": name, **about, "architecture": accelerator_architecture_name()} for name in names]
 
 
 def _named(specs: Sequence[Any]) -> list[str]:

@@ -47,6 +47,8 @@ class GraphRecord:
     fixed: list[FixedInput] = field(default_factory=list)
     model_outputs: int = 0
     values: list[TensorValue] = field(default_factory=list)
+    sums: dict[object, int] = field(default_factory=dict)
+    """By a term that the GPUs add up, which of the extra outputs is their sum."""
     _positions: dict[object, int] = field(default_factory=dict)
     _first: dict[object, GraphSite] = field(default_factory=dict)
     _live: dict[object, bool] = field(default_factory=dict)
@@ -70,6 +72,21 @@ class GraphRecord:
         is_number = not value.shape and not self.follows_from_inputs(value)
         self.taps.append(Tap(site, self._positions[key], is_number))
 
+    def add_up(self, terms: Sequence[TensorValue], results: Sequence[TensorValue]) -> None:
+        """Note that GPUs add up terms, and what they get; it has been tapped."""
+        if results and (position := self._positions.get(patches.key_of(results[0]))) is not None:
+            self.sums |= {patches.key_of(term): position for term in terms}
+
+    def whole_of(self, tap: Tap) -> tuple[GraphSite, int]:
+        """What a tap is called and which output it is: of a term, the sum that the GPUs themselves computed."""
+        shard = tap.site.shard
+        if shard is None or shard.role != "term":
+            return tap.site, tap.output
+        position = self.sums.get(patches.key_of(self.values[tap.output]))
+        if position is None:
+            return tap.site, tap.output
+        return dataclasses.replace(tap.site, shard=dataclasses.replace(shard, role="copy")), position
+
     def stand_in(self, site: GraphSite, kind: TensorType) -> TensorValue:
         """A value from outside for one that is not computed; zeros, as nobody asks what it is."""
         self.slots.append(InputSlot(site, kind.dtype, tuple(map(_size, kind.shape)), kind.device, has_flag=False))
@@ -81,7 +98,7 @@ class GraphRecord:
 
     def switch(self, site: GraphSite, value: TensorValue) -> TensorValue:
         """The value, or what is given in its site when the graph is run."""
-        if why := self._obstacle(value):
+        if why := self._obstacle(value) or _obstacle_of(site):
             self.fixed.append(FixedInput(site, why, is_constant=not self.follows_from_inputs(value)))
             return value
         given = patches.add_input(self.graph, TensorType(value.dtype, value.shape, value.device))
@@ -111,6 +128,12 @@ class GraphRecord:
         if not self.is_declared(value):
             return "its shape is computed inside the graph"
         return ""
+
+
+def _obstacle_of(site: GraphSite) -> str:
+    if site.shard is None or site.shard.role not in ("term", "part"):
+        return ""
+    return "it is one GPU's share of a tensor that the reference has whole"
 
 
 def _is_known(graph: Graph, size: Any) -> bool:
@@ -181,7 +204,8 @@ class InstrumentedModel:
 
     def captured(self) -> Iterator[tuple[GraphSite, Array]]:
         """What was noted, with the last run's values, in order; a constant number tells nothing of a run."""
-        return ((tap.site, self.run.seen[tap.output]) for tap in self.record.taps if not tap.is_number)
+        wholes = (self.record.whole_of(tap) for tap in self.record.taps if not tap.is_number)
+        return ((site, self.run.seen[output]) for site, output in wholes)
 
     def _extra(self, buffers: Sequence[Any]) -> Iterator[Buffer]:
         sizes = sizes_of(self.record.kinds, buffers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tensordiff.capture.engines.max.shards import merged_site, shared_out, slots_by_whole
 from tensordiff.capture.engines.max.sites import GraphSite, InputSlot, ModelInputs, SiteValues, StepTensors
 from tensordiff.capture.events import Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPort, Injector, plan_injection
@@ -49,8 +50,8 @@ def run_injected(
 
 def _ports(plain: Sequence[StepTensors], inputs: ModelInputs) -> dict[CallKey, dict[str, InjectionPort]]:
     """The inputs of every call: those that were recorded, and those that are no tensors or cannot be given."""
-    fixed = {each.site: each for each in inputs.fixed}
-    slots = {slot.site for slot in inputs.slots if slot.site.port.startswith("input")}
+    fixed = {merged_site(each.site): each for each in inputs.fixed}
+    slots = {merged_site(slot.site) for slot in inputs.slots if slot.site.port.startswith("input")}
     calls: dict[CallKey, dict[str, InjectionPort]] = {}
     for step, tensors in enumerate(plain):
         arrays = {site: array for site, array in tensors if site in slots or site in fixed}
@@ -68,11 +69,11 @@ def _values(
     slots: Iterable[InputSlot],
 ) -> dict[int, dict[GraphSite, Array]]:
     """What to give in a pass, by step."""
-    sites = {(slot.site.layer, slot.site.call, slot.site.port): slot.site for slot in slots}
+    wholes = slots_by_whole(slots)
     values: dict[int, dict[GraphSite, Array]] = {}
     for call, there in ports.items():
         for port, value in injector.inputs(injection_pass, call, there).items():
-            values.setdefault(call.step, {})[sites[call.layer, call.call, port]] = value
+            values.setdefault(call.step, {}).update(shared_out(wholes[call.layer, call.call, port], value))
     return values
 
 
@@ -91,5 +92,8 @@ def _aliases(slots: Iterable[InputSlot], steps: Iterable[int]) -> dict[EntryKey,
     """Inputs that are the very tensor which stood elsewhere before."""
     numbers = list(steps)
     return {
-        slot.site.key(step): slot.alias.key(step) for slot in slots if slot.alias is not None for step in numbers
-    }  # fmt: skip
+        merged_site(slot.site).key(step): merged_site(slot.alias).key(step)
+        for slot in slots
+        if slot.alias is not None
+        for step in numbers
+    }

@@ -25,7 +25,8 @@ from max.nn.layer import Layer, Module
 
 from tensordiff.capture.engines.max import patches
 from tensordiff.capture.engines.max.graph import GraphRecord, InstrumentedModel, tensors_in, value_of
-from tensordiff.capture.engines.max.sites import GraphSite, ModelInputs
+from tensordiff.capture.engines.max.shards import LayerShard, ShardPath
+from tensordiff.capture.engines.max.sites import GraphSite, ModelInputs, Role, Shard
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump.model import Origin
 
@@ -35,12 +36,23 @@ class Names:
 
     def __init__(self) -> None:
         self._names: dict[int, tuple[Any, str]] = {}
+        self._shards: dict[int, LayerShard] = {}
         self._unnamed: Counter[str] = Counter()
 
     def add_tree(self, root: Any) -> None:
-        """Name all layers under a root; those that have a name keep it."""
-        for layer, name in paths(root):
+        """Name all layers under a root; those that have a name keep it. All shards of one are called as the first."""
+        found = list(paths(root))
+        by_name = {name: layer for layer, name in found}
+        for layer, name in found:
+            if (shard := layer_shard(name, by_name)) is not None:
+                self._shards.setdefault(id(layer), shard)
+                where = ShardPath.of(name)
+                name = where.first if where is not None else name
             self._names.setdefault(id(layer), (layer, name))
+
+    def shard_of(self, layer: Any) -> LayerShard | None:
+        """Which GPU's share a layer is, where there are several."""
+        return self._shards.get(id(layer))
 
     def of(self, layer: Any) -> str:
         """The layer's name, given now if it has none."""
@@ -55,6 +67,36 @@ class Names:
     def _by_class(self, name: str) -> str:
         self._unnamed[name] += 1
         return name if self._unnamed[name] == 1 else f"{name}{self._unnamed[name]}"
+
+
+def layer_shard(name: str, layers: Mapping[str, Any]) -> LayerShard | None:
+    """Which share of which layer a name means, among all layers by name; None where it is no share, or the only one."""
+    where = ShardPath.of(name)
+    if where is None:
+        return None
+    count = sum(f"{where.path}.{number}" in layers for number in range(_MOST_GPUS))
+    if count < 2:
+        return None
+    top = ShardPath(where.path, where.number, "").whole
+    return LayerShard(where.number, count, where.path, *_roles(layers.get(top), layers.get(where.whole), where.rest))
+
+
+_MOST_GPUS = 64
+
+
+def _roles(top: Any, whole: Any, rest: str) -> tuple[Role, Role]:
+    """What a share takes and gives, by how MAX shards the layer that is shared out, and the one that it lies in."""
+    if patches.is_replicated(top):
+        return "copy", "copy"
+    split = patches.split_of(whole)
+    if split == "rows":  # of the weights: each GPU has some of the outputs
+        return "copy", "columns"
+    if split == "columns":
+        return "columns", "term"
+    if split == "stacked":
+        return "copy", "part"
+    # A part of a share that only holds some heads sees those alone.
+    return ("part", "part") if rest else ("copy", "term")
 
 
 def paths(root: Any) -> Iterator[tuple[Any, str]]:
@@ -102,7 +144,7 @@ class Listener:
         self.records: dict[str, GraphRecord] = {}
         self.instrumented: list[InstrumentedModel] = []
         self.roots: list[Any] = []
-        self._calls: Counter[tuple[str, str]] = Counter()
+        self._calls: Counter[tuple[str, str, int]] = Counter()
         self.active: list[Any] = []
         """The layers whose code is running, outermost first."""
 
@@ -145,9 +187,10 @@ class Listener:
     def _noted(
         self, record: GraphRecord, plain: Callable[..., Any], layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        name = self.names.of(layer)
-        self._calls[record.graph.name, name] += 1
-        at = LayerCall(record, name, self._calls[record.graph.name, name], origin_of(type(layer)))
+        name, shard = self.names.of(layer), self.names.shard_of(layer)
+        key = record.graph.name, name, shard.number if shard is not None else 0
+        self._calls[key] += 1
+        at = LayerCall(record, name, self._calls[key], origin_of(type(layer)), shard)
         return self.called(at, plain, layer, args, kwargs)
 
     def called(
@@ -165,6 +208,8 @@ class Listener:
         finally:
             self.active.pop()
         at.gave(result)
+        if patches.adds_up(layer):
+            at.record.add_up(values_in(args[0]), values_in(result))
         return result
 
     def inputs(self) -> ModelInputs:
@@ -215,15 +260,27 @@ class Listener:
 class LayerCall:
     """One call of one layer."""
 
-    def __init__(self, record: GraphRecord, layer: str, call: int, origin: Origin) -> None:
-        self.record, self.layer, self.call, self._origin = record, layer, call, origin
+    def __init__(
+        self, record: GraphRecord, layer: str, call: int, origin: Origin, shard: LayerShard | None = None
+    ) -> None:
+        self.record, self.layer, self.call, self._origin, self.shard = record, layer, call, origin, shard
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """What tells it from other calls: graph, layer, share and number."""
+        return self.record.graph.name, self.layer, self.shard.number if self.shard is not None else 0, self.call
 
     def given(self, port: str, found: Any) -> Any:
         """The argument as the layer is to see it: with a switch for each tensor that can have one."""
+        if is_spread(found):
+            role: Role = "term" if self._origin.module_class == "Allreduce" else "copy"
+            return [self._given(self._spread(port, k, len(found), role), each) for k, each in enumerate(found)]
         if isinstance(found, list) and any(value_of(each) is not None for each in found):
             ports = [port] if len(found) == 1 else [f"{port}_{number}" for number in range(len(found))]
             return [self.given(name, each) for name, each in zip(ports, found, strict=True)]
-        site = self.site(port)
+        return self._given(self.site(port), found)
+
+    def _given(self, site: GraphSite, found: Any) -> Any:
         if (value := value_of(found)) is None:
             self.record.keep(site, found)
             return found
@@ -235,12 +292,33 @@ class LayerCall:
 
     def gave(self, result: Any) -> None:
         """Note what the layer gave."""
+        if is_spread(result):
+            for number, value in enumerate(values_in(result)):
+                self.record.tap(self._spread("output_0", number, len(result), "copy"), value)
+            return
         for port, value in tensors_in("output", result):
             self.record.tap(self.site(port), value)
 
     def site(self, port: str) -> GraphSite:
         """A tensor of this call in the graph."""
-        return GraphSite(self.layer, port, self.call, self._origin)
+        shard = None if self.shard is None else self.shard.of_port(port)
+        return GraphSite(self.layer, port, self.call, self._origin, shard)
+
+    def _spread(self, port: str, number: int, count: int, role: Role) -> GraphSite:
+        return GraphSite(self.layer, port, self.call, self._origin, Shard(number, count, role))
+
+
+def values_in(found: Any) -> list[Any]:
+    """The graph's values in a list of tensors."""
+    return [value for each in found if (value := value_of(each)) is not None]
+
+
+def is_spread(found: Any) -> bool:
+    """Whether a list holds one tensor on each of several devices."""
+    if not isinstance(found, list | tuple) or len(found) < 2 or len(values := values_in(found)) != len(found):
+        return False
+    kinds = {(value.dtype, tuple(map(str, value.shape))) for value in values}
+    return len(kinds) == 1 and len({str(value.device) for value in values}) == len(found)
 
 
 def origin_of(kind: type[Any]) -> Origin:

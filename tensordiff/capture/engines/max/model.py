@@ -22,6 +22,7 @@ from tensordiff.capture.engines.max.checkpoint import Checkpoint
 from tensordiff.capture.engines.max.graph import InstrumentedModel, LayerRan
 from tensordiff.capture.engines.max.layers import Listener
 from tensordiff.capture.engines.max.pipeline import ModelOptions, Pipeline
+from tensordiff.capture.engines.max.shards import Merger
 from tensordiff.capture.engines.max.sites import SiteValues, StepTensors
 from tensordiff.capture.events import Phase, Progress, Tell
 from tensordiff.errors import CaptureError, printable
@@ -39,6 +40,7 @@ class CompiledModel:
         self.options, self._tell = options, tell
         self.listener = listener or Listener()
         self._held = ExitStack()
+        self.merger = Merger()
         self.weights: dict[str, Any] = {}
         """What the graphs were given, by name, where it is to be written."""
 
@@ -85,7 +87,8 @@ class CompiledModel:
             yield self._noted()
 
     def _noted(self) -> StepTensors:
-        return [noted for each in self.instrumented if each.run.seen for noted in each.captured()]
+        """All that was noted; what is spread over GPUs is put together."""
+        return self.merger.step([noted for each in self.instrumented if each.run.seen for noted in each.captured()])
 
     def _give(self, given: SiteValues) -> None:
         for each in self.instrumented:

@@ -20,6 +20,7 @@ from max.graph import Graph, TensorType, TensorValue, Value, ops
 from max.graph.graph import Block, _location, _Value
 from max.nn.comm.allreduce import Allreduce, Signals
 from max.nn.layer import Layer, Module
+from max.nn.stacked_linear import StackedLinear
 from max.pipelines import PIPELINE_REGISTRY
 from max.pipelines.modeling import config_enums
 
@@ -207,6 +208,39 @@ def layer_classes() -> Iterator[type[Layer]]:
                 waiting.append(each)
                 if "__call__" in each.__dict__:
                     yield each
+
+
+def is_replicated(layer: Any) -> bool:
+    """Whether each device has all of a layer."""
+    strategy = _strategy(layer)
+    return strategy is not None and bool(strategy.is_replicate)
+
+
+def split_of(layer: Any) -> str | None:
+    """Whether the rows or the columns of a layer's weights are shared out; None where it is neither, or not told.
+
+    ``stacked`` are the rows of several matrices in one: a device has some of each.
+    """
+    strategy = _strategy(layer)
+    if strategy is None:
+        return None
+    if isinstance(layer, StackedLinear) or strategy.is_stacked_qkv:
+        return "stacked"
+    if strategy.is_rowwise:
+        return "rows"
+    return "columns" if strategy.is_colwise or strategy.is_head_aware_colwise else None
+
+
+def _strategy(layer: Any) -> Any:
+    try:
+        return getattr(layer, "sharding_strategy", None)
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def adds_up(layer: Any) -> bool:
+    """Whether a layer adds up what several devices have."""
+    return isinstance(layer, Allreduce)
 
 
 def allow_encoding(patches: Patches, encoding: str) -> None:

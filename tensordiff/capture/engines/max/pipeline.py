@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from max.driver import DeviceSpec, accelerator_count, load_devices
+from max.driver import DeviceSpec, accelerator_api, accelerator_count, load_devices
 from max.engine import InferenceSession
 from max.graph.weights import load_weights, weights_format
 from max.nn import ReturnLogits
@@ -23,23 +23,29 @@ from max.pipelines.lib import PipelineArgs, PipelineConfig
 from max.pipelines.lib.pipeline_runtime_config import PipelineRuntimeConfig
 from max.pipelines.modeling.types import PipelineTask, RequestID
 
+from tensordiff.capture.devices import check_numbers, parse_device
 from tensordiff.capture.engines.max.buffers import from_buffer
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
 
 def devices(asked: str) -> tuple[DeviceSpec, ...]:
-    """What ``--device`` means: ``auto``, ``cpu``, ``gpu``, ``gpu:0,1``."""
-    there = accelerator_count()
-    if asked == "cpu" or (asked == "auto" and not there):
+    """What ``--device`` means to MAX; ``device_map=auto`` is all GPUs there are."""
+    choice, there = parse_device(asked), accelerator_count()
+    if choice.kind == "cpu" or (choice.kind in ("auto", "map") and not there):
         return (DeviceSpec.cpu(),)
-    kind, _, numbers = asked.partition(":")
-    if kind not in ("gpu", "cuda", "auto") or not all(each.isdigit() for each in numbers.split(",") if numbers):
-        raise CaptureError(f"--device {printable(asked)}: MAX runs on cpu, gpu or gpu:0,1")
-    wanted = [int(each) for each in numbers.split(",")] if numbers else [0]
-    if missing := [each for each in wanted if each >= there]:
-        raise CaptureError(f"--device {printable(asked)}: there is no gpu {missing[0]} here ({there} found); try cpu")
+    check_numbers(asked, choice, there)
+    if choice.kind in ("cuda", "mps") and accelerator_api() not in _APIS[choice.kind]:
+        raise CaptureError(
+            f"--device {printable(asked)}: the GPUs that MAX finds here are reached by {accelerator_api()}; "
+            "give gpu, or gpu:1"
+        )
+    wanted = range(there) if choice.kind == "map" else choice.numbers or (0,)
     return tuple(DeviceSpec.accelerator(each) for each in wanted)
+
+
+_APIS = {"cuda": ("cuda", "hip"), "mps": ("metal",)}
+"""MAX's names for what torch calls so; torch calls AMD's GPUs cuda, too."""
 
 
 _CACHE_BYTES = 64 << 20
@@ -141,7 +147,8 @@ class Pipeline:
 
 
 def _args(options: ModelOptions) -> PipelineArgs:
-    more = {"runtime": PipelineRuntimeConfig(prefer_module_v3=True)} if options.new_modules else {}
+    # One prompt: on a GPU MAX plans for 512 (max/pipelines/lib/memory_estimation.py), and takes the cache for all.
+    runtime = PipelineRuntimeConfig(max_batch_size=1, prefer_module_v3=options.new_modules)
     return PipelineArgs(
         model_path=str(options.folder),
         device_specs=list(options.devices),
@@ -149,5 +156,5 @@ def _args(options: ModelOptions) -> PipelineArgs:
         quantization_encoding=options.encoding,
         max_length=options.length,
         use_subgraphs=False,
-        **more,
+        runtime=runtime,
     )

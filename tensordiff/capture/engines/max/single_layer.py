@@ -23,8 +23,8 @@ from tensordiff.capture.events import Tell
 from tensordiff.capture.process.layers import find_layer
 from tensordiff.errors import CaptureError, printable
 
-Call = tuple[str, str, int]
-"""Graph, layer and call."""
+Call = tuple[str, str, int, int]
+"""Graph, layer, share of it and call."""
 
 
 class TracingDone(Exception):
@@ -43,7 +43,7 @@ class TypeListener(Listener):
     ) -> Any:
         """Learn what a call gives."""
         result = super().called(at, plain, layer, args, kwargs)
-        self.given[at.record.graph.name, at.layer, at.call] = outline(at.record, result)
+        self.given[at.key] = outline(at.record, result)
         return result
 
     def before_compiling(self, graph: Any) -> None:
@@ -65,7 +65,7 @@ class SingleLayerListener(Listener):
         """Run the wanted layer and what is in it; what holds it runs unseen; the rest is a placeholder."""
         if is_within(at.layer, self.layer):
             return super().called(at, plain, layer, args, kwargs)
-        given = self._look.given.get((at.record.graph.name, at.layer, at.call), MISSING)
+        given = self._look.given.get(at.key, MISSING)
         if is_within(self.layer, at.layer) or given is MISSING:
             return self._unseen(plain, layer, args, kwargs)
         return placeholder(at.record, at, given)

@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tensordiff.capture.process.layers import entry_key
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import CallKey, EntryKey, Origin
+
+Role = Literal["copy", "term", "columns", "part"]
+"""What one GPU's share of a tensor is to the whole: the same, a term of a sum, columns, or what cannot be told."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which GPU's share of a tensor a value is."""
+
+    number: int
+    count: int
+    role: Role
+    path: str = ""
+    """Of a layer's share, the list of shards it lies in; see ``shards``."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,8 @@ class GraphSite:
     call: int
     origin: Origin = field(default=Origin(), compare=False)
     """The class of the layer, and where its code is."""
+    shard: Shard | None = None
+    """Where the tensor is spread over GPUs; layer and port are then those of the first."""
 
     def call_key(self, step: int) -> CallKey:
         """The call in a step of a run."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import inspect
+import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import load_model
 
+from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.mlx.model import MlxModel
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -53,12 +57,14 @@ def run(job: Job, tell: Tell) -> Done:
 
 
 def _device(asked: str) -> str:
-    if asked not in ("auto", "cpu", "gpu", "mps"):
-        raise CaptureError(f"--device {printable(asked)}: MLX has cpu and gpu; leave it out, or give one of them")
-    has_gpu = bool(mx.metal.is_available() or (hasattr(mx, "cuda") and mx.cuda.is_available()))
-    if asked in ("gpu", "mps") and not has_gpu:
-        raise CaptureError(f"--device {asked}: this MLX has no gpu; leave it out")
-    is_gpu = has_gpu and asked != "cpu"
+    choice = parse_device(asked)
+    if choice.kind == "map" or choice.number or len(choice.numbers) > 1:
+        raise CaptureError(f"--device {printable(asked)}: MLX is run on one device; leave it out, or give cpu or gpu")
+    kinds = {"mps": mx.metal.is_available(), "cuda": hasattr(mx, "cuda") and mx.cuda.is_available()}
+    has_gpu = any(kinds.values())
+    if choice.is_gpu and not kinds.get(choice.kind, has_gpu):
+        raise CaptureError(f"--device {asked}: this MLX has no such GPU; leave it out")
+    is_gpu = has_gpu and choice.kind != "cpu"
     mx.set_default_device(mx.gpu if is_gpu else mx.cpu)
     return "gpu" if is_gpu else "cpu"
 
@@ -75,7 +81,7 @@ def _folder(target: str, settings: Settings) -> Path:
     except Exception as error:  # the hub raises whatever comes its way
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
-            f"mlx:{printable(target)}: is no folder, and the hub does not give it ({type(error).__name__}: {said:.200})"
+            f"mlx:{printable(target)}: is not a folder, nor available on the hub ({type(error).__name__}: {said:.200})"
         ) from error
 
 
@@ -84,15 +90,19 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
     mx.random.seed(settings.seed)
     config = _config(folder, settings)
     is_short = settings.num_hidden_layers is not None
+    heard = io.StringIO()
     try:
-        model, loaded = load_model(
-            folder, strict=not is_short, model_config=config, trust_remote_code=settings.trust_remote_code
-        )
+        with contextlib.redirect_stdout(heard):
+            model, loaded = load_model(
+                folder, strict=not is_short, model_config=config, trust_remote_code=settings.trust_remote_code
+            )
+    except SystemExit as error:  # where a model wants another package, mlx-lm prints that and ends
+        said = printable(" ".join(heard.getvalue().split()))
+        raise CaptureError(f"mlx:{printable(folder)}: mlx-lm does not run it: {said or 'it ended':.400}") from error
     except Exception as error:  # mlx-lm raises whatever comes its way
-        said = printable(" ".join(str(error).split()))
+        said, way_out = printable(" ".join(str(error).split())), _way_out(error)
         raise CaptureError(
-            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); "
-            "give a folder with config.json and model.safetensors"
+            f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); {way_out}"
         ) from error
     model.eval()
     if settings.dtype is not None:
@@ -104,6 +114,19 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
         model.update(tree_map(lambda w: _rounded(w, rounded), model.parameters()))
     mx.eval(model.parameters())
     return model, loaded
+
+
+def _way_out(error: Exception) -> str:
+    """What to try when mlx-lm does not load a model: its classes want keys that not every config.json has."""
+    said = str(error)
+    keys = re.findall(r"'(\w+)'", said) if "required positional argument" in said else []
+    if keys:
+        return f"give what its config.json lacks, with {' '.join(f'--config {key}=VALUE' for key in keys)}"
+    if said.startswith("Model type") and "not supported" in said:
+        return "mlx-lm has no class for it, so it cannot be run here; vllm: runs most embedders"
+    if "parameters not in model" in said or "Missing" in said:
+        return "its weights have other names than mlx-lm's class expects; try it with mlx_lm.generate first"
+    return "give a folder with config.json and model.safetensors"
 
 
 def _config(folder: Path, settings: Settings) -> dict[str, Any]:

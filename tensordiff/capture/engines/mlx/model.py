@@ -2,29 +2,42 @@
 
 MLX has no hooks. So the class of every module is replaced by a subclass of itself whose ``__call__`` is watched; all
 else of it stays. A module that several others share is one module, and is named after the first that holds it.
+
+mlx-lm's Gemmas scale what their embedding gives, where transformers scales it within: ``embed_tokens`` is shown scaled.
+A model without a head of its own multiplies with its embedding, by ``as_linear``: that is shown as ``lm_head``.
 """
 
 from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from tensordiff.capture.engines.mlx.arrays import find_arrays, replace_arrays, to_mlx, to_numpy
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.capture.process.tokens import Tokens
+from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
 from tensordiff.errors import CaptureError
+from tensordiff.weights.quantization import Quantization
 
 _ROOT_INPUT, _ROOT_OUTPUT = "input_input_ids", "output_logits"
+_HEAD, _AS_HEAD = f"{ROOT}.lm_head", "as_linear"
+_SCALING = {
+    "mlx_lm.models.gemma": lambda width: width**0.5,
+    "mlx_lm.models.gemma2": lambda width: width**0.5,
+    "mlx_lm.models.gemma3_text": lambda width: mx.array(width**0.5, mx.bfloat16).item(),
+}
+"""Modules of mlx-lm whose models scale their embedding, and the factor for a width, rounded as there."""
 
 
 class WatchedModules:
@@ -34,6 +47,8 @@ class WatchedModules:
         self.watch: Watch | None = None
         self.names: dict[str, nn.Module] = {}
         named = {"": model} | dict(model.named_modules())
+        self._factors = {id(module.embed_tokens): factor for module in named.values() if (factor := _factor(module))}
+        self._is_tied = not any(name.endswith("lm_head") for name in named)
         seen: set[int] = set()
         for name in sorted(named, key=lambda name: (name.count("."), name)):
             module = named[name]
@@ -44,19 +59,36 @@ class WatchedModules:
     def _attach(self, layer: str, module: nn.Module) -> None:
         self.names[layer] = module
         kind = type(module)
-        watched = {"__call__": self._watched(layer, kind), "__module__": kind.__module__, "__doc__": kind.__doc__}
+        call = self._watched(layer, kind, kind.__call__, self._factors.get(id(module)))
+        watched = {"__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__}
+        if self._is_tied and hasattr(kind, _AS_HEAD):
+            self.names[_HEAD] = module
+            watched[_AS_HEAD] = self._watched(_HEAD, kind, getattr(kind, _AS_HEAD))
         module.__class__ = type(kind.__name__, (kind,), watched)
 
-    def _watched(self, layer: str, kind: type[nn.Module]) -> Callable[..., Any]:
-        origin, call = _origin(kind), kind.__call__
+    def _watched(
+        self, layer: str, kind: type[nn.Module], call: Callable[..., Any], factor: float | None = None
+    ) -> Callable[..., Any]:
+        origin = _origin(kind)
 
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self.watch is None:
                 return call(module, *args, **kwargs)
             args, kwargs = _seen_inputs(self.watch, layer, origin, args, kwargs)
-            return _seen_outputs(self.watch, layer, call(module, *args, **kwargs))
+            given = call(module, *args, **kwargs)
+            if factor is None:
+                return _seen_outputs(self.watch, layer, given)
+            scaled = given * factor
+            seen = _seen_outputs(self.watch, layer, scaled)
+            return given if seen is scaled else seen / factor
 
         return watched
+
+
+def _factor(module: nn.Module) -> float | None:
+    """What the model multiplies the rows of its embedding with; None where it does not."""
+    scaling = _SCALING.get(type(module).__module__)
+    return scaling(module.args.hidden_size) if scaling is not None and hasattr(module, "embed_tokens") else None
 
 
 def _seen_inputs(
@@ -144,4 +176,36 @@ class MlxModel:
         return {
             "versions": versions, "prompt": self._tokens.prompt, "token_ids": list(self._tokens.ids),
             "decode_token_ids": self.following[: self._steps - 1], "flags": {}, **self._said,
+            **self._quantization(),
         }  # fmt: skip
+
+    def parameters(self) -> Iterator[tuple[str, Array]]:
+        """What the model holds; quantized weights as what they stand for."""
+        quantized = dict(self._quantized())
+        for name, array in tree_flatten(self._model.parameters()):
+            stem, _, kind = name.rpartition(".")
+            module = quantized.get(stem)
+            if module is None or kind == "bias":
+                yield name, to_numpy(array)
+            elif kind == "weight":
+                yield name, to_numpy(_dequantized(module))
+
+    def _quantized(self) -> Iterator[tuple[str, Any]]:
+        for name, module in self._model.named_modules():
+            if "scales" in module and isinstance(getattr(module, "bits", None), int):
+                yield name, module
+
+    def _quantization(self) -> dict[str, Any]:
+        kinds = {f"{name}.weight": (module.bits, module.group_size) for name, module in self._quantized()}
+        named = {
+            name: Quantization(f"MLX {bits} bits in groups of {group}", bits, group)
+            for name, (bits, group) in kinds.items()
+        }
+        return quantization_facts(named, rounds_activations=False)
+
+
+def _dequantized(module: Any) -> mx.array:
+    return mx.dequantize(
+        module["weight"], module["scales"], module.get("biases"), group_size=module.group_size, bits=module.bits,
+        mode=getattr(module, "mode", "affine"),
+    )  # fmt: skip

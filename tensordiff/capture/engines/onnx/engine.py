@@ -30,7 +30,7 @@ from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, find_layer
-from tensordiff.capture.process.output import done, open_output
+from tensordiff.capture.process.output import done, open_output, where_it_lies
 from tensordiff.capture.process.replay import REPLAY, replay_as_injection
 from tensordiff.capture.settings import Injection, Settings
 from tensordiff.dump import Dump, open_dump
@@ -191,7 +191,7 @@ def _stopping(job: Job) -> Iterator[None]:
     try:
         yield
     except NodeFailure as stopped:
-        raise CaptureError(f"{stopped}; the layers it reached lie in {printable(job.output)}") from stopped
+        raise CaptureError(f"{stopped}{where_it_lies(job)}") from stopped
 
 
 def _refuse_fused(job: Job) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import platform
 from collections import Counter
 from typing import Any
@@ -16,7 +17,7 @@ from onnx.numpy_helper import to_array
 
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import Model, external, is_outside
-from tensordiff.capture.engines.onnx.session import GraphRunner
+from tensordiff.capture.engines.onnx.session import CUDA, GraphRunner
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
@@ -33,7 +34,19 @@ def flags(runner: GraphRunner, *, is_optimized: bool) -> dict[str, Any]:
         "provider_options": {name: dict(said) for name, said in runner.placed.providers if said},
         "graph_optimizations": "extended" if is_optimized else "off",
         "deterministic_compute": runner.deterministic,
-    }
+    } | _tf32(runner)
+
+
+def _tf32(runner: GraphRunner) -> dict[str, bool]:
+    """Whether float32 may be computed in TF32: onnxruntime's CUDA provider does so unless it is told not to.
+
+    Read in its documentation ("use_tf32: 1 by default"); there is no CUDA provider where this is tested.
+    """
+    said = next((options for name, options in runner.placed.providers if name == CUDA), None)
+    if said is None:
+        return {}
+    may = said.get("use_tf32", "1") != "0" and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    return {"tf32_matmul": may, "tf32_cudnn": may}
 
 
 def about_model(model: Model, root: Call) -> dict[str, Any]:

@@ -9,7 +9,6 @@ cuda where this onnxruntime has it, else the cpu; the cpu always comes last, for
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import onnxruntime
 from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
+from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.onnx.failures import FAILURES, failure_from
 from tensordiff.capture.engines.onnx.graph import Graph, Known, Wires, reads
 from tensordiff.capture.engines.onnx.model import Model
@@ -27,7 +27,6 @@ from tensordiff.dump.dtypes import DTYPES, Array, DType
 from tensordiff.errors import CaptureError, printable
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_CUDA = re.compile(r"cuda(?::(\d{1,4}))?")
 
 
 class Placement(NamedTuple):
@@ -42,13 +41,13 @@ class Placement(NamedTuple):
 
 def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> Placement:
     """What a person's ``--device`` means where these providers are to be had; ``exact`` rules TF32 out."""
+    choice = parse_device(asked)
     cpu: tuple[str, Mapping[str, str]] = (CPU, {})
-    if asked == "cpu" or (asked == "auto" and CUDA not in available):
+    if choice.kind == "cpu" or (choice.kind == "auto" and CUDA not in available):
         return Placement("cpu", (cpu,))
-    found = _CUDA.fullmatch("cuda" if asked == "auto" else asked)
-    if found is None:
+    if choice.kind in ("mps", "map") or len(choice.numbers) > 1:
         raise CaptureError(
-            f"--device {printable(asked)}: onnxruntime is run on one of auto, cpu, cuda and cuda:1 (or another number)"
+            f"--device {printable(asked)}: onnxruntime is run on the cpu or one GPU with CUDA; give auto, cpu or gpu:1"
         )
     if CUDA not in available:
         there = ", ".join(name.removesuffix("ExecutionProvider") for name in available) or "nothing"
@@ -56,7 +55,7 @@ def placement(asked: str, available: Sequence[str], *, exact: bool = False) -> P
             f"--device {printable(asked)}: this onnxruntime has no CUDA (it has {printable(there)}); "
             "install onnxruntime-gpu, or try --device cpu"
         )
-    number = found[1] or "0"
+    number = str(choice.number)
     options = {"device_id": number} | ({"use_tf32": "0"} if exact else {})
     return Placement(f"cuda:{number}", ((CUDA, options), cpu), is_wish=asked == "auto")
 

@@ -1,8 +1,9 @@
 """``py:FILE.py:FUNCTION``: the user's own model.
 
 The function takes nothing and returns ``(module, args, kwargs)``, or yields such steps; its ``yield`` returns what the
-module gave for the step. It is called once for every pass, so it should build what it needs; a reusable child loads the
-file once. The file's folder is on the import path while it runs, as if Python had been started with it.
+module gave for the step. A fourth element is the loss for ``--gradients``, a function of what the module gave. The
+function is called once for every pass, so it should build what it needs; a reusable child loads the file once. The
+file's folder is on the import path while it runs, as if Python had been started with it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from tensordiff.capture.engines.torch.capture import perform
+from tensordiff.capture.engines.torch.devices.flags import make_deterministic
 from tensordiff.capture.engines.torch.program import Step, Steps, seed
 from tensordiff.capture.engines.torch.tensors import find_arguments
 from tensordiff.capture.engines.torch.unchanged import StateCheck
@@ -43,6 +45,8 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
 def load(job: Job, tell: Tell) -> FunctionProgram:
     """Load what a job names."""
     tell(Phase("loading", job.source.target))
+    if job.settings.deterministic:
+        make_deterministic()
     seed(job.settings.seed)  # the file may make its model while it is imported
     return FunctionProgram(job.source)
 
@@ -78,17 +82,22 @@ class FunctionProgram:
         """What a function gave, as a step; args and kwargs may be left out."""
         if isinstance(found, nn.Module):
             found = (found,)
-        if not (isinstance(found, tuple) and found and isinstance(found[0], nn.Module) and len(found) <= 3):
+        if not (isinstance(found, tuple) and found and isinstance(found[0], nn.Module) and len(found) <= 4):
             raise CaptureError(
                 f"{printable(self.source)}: gave {type(found).__name__}, and (module, args, kwargs) is wanted, "
                 "module being a torch.nn.Module"
+            )
+        loss = found[3] if len(found) == 4 else None
+        if loss is not None and not callable(loss):
+            raise CaptureError(
+                f"{printable(self.source)}: the loss is a {type(loss).__name__}, and a function is wanted"
             )
         module, args, kwargs = (*found, (), {})[:3] if len(found) != 2 else (*found, {})
         if isinstance(args, Mapping) and len(found) == 2:
             args, kwargs = (), args
         if not isinstance(kwargs, Mapping):
             raise CaptureError(f"{printable(self.source)}: kwargs are {type(kwargs).__name__}, and a dict is wanted")
-        return Step(module, tuple(args) if isinstance(args, tuple | list) else (args,), dict(kwargs))
+        return Step(module, tuple(args) if isinstance(args, tuple | list) else (args,), dict(kwargs), loss)
 
 
 def _copied(step: Step) -> Step:

@@ -5,7 +5,7 @@ A model that fails leaves the layers it reached in a dump that is flagged and ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,21 @@ from torch import nn
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.devices.flags import make_deterministic, nondeterministic_operations
+from tensordiff.capture.engines.torch.gradients import GradientRecorder, differentiate
 from tensordiff.capture.engines.torch.hooks import Recorder
 from tensordiff.capture.engines.torch.parameters import parameter_bytes, write_parameters
-from tensordiff.capture.engines.torch.program import Program, Step, first_device, seed
-from tensordiff.capture.engines.torch.sinks import WritingSink
+from tensordiff.capture.engines.torch.program import Program, Step, seed
+from tensordiff.capture.engines.torch.quantized import facts_of as quantized_facts
+from tensordiff.capture.engines.torch.quantized import keep_readable
 from tensordiff.capture.engines.torch.size_estimate import estimate
-from tensordiff.capture.engines.torch.writing import BackgroundWriter
+from tensordiff.capture.engines.torch.writing.sinks import WritingSink
+from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.events import Done, Note, Phase, Tell, ThrottledProgress
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection
-from tensordiff.capture.process.output import Output, done, open_output
+from tensordiff.capture.process.output import Output, done, open_output, where_it_lies
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, TensordiffError, printable
 
@@ -35,33 +39,31 @@ FRAMEWORK = "torch"
 
 def all_facts(program: Program, model: nn.Module, settings: Settings) -> dict[str, Any]:
     """The facts of a run, once it ran."""
-    return {
-        "versions": run_facts.versions(),
-        "device": str(first_device(model)),
-        "dtype": run_facts.dtype_of(model),
-        "config_overrides": dict(settings.config),
-        "flags": run_facts.flags(model),
-        "model": run_facts.about_model(model),
-        **program.facts(),
-    }
+    own = {"config_overrides": dict(settings.config), **quantized_facts(model), **program.facts()}
+    return run_facts.about_run(model) | own
 
 
 def capture(program: Program, job: Job, tell: Tell) -> Done:
     """Run a program once, and write what its modules were given and gave."""
     settings = job.settings
     steps, step = begin(program, settings)
-    tell_size(job, step, tell, more=parameter_bytes(step.model) if settings.weights else 0)
+    more = parameter_bytes(step.model) * (settings.weights + settings.gradients)
+    tell_size(job, step, tell, times=2 if settings.gradients else 1, more=more)
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection.from_settings(settings))
+        backward = GradientRecorder(recorder) if settings.gradients else None
         try:
-            play(recorder, steps, step, job, tell)
+            play(recorder, steps, step, job, tell, backward=backward)
         finally:
             writing.facts |= all_facts(program, step.model, settings) | {"calls": recorder.calls()}
         if settings.weights:
             tell(Phase("writing weights"))
             write_parameters(step.model, writing.background, writing.output.budget)
-        notes = [*sink.notes(), *why_silent(recorder)]
+        notes = [*sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
+        if backward is not None:
+            notes += backward.notes()
+            writing.facts |= {"loss": backward.loss}
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes or None}
         refuse_nothing(job, sink, recorder, notes)
         tell(Phase("writing"))
@@ -90,17 +92,27 @@ def tell_size(
 def begin(program: Program, settings: Settings) -> tuple[Any, Step]:
     """A program's first step, at its seed and with its flags."""
     if settings.deterministic:
-        run_facts.make_deterministic()
+        make_deterministic()
     seed(settings.seed)
     steps = program.steps()
     try:
-        return steps, next(steps)
+        step = next(steps)
     except StopIteration:
         raise CaptureError("the function gave no step; return or yield (module, args, kwargs)") from None
+    keep_readable(step.model)
+    return steps, step
 
 
-def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name: str = "running") -> None:
-    """Run all steps under a recorder's hooks."""
+def play(
+    recorder: Recorder,
+    steps: Any,
+    step: Step,
+    job: Job,
+    tell: Tell,
+    name: str = "running",
+    backward: GradientRecorder | None = None,
+) -> None:
+    """Run all steps under a recorder's hooks, each backward too where that has hooks."""
     tell(Phase(name, f"{job.settings.steps} step{'s' if job.settings.steps > 1 else ''}"))
     progress = ThrottledProgress(tell)
     taps.listeners.append(recorder)
@@ -108,30 +120,77 @@ def play(recorder: Recorder, steps: Any, step: Step, job: Job, tell: Tell, name:
         while True:
             if recorder.root is not step.model:
                 recorder.attach(step.model)
+                if backward is not None:
+                    backward.attach(step.model)
                 progress.total = len(recorder.hooked) * max(job.settings.steps, 1)
             recorder.finished = progress.advance
-            step = steps.send(_forward(recorder, step, job))
+            step = steps.send(_run_step(recorder, backward, step, job))
             recorder.step += 1
     except StopIteration:
         return
     finally:
         taps.listeners.remove(recorder)
         recorder.detach()
+        if backward is not None:
+            backward.detach()
 
 
-def _forward(recorder: Recorder, step: Step, job: Job) -> Any:
+def _run_step(recorder: Recorder, backward: GradientRecorder | None, step: Step, job: Job) -> Any:
+    """Forward, then backward where that has hooks; gives what the model gave."""
+    output = _forward(recorder, step, job, with_graph=backward is not None)
+    if backward is None:
+        return output
+
+    def place() -> str:
+        return f" after {backward.latest}" if backward.latest else ""
+
+    reached = where_it_lies(job, "the forward, and the gradients it reached,")
+    with torch.enable_grad(), _watched(recorder, f"{printable(job.source)}: the backward", place, reached):
+        backward.loss = differentiate(output, step.model, step.loss, str(job.source))
+    return output
+
+
+def _forward(recorder: Recorder, step: Step, job: Job, *, with_graph: bool) -> Any:
+    def place() -> str:
+        return f" within {recorder.raised_in}" if recorder.raised_in else ""
+
+    who = f"{printable(job.source)}: the model"
+    with torch.set_grad_enabled(with_graph), _watched(recorder, who, place, where_it_lies(job)):
+        return step.model(*step.args, **step.kwargs)
+
+
+@contextmanager
+def _watched(recorder: Recorder, who: str, place: Callable[[], str], reached: str) -> Iterator[None]:
+    """Note operations that are not deterministic; what is raised becomes a sentence on who raised it, and where."""
     try:
-        with torch.no_grad(), eager():
-            return step.model(*step.args, **step.kwargs)
+        with eager(), nondeterministic_operations() as operations:
+            try:
+                yield
+            finally:
+                recorder.nondeterministic |= operations
     except TensordiffError:
         raise
     except Exception as error:
-        inside = f" within {recorder.raised_in}" if recorder.raised_in else ""
         said = printable(str(error).strip().partition("\n")[0])
         raise CaptureError(
-            f"{printable(job.source)}: the model raised {type(error).__name__}{inside}: {said:.400}; "
-            f"the layers it reached lie in {printable(job.output)}"
+            f"{who} raised {type(error).__name__}{place()}: {said:.400}{reached}{what_to_try(error)}"
         ) from error
+
+
+def what_to_try(error: BaseException) -> str:
+    """What helps against an error of a GPU, as the end of a sentence; empty for any other."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "; the device's memory is full: give a shorter input or fewer layers, or --device device_map=auto"
+    # A kernel fails after the call that queued it has returned, so the layer that is named may be innocent.
+    if "CUDA error" in str(error) or "HIP error" in str(error):
+        return "; a GPU reports errors late, so another layer may be the cause: run it with CUDA_LAUNCH_BLOCKING=1"
+    return ""
+
+
+def nondeterminism_notes(recorder: Recorder) -> list[str]:
+    """What ``--deterministic`` could not keep, as sentences."""
+    some = sorted(recorder.nondeterministic)
+    return [f"not deterministic, though that was asked for: {', '.join(some)}"] if some else []
 
 
 @dataclass

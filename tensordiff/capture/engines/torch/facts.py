@@ -1,10 +1,11 @@
-"""What a torch run says of itself: versions, flags that change numbers, a hash of the weights, locations in source."""
+"""What a torch run says of itself: versions, its model, a hash of the weights, locations in source."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import linecache
+import math
 import platform
 import sys
 import sysconfig
@@ -17,6 +18,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from tensordiff.capture.engines.torch.devices.accelerators import about_devices, devices_of
+from tensordiff.capture.engines.torch.devices.flags import flags
+from tensordiff.capture.engines.torch.devices.offload import Weights
 from tensordiff.capture.engines.torch.tensors import resolved
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
@@ -43,13 +47,19 @@ def forward_location(kind: type) -> CodeLocation:
 
 
 def _find_place(kind: type) -> CodeLocation:
-    forward = getattr(kind, "forward", None)
+    forward = getattr(written_class(kind), "forward", None)
     # A module of TorchScript has a forward that says nothing of itself.
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     # Code says its line itself. To have inspect read it up takes milliseconds a class, while the model waits.
     if code is None or not linecache.getline(code.co_filename, code.co_firstlineno):
         return CodeLocation(None, None)
     return CodeLocation(short(code.co_filename), code.co_firstlineno)
+
+
+def written_class(kind: type) -> type:
+    """The class that a person would look for: of one that stands for a model's own, as vLLM's does, that one."""
+    found: type = getattr(kind, "stands_for", kind)
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -65,34 +75,21 @@ def versions() -> dict[str, str]:
     for name in ("transformers", "accelerate", "vllm"):
         if name in sys.modules:
             found[name] = str(sys.modules[name].__version__)
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
+    found |= {name: said for name in ("cuda", "hip") if (said := getattr(torch.version, name, None))}
     return found
 
 
-def flags(model: nn.Module | None) -> dict[str, Any]:
-    """What else decides on numbers."""
-    config = getattr(model, "config", None)
+def about_run(model: nn.Module) -> dict[str, Any]:
+    """What a dump says of any run of a model: all that may explain a difference between two of them."""
     return {
-        "attention": getattr(config, "_attn_implementation", None),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
-        "tf32_cudnn": torch.backends.cudnn.allow_tf32,
-        "cudnn_deterministic": torch.backends.cudnn.deterministic,
-        "training": bool(model is not None and model.training),
-        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "device": ", ".join(map(str, devices_of(model))) or "cpu",
+        "dtype": dtype_of(model),
+        "flags": flags(model),
+        "model": about_model(model),
+        "config": about_config(model),
+        **about_devices(model),
     }
-
-
-def make_deterministic() -> None:
-    """Ask torch for the same numbers every time, and for float32 where float32 is said."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
 
 
 def dtype_of(model: nn.Module) -> str:
@@ -104,21 +101,22 @@ def dtype_of(model: nn.Module) -> str:
 
 
 def weights_hash(model: nn.Module) -> str:
-    """One hash of all weights; of large ones, of the first part of each, and it says so."""
-    weights = sorted(model.state_dict(keep_vars=True).items())
-    whole = ((name, weight) for name, weight in weights if isinstance(weight, torch.Tensor) and not is_lazy(weight))
-    tensors = [part for name, weight in whole for part in _plain_parts(name, weight)]
-    total = sum(weight.numel() * weight.element_size() for _, weight in tensors)
-    most = None if total <= _HASHED else max(_HASHED // max(len(tensors), 1), 1 << 12)
+    """One hash of all weights; of large ones, of the first part of each, and it says so. The same wherever they lie."""
+    weights = Weights(model)
+    names = [name for name, weight in sorted(weights.tensors.items()) if not is_lazy(weight)]
+    parts = [part for name in names for _, part in plain_parts(name, weights.tensors[name])]
+    total = sum(part.numel() * part.element_size() for part in parts)
+    most = None if total <= _HASHED else max(_HASHED // max(len(parts), 1), 1 << 12)
     digest = hashlib.sha256()
-    for name, weight in tensors:
-        digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode("utf-8", "backslashreplace"))
-        if weight.device.type != "meta" and weight.layout == torch.strided:
-            digest.update(_some_bytes(weight, most))
+    for whole in names:
+        for name, weight in plain_parts(whole, weights.value(whole)):
+            digest.update(f"{name} {weight.dtype} {list(weight.shape)}\n".encode("utf-8", "backslashreplace"))
+            if weight.device.type != "meta" and weight.layout == torch.strided:
+                digest.update(_some_bytes(weight, most))
     return f"{'sha256' if most is None else 'sha256-parts'}:{digest.hexdigest()}"
 
 
-def _plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """A weight, or the tensors that it is made of: one that torchao quantized is a wrapper around codes and scales."""
     if not hasattr(weight, "__tensor_flatten__"):
         yield name, weight
@@ -126,7 +124,7 @@ def _plain_parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.T
     parts, _ = weight.__tensor_flatten__()
     for part in parts:
         if isinstance(found := getattr(weight, part), torch.Tensor):
-            yield from _plain_parts(f"{name}.{part}", found)
+            yield from plain_parts(f"{name}.{part}", found)
 
 
 def _some_bytes(weight: torch.Tensor, most: int | None) -> memoryview:
@@ -142,6 +140,27 @@ def about_model(model: nn.Module) -> dict[str, Any]:
     count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
     try:
-        return found | {"path": inspect.getfile(type(model))}
+        return found | {"path": inspect.getfile(written_class(type(model)))}
     except (OSError, TypeError):
         return found
+
+
+def about_config(model: nn.Module) -> dict[str, Any] | None:
+    """The config of a model of transformers, as far as it is plain values; None of other models."""
+    config, transformers = getattr(model, "config", None), sys.modules.get("transformers")
+    if transformers is None or not isinstance(config, transformers.PretrainedConfig):
+        return None
+    found: dict[str, Any] = _plain(config.to_dict())
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a manifest can hold it; what has no such form as its text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    is_plain = (
+        value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    )
+    return value if is_plain else str(value)

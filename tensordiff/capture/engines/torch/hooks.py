@@ -58,6 +58,11 @@ def _caller(modules: Mapping[str, nn.Module], name: str) -> str:
     return parent
 
 
+def is_recomputing() -> bool:
+    """Whether a backward runs: modules that are called meanwhile compute again what a checkpoint did not keep."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module contains no others."""
     return next(module.children(), None) is None
@@ -160,6 +165,8 @@ class Recorder:
     hooked: set[str] = field(default_factory=set)
     scripted: int = 0
     """Modules that take no hooks: TorchScript."""
+    nondeterministic: set[str] = field(default_factory=set)
+    """Operations that have no deterministic form, where one was asked for."""
 
     def __post_init__(self) -> None:
         self._handles: list[Any] = []
@@ -231,6 +238,8 @@ class Recorder:
 
     def tap(self, name: str, value: Any) -> None:
         """See a value that a person named within a forward; it is named after the module that runs."""
+        if is_recomputing():
+            return
         running = self.running
         call = self._count(f"{running.layer}/{name}" if running else name, None)
         with _disable_current_modes():  # what it takes to look is no operation of the model's
@@ -246,6 +255,8 @@ class Recorder:
         is_root, cache_layer = module is self._root, cache_layer_of(module)
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+            if is_recomputing():
+                return None
             call = self._enter(self._name_for_caller(layer, names) if names else layer, module)
             if self.patch is not None:
                 args, kwargs = self.patch.arguments(call, args, kwargs)

@@ -13,21 +13,30 @@ from typing import Any
 from torch import Tensor
 
 from tensordiff.capture.engines.torch import facts as run_facts
-from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, refuse_nothing, tell_size
+from tensordiff.capture.engines.torch.capture import (
+    all_facts,
+    begin,
+    nondeterminism_notes,
+    open_writer,
+    play,
+    refuse_nothing,
+    tell_size,
+)
 from tensordiff.capture.engines.torch.compiled import why_silent
 from tensordiff.capture.engines.torch.hooks import Arguments, Call, CallTensor, Recorder, Sink
 from tensordiff.capture.engines.torch.program import Program, Step
-from tensordiff.capture.engines.torch.sinks import ListingSink, WritingSink
 from tensordiff.capture.engines.torch.tensors import (
     find,
     find_arguments,
     laid_out,
+    placed,
     spec_of,
     swap,
     swap_arguments,
     to_tensor,
     why_not_copied,
 )
+from tensordiff.capture.engines.torch.writing.sinks import ListingSink, WritingSink
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.injection.injector import InjectionPlan, InjectionPort, Injector, plan_injection
 from tensordiff.capture.injection.passes import Pass
@@ -59,7 +68,7 @@ def capture_injected(program: Program, job: Job, tell: Tell) -> Done:
             play(recorder, steps, step, job, tell, injection_pass.title)
         writing.output.order = [entry.key for entry in seen.entries]
         writing.facts |= all_facts(program, step.model, job.settings) | {"calls": recorder.calls()}
-        notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder)]
+        notes = [injector.report.sentence(), *sink.notes(), *why_silent(recorder), *nondeterminism_notes(recorder)]
         report_json = injector.report.as_json(injection, random_numbers(step))
         writing.facts |= {"weights_hash": run_facts.weights_hash(step.model), "notes": notes, "injection": report_json}
         refuse_nothing(job, sink, recorder, sink.notes())
@@ -157,8 +166,9 @@ class _Replacements:
             if replaced is own and before.tobytes() == value.tobytes():
                 self.tensors[port] = made
                 return
-        placed = to_tensor(value).to(dtype=own.dtype, device=own.device)
-        self.tensors[port] = placed if own.is_contiguous() else laid_out(placed, own.stride())
+        # Its type first: a device may lack the type that the reference has.
+        given = placed(to_tensor(value).to(own.dtype), own.device)
+        self.tensors[port] = given if own.is_contiguous() else laid_out(given, own.stride())
         self._made.append((value, own, self.tensors[port]))
 
 

@@ -17,15 +17,19 @@ from torch import nn
 from tensordiff.capture import tap as taps
 from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.compiled import eager, why_nothing, why_silent
+from tensordiff.capture.engines.torch.gradients import GradientRecorder
 from tensordiff.capture.engines.torch.hooks import Recorder
-from tensordiff.capture.engines.torch.program import first_device
-from tensordiff.capture.engines.torch.sinks import WritingSink
-from tensordiff.capture.engines.torch.writing import BackgroundWriter
+from tensordiff.capture.engines.torch.writing.sinks import WritingSink
+from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.capture.process.layers import Selection
 from tensordiff.capture.settings import check_layer_regex
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import CaptureError, TensordiffError, printable
+
+_NO_BACKWARD = "no gradient was seen: call loss.backward() within the block"
+Module = nn.Module
+"""What is captured; so that nobody else need import torch for its name."""
 
 
 class LiveCapture:
@@ -41,6 +45,7 @@ class LiveCapture:
         inputs: bool,
         max_bytes: int | None,
         overwrite: bool,
+        gradients: bool = False,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
@@ -52,6 +57,7 @@ class LiveCapture:
         self._background = BackgroundWriter(self._writer)
         self._sink = WritingSink(self._background, Budget(max_bytes))
         self._recorder = Recorder(self._sink, Selection(layers, leaves, inputs), counts_steps=True)
+        self._backward = GradientRecorder(self._recorder) if gradients else None
         self._facts: dict[str, Any] = {}
         self._stack = ExitStack()
 
@@ -70,6 +76,9 @@ class LiveCapture:
                 stack.enter_context(eager())
                 stack.callback(self._recorder.detach)
                 self._recorder.attach(self.model)
+                if self._backward is not None:
+                    stack.callback(self._backward.detach)
+                    self._backward.attach(self.model)
             stack.callback(taps.listeners.remove, self._recorder)
             taps.listeners.append(self._recorder)
             self._stack = stack.pop_all()
@@ -85,6 +94,8 @@ class LiveCapture:
         self._background.close()
         self._facts = {} if self.model is None else _about(self.model)
         self.notes = [*self._sink.notes(), *why_silent(self._recorder), *self._unseen()]
+        if self._backward is not None:
+            self.notes += self._backward.notes() if self._backward.written else [_NO_BACKWARD]
         self._facts |= {"notes": self.notes or None, "calls": self._recorder.calls()}
 
     def _add_facts(self, _: object, error: BaseException | None, __: object) -> None:
@@ -114,25 +125,21 @@ def capture(
     inputs: bool = True,
     max_bytes: int | None = None,
     overwrite: bool = False,
+    gradients: bool = False,
 ) -> LiveCapture:
     """Write what a model does within a ``with`` block into a dump.
 
     ``layers`` is an expression that the names of layers must match; with ``leaves`` only modules that hold no others
     are written, without ``inputs`` only what they give. The first tensor that would go past ``max_bytes``, and all
-    after it, are left out, which ``notes`` says. A folder that
-    holds a dump is refused, unless ``overwrite``. ``None`` for the model captures what ``tap`` is given alone.
+    after it, are left out, which ``notes`` says. A folder that holds a dump is refused, unless ``overwrite``. With
+    ``gradients`` a backward within the block is written too. ``None`` for the model captures what ``tap`` is given
+    alone.
     """
     return LiveCapture(
-        model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite
+        model, folder, layers=layers, leaves=leaves, inputs=inputs, max_bytes=max_bytes, overwrite=overwrite,
+        gradients=gradients,
     )  # fmt: skip
 
 
 def _about(model: nn.Module) -> dict[str, Any]:
-    return {
-        "versions": run_facts.versions(),
-        "device": str(first_device(model)),
-        "dtype": run_facts.dtype_of(model),
-        "flags": run_facts.flags(model),
-        "model": run_facts.about_model(model),
-        "weights_hash": run_facts.weights_hash(model),
-    }
+    return run_facts.about_run(model) | {"weights_hash": run_facts.weights_hash(model)}

@@ -10,27 +10,30 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tensordiff
 from tensordiff.capture.engines.torch import facts as run_facts
 from tensordiff.capture.engines.torch.capture import all_facts, begin, open_writer, play, tell_size
-from tensordiff.capture.engines.torch.facts import CodeLocation, short
+from tensordiff.capture.engines.torch.devices.offload import hooks_of, own_forward
+from tensordiff.capture.engines.torch.facts import CodeLocation, plain_parts, short
 from tensordiff.capture.engines.torch.hooks import Call, CallTensor, Recorder, layer_names
 from tensordiff.capture.engines.torch.inject import InjectionPatch, list_run, random_numbers
 from tensordiff.capture.engines.torch.program import Program, Step
-from tensordiff.capture.engines.torch.sinks import WritingSink
 from tensordiff.capture.engines.torch.tensors import find, find_arguments
+from tensordiff.capture.engines.torch.writing.sinks import WritingSink
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.injection.injector import Injector
 from tensordiff.capture.job import Job
@@ -39,6 +42,7 @@ from tensordiff.capture.process.output import done
 from tensordiff.errors import CaptureError
 
 _TORCH, _OURS = Path(torch.__file__).parent, Path(tensordiff.__file__).parent
+_ACCELERATE = find_spec("accelerate")
 _PYTHON = Path(sysconfig.get_paths()["stdlib"])
 _DEEPEST = 24
 
@@ -46,9 +50,25 @@ _DEEPEST = 24
 @lru_cache(maxsize=4096)
 def _is_model_file(file: str) -> bool:
     path = Path(file)
-    if not path.is_absolute() or path.is_relative_to(_TORCH) or path.is_relative_to(_OURS):
+    if not path.is_absolute() or path.is_relative_to(_TORCH) or path.is_relative_to(_OURS) or _is_accelerate(file):
         return False
     return not path.is_relative_to(_PYTHON) or "site-packages" in path.parts
+
+
+@lru_cache(maxsize=4096)
+def _is_accelerate(file: str) -> bool:
+    if _ACCELERATE is None or _ACCELERATE.origin is None:
+        return False
+    return Path(file).is_relative_to(Path(_ACCELERATE.origin).parent)
+
+
+def _is_placement(frame: FrameType | None) -> bool:
+    """Whether accelerate asked for an operation: it loads weights and moves tensors between devices."""
+    while frame is not None and not is_of_model(frame.f_code):
+        if _is_accelerate(frame.f_code.co_filename):
+            return frame.f_code.co_name != "new_forward"  # which calls the module's own
+        frame = frame.f_back
+    return False
 
 
 def is_of_model(code: CodeType) -> bool:
@@ -115,7 +135,9 @@ def capture_ops(program: Program, job: Job, tell: Tell) -> Done:
     with open_writer(job) as writing:
         sink = WritingSink(writing.background, writing.output.budget)
         recorder = Recorder(sink, Selection(_NONE), patch)
-        watch = LayerWatch(layer, recorder, sink, _storages(step.model), inputs=not settings.no_inputs)
+        watch = LayerWatch(
+            layer, recorder, sink, _storages(_weights(step.model, recurse=True)), inputs=not settings.no_inputs
+        )
         with watch.on(step.model):
             play(recorder, steps, step, job, tell, f"running, watching {layer}")
         writing.facts |= all_facts(program, step.model, settings) | _injected(patch, job, step)
@@ -150,9 +172,15 @@ def _injected(patch: InjectionPatch | None, job: Job, step: Step) -> dict[str, A
     return {"injection": patch.injector.report.as_json(injection, random_numbers(step))}
 
 
-def _storages(model: nn.Module) -> set[int]:
-    """Where the weights lie, to tell them from what flows."""
-    return {weight.untyped_storage().data_ptr() for weight in (*model.parameters(), *model.buffers())}
+def _storages(tensors: Iterable[Tensor]) -> set[int]:
+    """Where weights lie, to tell them from what flows. A weight that is quantized is several tensors in one."""
+    parts = (part for tensor in tensors for _, part in plain_parts("", tensor))
+    return {part.untyped_storage().data_ptr() for part in parts if not part.is_meta and not is_lazy(part)} - {0}
+
+
+def _weights(module: nn.Module, *, recurse: bool) -> Iterator[Tensor]:
+    yield from module.parameters(recurse=recurse)
+    yield from module.buffers(recurse=recurse)
 
 
 @dataclass
@@ -174,15 +202,16 @@ class LayerWatch:
         """Watch the layer whenever it is called."""
         name = self.layer.removeprefix(ROOT).removeprefix(".")
         module = model.get_submodule(name)
-        forward = module.forward
-        module.forward = self._watched(forward)
+        attribute = own_forward(module)  # what accelerate does before and after it is no operation of the model's
+        forward = getattr(module, attribute)
+        setattr(module, attribute, self._watched(forward))
         try:
             yield
         finally:
-            if "forward" in vars(module):
-                del module.forward
-            if module.forward != forward:
-                module.forward = forward  # it had one of its own, as accelerate gives
+            if attribute in vars(module):
+                delattr(module, attribute)
+            if getattr(module, attribute, None) != forward:
+                setattr(module, attribute, forward)  # it had one of its own
 
     def _watched(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -223,7 +252,16 @@ class LayerWatch:
 
     def flows(self, tensor: Tensor) -> bool:
         """Whether a tensor is no weight, and no view of one."""
-        return tensor.device.type == "meta" or tensor.untyped_storage().data_ptr() not in self.weights
+        where = _storages([tensor])
+        if not where or not where & self.weights:
+            running = self.recorder.running
+            # The weights of a module that is offloaded are elsewhere in each call.
+            return running is None or running.module is None or not where & self._loaded(running.module)
+        return False
+
+    @staticmethod
+    def _loaded(module: nn.Module) -> set[int]:
+        return _storages(_weights(module, recurse=False)) if any(True for _ in hooks_of(module)) else set()
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
@@ -242,7 +280,7 @@ class _Dispatched(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = str(func).removesuffix(".default")
-        if name in _QUIET:
+        if name in _QUIET or _is_placement(sys._getframe(1)):
             return func(*args, **(kwargs or {}))
         number, frame, watch = self.watch.next_op(), sys._getframe(1), self.watch
         if watch.inputs:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
+from tensordiff.capture.engines.torch.devices.offload import Weights
+from tensordiff.capture.engines.torch.quantized import QuantizedWeight, quantized_weights
 from tensordiff.capture.engines.torch.tensors import why_not_copied
-from tensordiff.capture.engines.torch.writing import BackgroundWriter
+from tensordiff.capture.engines.torch.writing.writer import BackgroundWriter
 from tensordiff.capture.process.disk_space import Budget
 from tensordiff.dump.model import EntryKey, Origin
 from tensordiff.dump.names import parameter_name
 
 
 def parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors, one that is tied under each of its names."""
-    for name, value in model.state_dict(keep_vars=True).items():
-        if isinstance(value, Tensor):
-            yield name, value.detach()
+    """Names and tensors, one that is tied under each of its names; quantized ones as what they stand for."""
+    quantized, weights = dict(quantized_weights(model)), Weights(model)
+    for name in weights.tensors:
+        if not _belongs_to(quantized, name):
+            yield name, weights.value(name).detach()
+    for name, weight in quantized.items():
+        yield f"{name}.weight", weight.values
+
+
+def _belongs_to(quantized: Mapping[str, QuantizedWeight], name: str) -> bool:
+    """Whether it is a quantized weight, or its codes or scales: what its module holds beside a bias."""
+    stem, _, rest = name.rpartition(".")
+    while stem and stem not in quantized:
+        stem, _, last = stem.rpartition(".")
+        rest = f"{last}.{rest}"
+    return bool(stem) and rest != "bias"
 
 
 def parameter_bytes(model: nn.Module) -> int:
     """How much all of them take."""
-    return sum(tensor.nbytes for _, tensor in parameters(model) if not tensor.is_meta)
+    return sum(tensor.nbytes for tensor in Weights(model).tensors.values())
 
 
 def write_parameters(model: nn.Module, writer: BackgroundWriter, budget: Budget) -> None:

@@ -1,23 +1,23 @@
 """A torch program, which is a model and its inputs step by step; and the devices it runs on.
 
-A program is asked for its steps again in every pass of an injected run, and must give the same each time. Which device
-``--device`` means is decided here: ``auto`` is the first of cuda, mps and cpu that exists; ``device_map=auto`` leaves
-the placement to accelerate, layer by layer, for models that no single device holds.
+A program is asked for its steps again in every pass of an injected run, and must give the same each time. What
+``--device`` means to torch is decided here: ``auto`` is the first of cuda, mps and cpu that exists. ``device_map=auto``
+and several GPUs leave the placement to accelerate, layer by layer, for models that no single device holds.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from tensordiff.errors import CaptureError, printable
-
-_MAP = "device_map="
+from tensordiff.capture.devices import check_numbers, parse_device
+from tensordiff.capture.engines.torch.devices.offload import compute_device
+from tensordiff.errors import CaptureError
 
 
 class Placement(NamedTuple):
@@ -26,43 +26,37 @@ class Placement(NamedTuple):
     device: torch.device | None
     """Where inputs go; None where that is for accelerate to say."""
     device_map: str | None = None
+    gpus: tuple[int, ...] = ()
+    """The GPUs that accelerate may use; empty for all."""
 
     def __str__(self) -> str:
-        return f"{_MAP}{self.device_map}" if self.device_map else str(self.device)
+        return f"device_map={self.device_map}" if self.device_map else str(self.device)
 
 
-def placement(asked: str, *, has_cuda: bool | None = None, has_mps: bool | None = None) -> Placement:
-    """What a person's ``--device`` means here."""
-    cuda = torch.cuda.is_available() if has_cuda is None else has_cuda
+def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = None) -> Placement:
+    """What a person's ``--device`` means here; ``gpus`` is how many torch calls cuda."""
+    choice = parse_device(asked)
+    cuda = torch.cuda.device_count() if gpus is None else gpus
     mps = torch.backends.mps.is_available() if has_mps is None else has_mps
-    if asked.startswith(_MAP):
-        return Placement(None, asked.removeprefix(_MAP))
-    if asked == "auto":
-        return Placement(torch.device("cuda" if cuda else "mps" if mps else "cpu"))
-    device = _named(asked)
-    if (device.type == "cuda" and not cuda) or (device.type == "mps" and not mps):
-        raise CaptureError(f"--device {asked}: torch sees no {device.type} device here; try --device auto, or cpu")
-    if device.type == "cuda" and has_cuda is None and (device.index or 0) >= torch.cuda.device_count():
-        raise CaptureError(f"--device {asked}: there are {torch.cuda.device_count()} cuda devices, counted from 0")
-    return Placement(device)
-
-
-def _named(asked: str) -> torch.device:
-    try:
-        return torch.device(asked)
-    except RuntimeError as error:
-        raise CaptureError(
-            f"--device {printable(asked)}: torch knows no such device; "
-            "give auto, cpu, cuda, cuda:1, mps or device_map=auto"
-        ) from error
+    if choice.device_map is not None:
+        return Placement(None, choice.device_map)
+    if choice.kind == "cpu" or (choice.kind == "auto" and not cuda and not mps):
+        return Placement(torch.device("cpu"))
+    if choice.kind == "mps" or (choice.kind in ("auto", "gpu") and not cuda):
+        if not mps:
+            raise CaptureError(f"--device {asked}: torch sees no GPU here; try --device auto, or cpu")
+        return Placement(torch.device("mps"))
+    if not cuda:
+        raise CaptureError(f"--device {asked}: torch sees no cuda device here; try --device auto, or cpu")
+    check_numbers(asked, choice, cuda)
+    if len(choice.numbers) > 1:
+        return Placement(None, "auto", choice.numbers)
+    return Placement(torch.device("cuda", choice.number))
 
 
 def first_device(model: torch.nn.Module) -> torch.device:
-    """Where a model's first weight lies, which is where its inputs are wanted."""
-    found = next(iter(model.parameters()), None)
-    if found is None:
-        found = next(iter(model.buffers()), None)
-    return torch.device("cpu") if found is None or found.device.type == "meta" else found.device
+    """Where a model's inputs are wanted: where it computes first."""
+    return compute_device(model) or torch.device("cpu")
 
 
 class Step(NamedTuple):
@@ -71,6 +65,8 @@ class Step(NamedTuple):
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    loss: Callable[[Any], torch.Tensor] | None = None
+    """Makes of what the model gives the number whose gradients are taken, where these are asked for."""
 
 
 Steps = Generator[Step, Any, None]

@@ -114,14 +114,14 @@ class _Walk:
         if isinstance(module, _ConvNd):
             flow = self._into(module, flow)
             return flow, flow._replace(features=module.out_channels, places=_convolved(module, flow.places))
-        if isinstance(module, nn.Linear):
-            flow = self._into_linear(module.in_features, flow)
-            return flow, flow._replace(features=module.out_features)
+        if (sizes := _matrix_sizes(module)) is not None:
+            flow = self._into_linear(sizes[0], flow)
+            return flow, flow._replace(features=sizes[1])
         if (features := _normalized(module)) is not None:
             return (self._with(features, flow),) * 2
-        if isinstance(module, nn.Embedding):
+        if (features := _embedded(module)) is not None:
             flow = flow if _is_of_positions(name, module) else self._ids(flow)
-            return flow._replace(features=1), flow._replace(features=module.embedding_dim)
+            return flow._replace(features=1), flow._replace(features=features)
         return (flow, _reshaped(module, flow)) if next(module.children(), None) is None else None
 
     def _ids(self, flow: Flow) -> Flow:
@@ -171,6 +171,20 @@ def _seen_as(tensor: Tensor, axes: int) -> Iterator[Flow]:
         yield Flow(shape[0], 1, shape[1:])
     elif len(shape) == axes + 3:
         yield Flow(shape[0] * shape[1], shape[2], shape[3:])
+
+
+def _matrix_sizes(module: nn.Module) -> tuple[int, int] | None:
+    """The features that a linear layer takes and gives: torch's, or one of vLLM's."""
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    takes, gives = (getattr(module, name, None) for name in ("input_size", "output_size"))
+    return (takes, gives) if isinstance(takes, int) and isinstance(gives, int) else None
+
+
+def _embedded(module: nn.Module) -> int | None:
+    """The features that an embedding gives: torch's, or one of vLLM's, which say it alike."""
+    rows, features = (getattr(module, name, None) for name in ("num_embeddings", "embedding_dim"))
+    return features if isinstance(rows, int) and isinstance(features, int) else None
 
 
 def _normalized(module: nn.Module) -> int | None:

@@ -1,9 +1,7 @@
 """Tensors in what a module takes and gives: finding and naming them, copying them, converting them to arrays.
 
-A tensor is copied when a hook sees it, because the model may overwrite it a moment later. On the host the copy goes to
-memory that is reused, see ``writing.Ring``. On a GPU it is queued behind the kernels that make the tensor;
-``HostCopy.array`` waits for it, in the thread that writes. Ports are named as MAX's print hook names them: ``input_0``,
-``input_hidden_states``, ``output_1_0``.
+A tensor is copied when a hook sees it, because the model may overwrite it a moment later: see ``writing``. Ports
+are named as MAX's print hook names them: ``input_0``, ``input_hidden_states``, ``output_1_0``.
 """
 
 from __future__ import annotations
@@ -185,31 +183,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
     return None
 
 
-class HostCopy(NamedTuple):
-    """A tensor as it was when it was seen, on its way to the host."""
-
-    held: Tensor
-    """On the host; pinned, where a GPU is still writing to it."""
-    ready: Any = None
-    """A cuda event to wait for; None where the copy is there already."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it holds."""
-        return int(self.held.nbytes)
-
-    @property
-    def spec(self) -> Spec:
-        """Shape and dtype; waits for nothing."""
-        return Spec(tuple(self.held.shape), DTYPES[dtype_name(self.held.dtype)])
-
-    def array(self) -> Array:
-        """The values; waits until they are there."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        return as_array(self.held)
-
-
 def why_not_copied(tensor: Tensor) -> str | None:
     """Why a tensor's values cannot be had, or None."""
     if _is_wrapped(tensor):
@@ -232,18 +205,6 @@ def spec_of(tensor: Tensor) -> Spec | None:
     return Spec(tuple(tensor.shape), DTYPES[_WRITTEN[tensor.dtype]])
 
 
-def copy(tensor: Tensor) -> HostCopy:
-    """Copy a tensor to the host before anything else can happen to it."""
-    plain = resolved(tensor)
-    if plain.device.type != "cuda":
-        return HostCopy(torch.empty(plain.shape, dtype=plain.dtype).copy_(plain))
-    host = torch.empty(plain.shape, dtype=plain.dtype, pin_memory=True)
-    host.copy_(plain, non_blocking=True)
-    ready = torch.cuda.Event()
-    ready.record(torch.cuda.current_stream(plain.device))
-    return HostCopy(host, ready)
-
-
 def resolved(tensor: Tensor) -> Tensor:
     """A tensor as plain values: without a gradient, and what torch puts off: a conjugate, shards elsewhere."""
     if tensor.requires_grad:
@@ -261,8 +222,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """A tensor of the host as a contiguous array, of the types numpy lacks too; copied only where it must be."""
-    return as_array(tensor.detach().contiguous())
+    """A tensor as a contiguous array, of the types numpy lacks too; waits for a device, copies only where it must."""
+    return as_array(resolved(tensor).cpu().contiguous())
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -289,6 +250,16 @@ def to_tensor(array: Array) -> Tensor:
         return torch.from_numpy(plain)
     bits = plain.reshape(-1).view(np.dtype(f"int{8 * plain.itemsize}") if plain.itemsize > 1 else np.uint8)
     return torch.from_numpy(bits).view(dtype).reshape(plain.shape)
+
+
+def placed(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device. Apple's has no float64, and torch raises: there it is given as float32.
+
+    Read in torch's documentation of mps; no such device runs these tests.
+    """
+    if device.type == "mps" and tensor.dtype is torch.float64:
+        tensor = tensor.to(torch.float32)
+    return tensor.to(device)
 
 
 def laid_out(values: Tensor, strides: Sequence[int]) -> Tensor:

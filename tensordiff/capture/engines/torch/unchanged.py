@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from tensordiff.capture.engines.torch import facts as run_facts
+from tensordiff.capture.engines.torch.devices.flags import flags as torch_flags
+from tensordiff.capture.engines.torch.facts import plain_parts
 from tensordiff.capture.engines.torch.program import Program, Step, Steps
 from tensordiff.capture.engines.torch.tensors import find_arguments, resolved
+from tensordiff.capture.engines.torch.writing.device_ring import tensor_pieces
 from tensordiff.capture.process.reusable_engine import StateChanged
 from tensordiff.errors import printable
 
@@ -25,6 +27,8 @@ State = dict[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _ELSEWHERE = ("_parameters", "_buffers", "_modules")
 _DEEPEST = 3
+_AT_ONCE = 1 << 22  # bytes that are summed at once; that takes twenty times as many on the device
+_FACTOR, _MODULUS = 1_000_003, (1 << 61) - 1
 
 
 class StateCheck:
@@ -74,7 +78,7 @@ class _Looked:
 
 def state_of(step: Step, *, with_inputs: bool) -> State:
     """All that is compared, by name."""
-    flags = {**run_facts.flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
+    flags = {**torch_flags(step.model), "default dtype": torch.get_default_dtype(), "grad": torch.is_grad_enabled()}
     state = {f"torch's {name}": value for name, value in flags.items()}
     for name, module in step.model.named_modules(prefix="model"):
         state |= {f"{name}.{key}": value for key, value in _of_module(module)}
@@ -110,9 +114,28 @@ def _values(tensor: Tensor) -> Any:
     if is_lazy(tensor):
         return "nothing yet"
     about = str(tensor.dtype), tuple(tensor.shape), str(tensor.device)
+    if hasattr(tensor, "__tensor_flatten__"):
+        return (*about, *((name, _values(part)) for name, part in plain_parts("", tensor)))
     if tensor.device.type == "meta":
         return about
     if tensor.layout != torch.strided or tensor.is_quantized:
         return object()  # it cannot be told, so it is never the same
-    bits = resolved(tensor).cpu().contiguous().reshape(-1).view(torch.uint8)
-    return (*about, zlib.crc32(bits.numpy()))
+    plain = resolved(tensor)
+    if not plain.is_cpu:
+        return (*about, *_sums_on_device(plain))
+    return (*about, zlib.crc32(plain.contiguous().reshape(-1).view(torch.uint8).numpy()))
+
+
+def _sums_on_device(tensor: Tensor) -> list[int]:
+    """What tells a device's values from others, computed there: weights are too many to be copied for every capture.
+
+    Two sums of the bits, the second with weights by place, so that values which change places are seen too. Integers
+    wrap around, so the order of addition does not matter.
+    """
+    sums = [0, 0]
+    for part in tensor_pieces(tensor, _AT_ONCE):
+        bits = part.contiguous().reshape(-1).view(torch.uint8).to(torch.int64)
+        places = torch.arange(1, len(bits) + 1, device=bits.device)
+        for number, total in enumerate((bits.sum(), (bits * places).sum())):
+            sums[number] = (sums[number] * _FACTOR + int(total)) % _MODULUS
+    return sums

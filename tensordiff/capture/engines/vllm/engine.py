@@ -15,6 +15,7 @@ os.environ |= {  # read while vllm is imported
     "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
 }
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,18 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig
 from vllm import LLM
+from vllm.engine.arg_utils import EngineArgs
 
+from tensordiff.capture.devices import parse_device
 from tensordiff.capture.engines.hf.config import override, shorten
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.torch.capture import perform
 from tensordiff.capture.engines.vllm.program import EngineProgram
 from tensordiff.capture.engines.vllm.tokens import SettledTokens
+from tensordiff.capture.engines.vllm.weights import kept_weights, weights_of_first_layers
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
+from tensordiff.capture.process.disk_space import SCRATCH
 from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
 from tensordiff.capture.process.tokens import Tokens, tokens
@@ -49,6 +54,7 @@ def run(job: Job, tell: Tell) -> Done:
 def load_reusable(job: Job, tell: Tell) -> RunJob:
     """Load a model for several jobs; gives what runs each of them."""
     settings = job.settings
+    tempfile.tempdir = os.environ.get(SCRATCH, tempfile.tempdir)  # vLLM leaves a file there when its process ends
     _refuse(job)
     if settings.attn_implementation is not None:
         tell(Note("--attn-implementation says nothing to vLLM, which chooses its attention by the device"))
@@ -81,12 +87,15 @@ def _length(asked: Tokens, settings: Settings) -> int:
 def _load(target: str, settings: Settings, length: int) -> LLM:
     """Load a model as the settings say; what vLLM says becomes one sentence."""
     try:
-        return LLM(
-            model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
-            trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
-            enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length), max_num_seqs=1,
-            enable_prefix_caching=False, logits_processors=[SettledTokens], skip_tokenizer_init=True,
-        )  # fmt: skip
+        pools = _pools(target, settings)
+        with kept_weights(), weights_of_first_layers(settings.num_hidden_layers):
+            return LLM(
+                model=target, dtype=settings.dtype or _own_dtype(target, settings), revision=settings.revision,
+                trust_remote_code=settings.trust_remote_code, hf_overrides=_overrides(settings), seed=settings.seed,
+                enforce_eager=True, max_model_len=length, max_num_batched_tokens=max(_LEAST_BATCH, length),
+                max_num_seqs=1, enable_prefix_caching=False, logits_processors=None if pools else [SettledTokens],
+                skip_tokenizer_init=not pools,
+            )  # fmt: skip
     except CaptureError:
         raise
     except Exception as error:  # vLLM raises whatever comes its way
@@ -95,6 +104,14 @@ def _load(target: str, settings: Settings, length: int) -> LLM:
             f"vllm:{printable(target)}: vLLM could not load it ({type(error).__name__}: {said:.400}); "
             "give a folder with config.json and weights, or the id of a model on the hub"
         ) from error
+
+
+def _pools(target: str, settings: Settings) -> bool:
+    """Whether a model makes one embedding of all tokens: vLLM then takes nothing for logits, and wants a tokenizer."""
+    asked = EngineArgs(
+        model=target, revision=settings.revision, trust_remote_code=settings.trust_remote_code, skip_tokenizer_init=True
+    )
+    return bool(asked.create_model_config().runner_type == "pooling")
 
 
 def _own_dtype(target: str, settings: Settings) -> str:
@@ -129,5 +146,7 @@ def _refuse(job: Job) -> None:
             "give it the reference's inputs with: tensordiff capture --inject DUMP --inject-at LAYER"
         )
     device = job.settings.device
-    if device.partition(":")[0] not in ("auto", "cuda" if torch.cuda.is_available() else "cpu"):
+    choice = parse_device(device)
+    kinds = ("auto", "gpu", "cuda") if torch.cuda.is_available() else ("auto", "cpu")
+    if choice.kind not in kinds or choice.number or len(choice.numbers) > 1:
         raise CaptureError(f"--device {printable(device)}: vLLM runs on the device it was built for; leave it out")

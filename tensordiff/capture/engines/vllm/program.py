@@ -6,13 +6,14 @@ under the names that transformers has, and whose ``forward`` lets the engine do 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from vllm import LLM, SamplingParams
+from vllm import LLM, PoolingParams, SamplingParams
+from vllm.model_executor.layers.pooler import Pooler
 
 from tensordiff.capture.engines.torch.facts import about_model
 from tensordiff.capture.engines.torch.program import Step, Steps
@@ -24,36 +25,93 @@ _REQUESTS = count()
 
 
 class EngineModule(nn.Module):  # type: ignore[misc]
-    """The model within an engine. Its last token's logits are its output: vLLM computes no others."""
+    """The model within an engine. Of one that generates, the last token's logits are the output: vLLM computes no
+    others. Of one that pools, it is every token's state, and what was made of all of them."""
+
+    stands_for: ClassVar[type[nn.Module]]
 
     def __init__(self, llm: LLM) -> None:
         super().__init__()
         self._llm = [llm]  # in a list, so that torch does not look into it
         self.within = [model_within(llm)]
+        own = type(self.within[0])
+        self.__class__ = type(own.__name__, (EngineModule,), {"stands_for": own})  # dumps name a module by its class
+        scale_within_embedding(self.within[0])
         for name, child in self.within[0].named_children():
-            self.add_module(name, child)
-        for module in self.modules():
+            if not _only_pools(child):
+                self.add_module(name, child)
+        for module in (self.within[0], *self.modules()):
             _take_hooks(module)
+            _keep_out_of_checkpoints(module)
+        self.pools = llm.llm_engine.model_config.runner_type == "pooling"
         self.chosen: int | None = None
-        self._logits: list[Tensor] = []
+        self._given: list[Tensor] = []
 
     def forward(self, input_ids: Tensor, settled: int | None = None) -> dict[str, Tensor]:  # noqa: ARG002 - it is recorded
         """One step of the scheduler, which gives ``settled`` as the next token, or the likeliest."""
         SettledTokens.token = settled
-        seen = self._seen_logits()
+        self._given = []
+        seen = self._output_module().register_forward_hook(lambda _module, _args, given: self._keep(given))
         try:
             outputs = self._llm[0].llm_engine.step()
         finally:
             seen.remove()
+        given = self._given[-1:]
+        if self.pools:
+            return {"last_hidden_state": given[0], **_pooled(outputs)} if given else {}
         self.chosen = _token_of(outputs)
-        logits, self._logits = self._logits, []
-        return {"last_logits": logits[-1]} if logits else {}
+        return {"last_logits": given[0]} if given else {}
 
-    def _seen_logits(self) -> Any:
+    def _keep(self, given: Any) -> None:
+        if isinstance(given, Tensor):
+            self._given.append(given.clone())
+
+    def _output_module(self) -> nn.Module:
+        """The module that gives what the whole model gives."""
+        if self.pools:
+            return self.within[0]
         processor = getattr(self, "logits_processor", None)
         if not isinstance(processor, nn.Module):
-            raise CaptureError(f"{type(self.within[0]).__name__} gives no logits; vllm: sources are models that do")
-        return processor.register_forward_hook(lambda _module, _args, given: self._logits.append(given.clone()))
+            raise CaptureError(f"{type(self.within[0]).__name__} gives neither logits nor embeddings that can be seen")
+        return processor
+
+
+class ScaledEmbedding(nn.Module):  # type: ignore[misc]
+    """An embedding together with what is multiplied to it, as transformers has both in one module."""
+
+    def __init__(self, table: nn.Module, scaled: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = table.weight
+        self._scaled = scaled
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """The rows of tokens, scaled."""
+        return self._scaled(input_ids)
+
+
+def scale_within_embedding(model: nn.Module) -> None:
+    """Call the scaled embedding ``embed_tokens`` in models whose code scales it afterwards, as vLLM's Gemma does.
+
+    The code finds the table under its name all the same: an instance's own attribute comes before its modules.
+    """
+    for module in list(model.modules()):
+        table = module._modules.get("embed_tokens")
+        if isinstance(table, nn.Module) and not isinstance(table, ScaledEmbedding) and _scales(module):
+            module.__dict__["embed_tokens"] = table
+            module._modules["embed_tokens"] = scaled = ScaledEmbedding(table, module.embed_input_ids)
+            module.__dict__["embed_input_ids"] = scaled
+
+
+def _scales(module: nn.Module) -> bool:
+    return hasattr(module, "embed_input_ids") and any(name in module._buffers for name in ("normalizer", "embed_scale"))
+
+
+def _only_pools(module: nn.Module) -> bool:
+    """Whether it makes one vector of all tokens without weights of its own.
+
+    That is the model's own output. Others call a layer with weights so, which BERT has after its first token.
+    """
+    return isinstance(module, Pooler) and next(module.parameters(), None) is None
 
 
 def model_within(llm: LLM) -> nn.Module:
@@ -70,9 +128,19 @@ def _take_hooks(module: nn.Module) -> None:
         type(module).__call__ = nn.Module.__call__
 
 
+def _keep_out_of_checkpoints(module: nn.Module) -> None:
+    """Buffers that vLLM makes for itself, as the scales of a quantized cache in ``attn``, are no parameters."""
+    module._non_persistent_buffers_set |= {name for name in module._buffers if name.startswith("_")}
+
+
 def _token_of(outputs: Any) -> int | None:
     ids = [output.outputs[0].token_ids for output in outputs if getattr(output, "outputs", None)]
     return int(ids[-1][-1]) if ids and len(ids[-1]) else None
+
+
+def _pooled(outputs: Any) -> dict[str, Tensor]:
+    found = [output.outputs.data for output in outputs if isinstance(getattr(output.outputs, "data", None), Tensor)]
+    return {"embedding": found[-1].clone()} if found else {}
 
 
 class EngineProgram:
@@ -88,17 +156,28 @@ class EngineProgram:
         engine = self._llm.llm_engine
         while engine.has_unfinished_requests():
             engine.step()
-        sampling = SamplingParams(temperature=0, max_tokens=self._count, ignore_eos=True, detokenize=False)
-        engine.add_request(f"tensordiff-{next(_REQUESTS)}", {"prompt_token_ids": list(self._tokens.ids)}, sampling)
+        engine.add_request(
+            f"tensordiff-{next(_REQUESTS)}", {"prompt_token_ids": list(self._tokens.ids)}, self._params()
+        )
         ids = list(self._tokens.ids)
         for step in range(self._count):
             settled = self.following[step] if step < len(self.following) else None
             yield Step(self._module, (), {"input_ids": torch.tensor([ids]), "settled": settled})
+            if self._module.pools:
+                return
             if self._module.chosen is None:
                 raise CaptureError("vLLM gave no token; its scheduler may have split the prompt: give a shorter one")
             if step == len(self.following):
                 self.following.append(self._module.chosen)
             ids = [self._module.chosen]
+
+    def _params(self) -> SamplingParams | PoolingParams:
+        if not self._module.pools:
+            return SamplingParams(temperature=0, max_tokens=self._count, ignore_eos=True, detokenize=False)
+        if self._count > 1:
+            name = type(self._module.within[0]).__name__
+            raise CaptureError(f"--steps: {name} gives no logits to go on from; capture one step")
+        return PoolingParams(task="embed")
 
     def facts(self) -> Mapping[str, Any]:
         """What it was asked, and what runs."""
@@ -106,5 +185,5 @@ class EngineProgram:
             "prompt": self._tokens.prompt,
             "token_ids": list(self._tokens.ids),
             "decode_token_ids": self.following[: self._count - 1],
-            "model": about_model(self._module.within[0]),
+            "model": about_model(self._module),
         }

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES = ("elements.h", "lanes.h", "library.c", "pass.c")
+SOURCES = ("bytes.h", "elements.h", "float8.h", "lanes.h", "library.c", "pass.c")
 LIBRARIES = {"win32": "kernel.dll", "darwin": "kernel.dylib"}
 LIBRARY = Path(os.environ.get("TENSORDIFF_KERNEL") or FOLDER / LIBRARIES.get(sys.platform, "kernel.so"))
 """Beside its sources; for tests, another one that was compiled from them."""

@@ -6,6 +6,7 @@ enum kind { F32, F64, BF16, F16, I8, U8, BOOL, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ,
 
 static ALWAYS int is_long(int kind) { return kind == I64 || kind == U64; }
 static ALWAYS int is_whole(int kind) { return kind == I8 || kind == U8 || kind == BOOL || kind >= I16; }
+static ALWAYS int is_float8(int kind) { return kind == E4M3FN || kind == E5M2; }
 static ALWAYS int is_byte(int kind) { return kind >= I8 && kind <= TABLE; }
 static ALWAYS int fits_float(int kind) { return kind == F32 || (kind >= BF16 && kind <= U16); }
 
@@ -83,6 +84,7 @@ static int copy_d(int kind, const float *table, const char *p, int n, double *re
 VECTORS(f, float, int32_t, uint32_t)
 VECTORS(d, double, int64_t, uint64_t)
 typedef uint16_t shorts __attribute__((vector_size(VECTOR / 2)));
+typedef int16_t signed_shorts __attribute__((vector_size(VECTOR / 2)));
 
 typedef int8_t bytes __attribute__((vector_size(VECTOR / 4)));
 typedef uint8_t ubytes __attribute__((vector_size(VECTOR / 4)));
@@ -123,38 +125,31 @@ static ALWAYS vec_f load_f(int kind, const char *p)
         __builtin_memcpy(&v, p, sizeof v);
         return v;
     }
+    if (kind == I32) {
+        ints_f w;
+        __builtin_memcpy(&w, p, sizeof w);
+        return __builtin_convertvector(w, vec_f);
+    }
     if (is_byte(kind)) {
         bytes b;
         __builtin_memcpy(&b, p, sizeof b);
         if (kind == U8) return __builtin_convertvector((ubytes)b, vec_f);
-        ints_f w = __builtin_convertvector(b, ints_f);
-        if (kind == I8) return __builtin_convertvector(w, vec_f);
-        shorts s = (shorts)__builtin_convertvector(b, __typeof__((half > half)));
-        if (kind == E4M3FN) return half_f(s << 7 & 0xbf80) * 0x1p8f;
+        if (kind == I8) return __builtin_convertvector(__builtin_convertvector(b, ints_f), vec_f);
+        shorts s = (shorts)__builtin_convertvector(b, signed_shorts);
+        if (kind == E4M3FN) return half_f(s << 7 & 0xbf80); /* over 2^8: see SCALE in float8.h */
         if (kind == E5M2) return half_f(s << 8);
     }
     __builtin_memcpy(&half, p, sizeof half);
-    if (kind == I16) return __builtin_convertvector((__typeof__((half > half)))half, vec_f);
+    if (kind == I16) return __builtin_convertvector((signed_shorts)half, vec_f);
     if (kind == U16) return __builtin_convertvector(half, vec_f);
     if (kind == F16) return half_f(half);
     return (vec_f)(__builtin_convertvector(half, uints_f) << 16);
 }
 
-/* Whether a block holds an element that lanes do not load as what it is. */
-static ALWAYS int has_odd(int kind, const char *p, int n)
+/* Whether a block holds an integer that is not within 2^23: the difference of two such is exact in float32. */
+static ALWAYS int has_large(const char *p, int n)
 {
-    typedef uint8_t many __attribute__((vector_size(VECTOR)));
-    typedef uint64_t words __attribute__((vector_size(VECTOR)));
-    uint8_t odd = 0;
-    many seen = {0};
-    if (kind != E4M3FN) return 0;
-    int i = 0;
-    for (; i + VECTOR <= n; i += VECTOR) {
-        many x;
-        __builtin_memcpy(&x, p + i, sizeof x);
-        seen |= (many)((x & 0x7f) == 0x7f);
-    }
-    for (; i < n; i++) odd |= (p[i] & 0x7f) == 0x7f;
-    words w = (words)seen;
-    return odd || (w[0] | w[1] | w[2] | w[3]);
+    uint32_t odd = 0;
+    SEEK(uint32_t, uint32_t, x + (1u << 23))
+    return odd >> 24 != 0;
 }

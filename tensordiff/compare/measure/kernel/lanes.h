@@ -8,9 +8,15 @@
 #define MAX(a, b) PICK(V, (a) > (b), a, b)
 #define ABS(x) ((V)((VU)(x) & ~(VU)(-(V){0})))
 
+#ifdef __AVX2__
+#define COUNTS_SIGNS (sizeof(REAL) == 4)
+#else
+#define COUNTS_SIGNS 0
+#endif
+
 /* ``atol`` and ``rtol`` are slightly below the user's; ``bar`` is the largest relative error so far. */
 struct NAME(bounds) { V atol, rtol, sure_atol, sure_rtol, bar, guard; };
-struct NAME(lanes) { V sum_abs, dd, rr, rd, largest, excess; VI outside; VU nearest; };
+struct NAME(lanes) { V sum_abs, dd, rr, rd, largest, excess; VI outside; VU nearest; int inside; };
 
 static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V c, const struct NAME(bounds) *b)
 {
@@ -21,11 +27,17 @@ static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V c, const struct NAME
     a->rd += r * d;
     a->largest = MAX(error, a->largest); /* a NaN is not larger than anything */
     a->excess = MAX(error - b->bar * MAX(size, b->guard), a->excess);
-    a->outside -= (VI)(error >= allowed);
     if (sizeof(REAL) == 4) { /* how far above, in steps of the type: the least */
         VU steps = (VU)error - (VU)allowed, fewer = (VU)(steps < a->nearest);
         a->nearest = (steps & fewer) | (a->nearest & ~fewer);
+#ifdef __AVX2__ /* the signs in one operation of a vector, and counted beside the vectors, which are what is scarce */
+        typedef float eight __attribute__((vector_size(32)));
+        a->inside += __builtin_popcount((unsigned)__builtin_ia32_movmskps256((eight)steps));
+#else
+        a->outside += 1 - (VI)(steps >> 31);
+#endif
     } else { /* how many are surely above: few processors have a minimum of 64 bits */
+        a->outside -= (VI)(error >= allowed);
         a->nearest -= (VU)(error >= b->sure_atol + b->sure_rtol * size);
     }
 }
@@ -61,6 +73,10 @@ static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand,
         NAME(step)(a, (V)((VI)NAME(load)(kr, ref) & keep), (V)((VI)NAME(load)(kc, cand) & keep), b);
     }
 }
+
+#ifdef HAS_FLOAT8
+#include "float8.h"
+#endif
 
 /* The lanes of four sums together: {|d|, dd, rr, rd} in float64. */
 static ALWAYS quad NAME(fold)(const struct NAME(lanes) *a)
@@ -99,11 +115,14 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
     struct NAME(bounds) b = {
         .atol = (V){0} + (REAL)how->under[0], .rtol = (V){0} + (REAL)how->under[1], .guard = (V){0} + (REAL)REL_GUARD,
         .sure_atol = (V){0} + (REAL)(how->under[0] * SURELY), .sure_rtol = (V){0} + (REAL)(how->under[1] * SURELY)};
+    /* Whole numbers are not rounded: those that are equal in lanes are equal. */
+    const int splits_ties = how->splits_ties && !(is_whole(how->kinds[0]) && is_whole(how->kinds[1]));
     const double band = how->splits_ties ? 1 - BAND : 1 + BAND;
     const V vanishing = (V){0} + NAME(at_most)(how->vanishing);
     REAL peak = NAME(at_most)(cells[PEAKS]);
     b.bar = (V){0} + NAME(at_most)(cells[PEAKS + 1] * band);
     VI counted = {0};
+    int blocks_apart = 0; /* see float8.h */
     for (int64_t start = first; start < last; start += BLOCK) {
         int n = (int)(last - start < BLOCK ? last - start : BLOCK), is_odd_block = 0;
         const char *ref = p.ref + start * how->bytes[0], *cand = p.cand + start * how->bytes[1];
@@ -114,21 +133,31 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
             is_odd_block |= NAME(copy)(how->kinds[1], how->tables[1], cand, n, copies[1]);
             ref = (const char *)copies[0], cand = (const char *)copies[1];
             readable = n;
-        } else if (sizeof(REAL) == 4) {
-            is_odd_block = has_odd(kr, ref, n) | has_odd(kc, cand, n);
+        }
+        if (kr == I32 && (has_large(ref, n) | has_large(cand, n))) {
+            block_d(how, p, start, start + n, cells, total, outside);
+            peak = NAME(at_most)(cells[PEAKS]);
+            b.bar = (V){0} + NAME(at_most)(cells[PEAKS + 1] * band);
+            continue;
         }
         struct NAME(lanes) a = {.nearest = (VU){0} - (sizeof(REAL) == 4)};
-        NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b);
+#ifdef HAS_FLOAT8
+        if (is_float8(kr)) is_odd_block = walk_float8(kr, ref, cand, n, readable, &a, &b, &blocks_apart);
+        else
+#endif
+            NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b);
+        (void)blocks_apart;
         /* Not finite, or so large that the lanes together are not, or so near the tolerance that rounding decides. */
         VI beyond = ~(VI)(a.dd < (REAL)LARGEST) | ~(VI)(a.rr < (REAL)LARGEST);
         beyond |= sizeof(REAL) == 4 ? (VI)(a.nearest < NEAR) : (VI)(a.nearest != (VU)a.outside);
         int is_carried = !is_odd_block && !ANY(beyond) && (ANY(a.dd >= vanishing) || !ANY(a.largest > 0))
             && (ANY(a.rr >= vanishing) || is_all_zero(how, p, start, n));
         /* Rounding keeps order: an error larger than the peak never rounds to less than the peak does. */
-        VI ties = how->splits_ties ? (VI)(a.largest == peak) & (VI)(a.largest > 0) : (VI){0};
+        VI ties = splits_ties ? (VI)(a.largest == peak) & (VI)(a.largest > 0) : (VI){0};
         if (LIKELY(is_carried)) {
             *total += NAME(fold)(&a);
             counted += a.outside;
+            if (COUNTS_SIGNS) *outside += (n + LANES - 1) / LANES * LANES - a.inside;
             if (LIKELY(!ANY((VI)(a.largest > peak) | (VI)(a.excess > 0) | ties))) continue;
         }
         exact_block(how, p, start, n, !is_carried, cells, total, outside);
@@ -137,25 +166,6 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
     }
     for (int i = 0; i < LANES; i++) *outside += (double)counted[i];
 }
-
-static ALWAYS void NAME(piece)(int kr, int kc, const struct how *how, struct part p, double *cells)
-{
-    quad all = {0};
-    double outside = 0;
-    int64_t buckets = p.whole < BUCKETS ? p.whole : BUCKETS, k = p.offset * buckets / (p.whole ? p.whole : 1);
-    for (; k < buckets; k++) {
-        int64_t first = k * p.whole / buckets - p.offset, last = (k + 1) * p.whole / buckets - p.offset;
-        first = first > 0 ? first : 0, last = last < p.elements ? last : p.elements;
-        if (first >= p.elements) break;
-        if (first >= last) continue;
-        quad total = {0};
-        NAME(bucket)(kr, kc, how, p, first, last, cells, &total, &outside);
-        cells[SQUARES + k] += total[1];
-        all += total;
-    }
-    for (int i = 0; i < 4; i++) cells[TOTALS + i] += all[i];
-    cells[TOTALS + 4] += outside;
-}
 #undef V
 #undef VI
 #undef VU
@@ -163,6 +173,7 @@ static ALWAYS void NAME(piece)(int kr, int kc, const struct how *how, struct par
 #undef MAX
 #undef ABS
 #undef ANY
+#undef COUNTS_SIGNS
 #undef LANES
 #undef HALVE
 #undef REAL
@@ -170,3 +181,4 @@ static ALWAYS void NAME(piece)(int kr, int kc, const struct how *how, struct par
 #undef NAME
 #undef MOST
 #undef LARGEST
+#undef HAS_FLOAT8

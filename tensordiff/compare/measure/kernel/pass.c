@@ -1,5 +1,5 @@
-/* Every number of a pair in one read of each tensor: lanes.h has a block that lanes carry, elements.h the types, and here is
- * what lanes cannot carry, in float64. Cells are those of diff.py.
+/* Every number of a pair in one read of each tensor: lanes.h has a block that lanes carry, float8.h one of small
+ * floats, bytes.h one of small integers, elements.h the types, and here is what lanes cannot carry, in float64. Cells are those of diff.py.
  * No C library and no Python: compiled once for each level of the processor (LEVEL), between which library.c chooses. */
 #include <stddef.h>
 #include <stdint.h>
@@ -152,11 +152,14 @@ static RARE void exact_block(const struct how *how, struct part p, int64_t start
 }
 
 /* --- lanes ------------------------------------------------------------------------------------ */
+static void block_d(const struct how *how, struct part p, int64_t first, int64_t last, double *cells, quad *total,
+                    double *outside);
 #define REAL float
 #define INT int32_t
 #define NAME(x) x##_f
 #define MOST 0x1.fffffep127f
 #define LARGEST 0x1p120f
+#define HAS_FLOAT8
 #include "lanes.h"
 #define REAL double
 #define INT int64_t
@@ -165,24 +168,59 @@ static RARE void exact_block(const struct how *how, struct part p, int64_t start
 #define LARGEST 0x1p1016
 #include "lanes.h"
 
-/* Types that lanes read where they lie; all others are copied, block by block. */
-#define IN_PLACE(X) X(F32, F32) X(BF16, BF16) X(F16, F16) X(F32, BF16) X(BF16, F32) X(F32, F16) X(F16, F32) X(I8, I8) X(U8, U8) X(E4M3FN, E4M3FN) X(E5M2, E5M2) X(I16, I16)
+#include "bytes.h"
+
+/* A block of integers that lanes of float32 do not hold. */
+static __attribute__((noinline)) void block_d(const struct how *how, struct part p, int64_t first, int64_t last,
+                                              double *cells, quad *total, double *outside)
+{
+    bucket_d(COPIED, COPIED, how, p, first, last, cells, total, outside);
+}
+
+/* A piece, bucket by bucket. */
+enum lanes { FLOATS, DOUBLES, BYTES };
+static ALWAYS void piece_in(enum lanes lanes, int kr, int kc, const struct how *how, struct part p, double *cells)
+{
+    quad all = {0};
+    double outside = 0;
+    int64_t buckets = p.whole < BUCKETS ? p.whole : BUCKETS, k = p.offset * buckets / (p.whole ? p.whole : 1);
+    for (; k < buckets; k++) {
+        int64_t first = k * p.whole / buckets - p.offset, last = (k + 1) * p.whole / buckets - p.offset;
+        first = first > 0 ? first : 0, last = last < p.elements ? last : p.elements;
+        if (first >= p.elements) break;
+        if (first >= last) continue;
+        quad total = {0};
+        if (lanes == FLOATS) bucket_f(kr, kc, how, p, first, last, cells, &total, &outside);
+        else if (lanes == DOUBLES) bucket_d(kr, kc, how, p, first, last, cells, &total, &outside);
+        else bucket_bytes(kr, how, p, first, last, cells, &total, &outside);
+        cells[SQUARES + k] += total[1];
+        all += total;
+    }
+    for (int i = 0; i < 4; i++) cells[TOTALS + i] += all[i];
+    cells[TOTALS + 4] += outside;
+}
+
+/* Types that are read where they lie; all others are copied, block by block. The first need equal whole numbers. */
+#define WHOLE(X) X(I8, I8, BYTES) X(U8, U8, BYTES) X(BOOL, BOOL, BYTES) X(I32, I32, FLOATS)
+#define IN_PLACE(X) X(F32, F32, FLOATS) X(BF16, BF16, FLOATS) X(F16, F16, FLOATS) X(F32, BF16, FLOATS) \
+    X(BF16, F32, FLOATS) X(F32, F16, FLOATS) X(F16, F32, FLOATS) X(E4M3FN, E4M3FN, FLOATS) X(E5M2, E5M2, FLOATS) \
+    X(I16, I16, FLOATS) X(F64, F64, DOUBLES)
 #define APART static __attribute__((noinline)) void
-#define X(R, C) APART R##_##C(const struct how *how, struct part p, double *cells) { piece_f(R, C, how, p, cells); }
+#define X(R, C, L) APART R##_##C(const struct how *how, struct part p, double *cells) { piece_in(L, R, C, how, p, cells); }
+WHOLE(X)
 IN_PLACE(X)
 #undef X
-APART any_f(const struct how *how, struct part p, double *cells) { piece_f(COPIED, COPIED, how, p, cells); }
-APART both_d(const struct how *how, struct part p, double *cells) { piece_d(F64, F64, how, p, cells); }
-APART any_d(const struct how *how, struct part p, double *cells) { piece_d(COPIED, COPIED, how, p, cells); }
+APART any_f(const struct how *how, struct part p, double *cells) { piece_in(FLOATS, COPIED, COPIED, how, p, cells); }
+APART any_d(const struct how *how, struct part p, double *cells) { piece_in(DOUBLES, COPIED, COPIED, how, p, cells); }
 
 static void piece(const struct how *how, struct part p, double *cells)
 {
-    int kr = how->kinds[0], kc = how->kinds[1];
-#define X(R, C) if (kr == R && kc == C) return R##_##C(how, p, cells);
+    int kr = how->kinds[0], kc = how->kinds[1], must_equal = how->under[0] == 0.5 && how->under[1] == 0;
+#define X(R, C, L) if (kr == R && kc == C) return R##_##C(how, p, cells);
+    if (must_equal) { WHOLE(X) }
     IN_PLACE(X)
 #undef X
     if (fits_float(kr) && fits_float(kc)) return any_f(how, p, cells);
-    if (kr == F64 && kc == F64) return both_d(how, p, cells);
     any_d(how, p, cells);
 }
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array, DType
-from tensordiff.dump.files import MAX_RANK, map_file, refuse_beyond_memory
+from tensordiff.dump.files import MAX_RANK, map_file, open_buffer, refuse_beyond_memory
 from tensordiff.dump.folders import DumpPath, member_path
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.names import shared_wrapper
@@ -64,16 +64,19 @@ class PiecedTensor(NamedTuple):
         if len(self.pieces) == 1 and self.pieces[0].sizes == self.spec.shape:
             return self._piece(self.pieces[0])
         file = self.pieces[0].file
-        refuse_beyond_memory(file, f"its tensor {self.name!r:.120} takes", self.spec.nbytes, "save it in one piece")
-        whole = np.empty(self.spec.shape, self.spec.dtype)
+        needed = self.spec.nbytes + self.spec.size
+        refuse_beyond_memory(file, f"its tensor {self.name!r:.120} takes", needed, "save it in one piece")
+        whole, seen = np.empty(self.spec.shape, self.spec.dtype), np.zeros(self.spec.shape, bool)
         for piece in self.pieces:
             where = tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.sizes, strict=True))
-            whole[where] = self._piece(piece)
+            whole[where], seen[where] = self._piece(piece), True
+        if not seen.all():
+            raise BadFile(file, f"its pieces of {self.name!r:.120} lie over one another and leave gaps; save it again")
         whole.flags.writeable = False
         return whole
 
     def _piece(self, piece: Piece) -> Array:
-        buffer = map_file(piece.file)
+        buffer = open_buffer(piece.file)
         if piece.at + piece.length > len(buffer):
             end = piece.at + piece.length
             raise BadFile(piece.file, f"is truncated: it should hold bytes up to {end}; copy it again")

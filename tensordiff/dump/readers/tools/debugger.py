@@ -28,7 +28,7 @@ FORMAT = "transformers-debugger"
 FORMATS = (
     Format(
         FORMAT,
-        "transformers' `model_addition_debugger`: a tree in JSON, a file a tensor; its SUMMARY as statistics",
+        "transformers' `model_addition_debugger`: a tree in JSON, one file per tensor; its SUMMARY as statistics",
         "`*_debug_tree_FULL_TENSORS.json` or `*_debug_tree_SUMMARY.json`",
         "the tree in the JSON; where layers are left out of it, their numbers",
     ),

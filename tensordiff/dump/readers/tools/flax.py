@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import MAX_RANK, Buffer, map_file, refuse_beyond_memory
+from tensordiff.dump.files import Bytes, is_possible, map_file, refuse_beyond_memory
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec
 from tensordiff.dump.names import parse_name
@@ -93,20 +93,30 @@ class _Extension:
     data: memoryview
 
 
-def _leaves(path: Path, buffer: Buffer, value: object, keys: list[str], depth: int) -> Iterator[Entry | Problem]:
+def _leaves(path: Path, buffer: Bytes, value: object, keys: list[str], depth: int) -> Iterator[Entry | Problem]:
     name = ".".join(keys) or path.stem
+    if why := _why_unread(value, depth):
+        yield Problem(path.name, f"its array {name!r:.120} {why}; it is left out", is_unread=True)
+        return
     try:
         if isinstance(value, _Extension):
-            if value.code == _ARRAY or value.code == _SCALAR:
-                yield _entry(name, keys, _array(path, [value]))
+            yield _entry(name, keys, _array(path, [value]))
         elif isinstance(value, dict) and _CHUNKED in value:
             yield _entry(name, keys, _chunked(path, value))
-        elif isinstance(value, dict | list) and depth < _MOST_DEPTH:
+        elif isinstance(value, dict | list):
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, below in items:
                 yield from _leaves(path, buffer, below, [*keys, str(key)], depth + 1)
     except ValueError as error:
         yield Problem(path.name, f"its array {name!r:.120} {error}; it is left out", is_unread=True)
+
+
+def _why_unread(value: object, depth: int) -> str | None:
+    if isinstance(value, _Extension) and value.code not in (_ARRAY, _SCALAR):
+        return f"is an extension of kind {value.code}, which is not read"
+    if isinstance(value, dict | list) and depth >= _MOST_DEPTH:
+        return f"lies deeper than {_MOST_DEPTH} levels"
+    return None
 
 
 def _entry(name: str, keys: list[str], stored: PackedArray) -> Entry:
@@ -142,7 +152,7 @@ def _array(path: Path, extensions: list[_Extension]) -> PackedArray:
         if dtype is None:
             raise ValueError(f"has dtype {name[:40]!r}, which is not one we read")
         spec = Spec(tuple(shape), dtype)
-        if min(shape, default=0) < 0 or len(shape) > MAX_RANK or spec.nbytes != data.nbytes:
+        if not is_possible(spec) or spec.nbytes != data.nbytes:
             raise ValueError("has another number of bytes than its shape takes")
         parts.append(data)
     if spec is None:
@@ -160,4 +170,6 @@ def _chunked(path: Path, value: dict[object, object]) -> PackedArray:
     if len(arrays) != len(pieces) or not arrays or math.prod(sizes) != sum(a.spec.size for a in arrays):
         raise ValueError("is cut into chunks that are not the whole")
     spec = Spec(tuple(sizes), arrays[0].spec.dtype)
+    if not is_possible(spec) or any(array.spec.dtype != spec.dtype for array in arrays):
+        raise ValueError("is cut into chunks that do not fit together")
     return PackedArray(path, spec, tuple(part for array in arrays for part in array.parts))

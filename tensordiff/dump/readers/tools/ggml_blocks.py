@@ -131,11 +131,76 @@ def q3_k(raw: Bytes) -> Floats:
     return result
 
 
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""The values that four bits stand for: by llama.cpp's table, and as e2m1."""
+
+
+def iq4_nl(raw: Bytes) -> Floats:
+    """32 values of a table of 16, one scale."""
+    return _half(raw[:, :2]) * _IQ4[_nibbles(raw[:, 2:])]
+
+
+def iq4_xs(raw: Bytes) -> Floats:
+    """256 values of a table of 16, a scale of 6 bits for each 32."""
+    count = len(raw)
+    high = np.ascontiguousarray(raw[:, 2:4]).view(np.uint16)
+    low = np.stack((raw[:, 4:8] & 0xF, raw[:, 4:8] >> 4), axis=-1).reshape(count, 8)
+    scales = (low | (((high >> np.arange(0, 16, 2, dtype=np.uint16)) & 3) << 4)).astype(np.float32) - 32
+    values = _IQ4[_nibbles(raw[:, 8:].reshape(count, 8, 16))]
+    found: Floats = (_half(raw[:, :2])[:, :, None] * scales[:, :, None] * values).reshape(count, 256)
+    return found
+
+
+def tq1_0(raw: Bytes) -> Floats:
+    """256 values of -1, 0 and 1, five in a byte, one scale."""
+    powers = np.array([1, 3, 9, 27, 81], np.uint8)[None, :, None]
+
+    def trits(part: Bytes, count: int) -> Bytes:
+        shifted = part[:, None, :] * powers[:, :count]  # modulo 256, as it was packed
+        found: Bytes = ((shifted.astype(np.uint16) * 3) >> 8).astype(np.uint8)
+        return found.reshape(len(part), -1)
+
+    values = np.concatenate((trits(raw[:, :32], 5), trits(raw[:, 32:48], 5), trits(raw[:, 48:52], 4)), axis=-1)
+    return _half(raw[:, 52:54]) * (values.astype(np.float32) - 1)
+
+
+def tq2_0(raw: Bytes) -> Floats:
+    """256 values of -1, 0 and 1, four in a byte, one scale."""
+    shifts = np.array([0, 2, 4, 6], np.uint8)[None, None, :, None]
+    values = ((raw[:, :64].reshape(len(raw), 2, 1, 32) >> shifts) & 3).reshape(len(raw), 256)
+    return _half(raw[:, 64:66]) * (values.astype(np.float32) - 1)
+
+
+def mxfp4(raw: Bytes) -> Floats:
+    """32 values of e2m1, a power of two as the scale."""
+    half_scale = np.ldexp(np.float32(1), raw[:, :1].astype(np.int32) - 128)
+    return half_scale.astype(np.float32) * (2 * _FP4[_nibbles(raw[:, 1:])])
+
+
+def nvfp4(raw: Bytes) -> Floats:
+    """64 values of e2m1, a scale of e4m3 without sign, infinity or NaN for each 16."""
+    count = len(raw)
+    exponent, fraction = (raw[:, :4].astype(np.int32) >> 3) & 15, (raw[:, :4] & 7).astype(np.float32) / 8
+    scales = np.where(exponent, np.ldexp(1 + fraction, exponent - 7), np.ldexp(fraction, -6))
+    scales = np.where(raw[:, :4] == 0x7F, np.float32(0), scales)  # as ggml reads it
+    values = _FP4[_nibbles(raw[:, 4:].reshape(count, 4, 8))]
+    return (scales[:, :, None] * values).reshape(count, 64)
+
+
 BLOCKS: dict[int, tuple[int, int, Callable[[Bytes], Floats]]] = {
     2: (32, 18, q4_0), 3: (32, 20, q4_1), 6: (32, 22, q5_0), 7: (32, 24, q5_1), 8: (32, 34, q8_0),
     10: (256, 84, q2_k), 11: (256, 110, q3_k), 12: (256, 144, q4_k), 13: (256, 176, q5_k), 14: (256, 210, q6_k),
+    20: (32, 18, iq4_nl), 23: (256, 136, iq4_xs), 34: (256, 54, tq1_0), 35: (256, 66, tq2_0), 39: (32, 17, mxfp4),
+    40: (64, 36, nvfp4),
 }  # fmt: skip
 """Elements and bytes of a block, and how it is read, by the type's code."""
+
+UNREAD = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S",
+    29: "IQ1_M",
+}  # fmt: skip
+"""Types whose values stand in large tables of llama.cpp's, or that it never writes to files."""
 
 _AT_ONCE = 1 << 14  # blocks; temporary arrays stay small
 

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import MAX_RANK, Buffer, MappedFile, map_file, refuse_beyond_memory, version_of, view_buffer
+from tensordiff.dump.files import (
+    MAX_RANK,
+    Buffer,
+    MappedFile,
+    is_possible,
+    open_buffer,
+    refuse_beyond_memory,
+    version_of,
+    view_buffer,
+)
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers import Format
-from tensordiff.dump.readers.tools.ggml_blocks import BLOCKS, PLAIN, dequantize
+from tensordiff.dump.readers.tools.ggml_blocks import BLOCKS, PLAIN, UNREAD, dequantize
 from tensordiff.errors import BadFile
 
 FORMAT = "gguf"
@@ -98,7 +107,7 @@ class _Cursor:
         size = struct.calcsize(f"<{code}")
         if self.at + size > len(self.buffer):
             raise BadFile(self.path, "is truncated: its header does not fit in the file; copy it again")
-        (value,) = struct.unpack_from(f"<{code}", self.buffer, self.at)
+        (value,) = struct.unpack(f"<{code}", self.buffer[self.at : self.at + size])
         self.at += size
         return int(value) if code not in "fd" else 0
 
@@ -140,14 +149,15 @@ def try_open(at: DumpPath) -> Dump | None:
     if not at.is_folder:
         is_ours = at.path.name.lower().endswith(SUFFIX) or at.head.startswith(MAGIC)
         return join_parts(at, FORMAT, [open_file(at.path)], []) if is_ours else None
-    names = at.with_suffix(SUFFIX)
+    if not (names := at.with_suffix(SUFFIX)):
+        return None
     others = at.with_suffix(".safetensors", ".pt", ".pth", ".bin", ".npy", ".npz", ".max") or at.has_steps
-    return open_parts(at, FORMAT, names, open_file) if names and not others else None
+    return open_parts(at, FORMAT, names, open_file) if not others else None
 
 
 def open_file(path: Path) -> FilePart:
     """The tensors of one file."""
-    buffer = map_file(path)
+    buffer = open_buffer(path)
     if buffer[:4] != MAGIC:
         raise BadFile(path, "does not begin as a GGUF file does; was it written by something else?")
     cursor = _Cursor(buffer, path)
@@ -161,6 +171,8 @@ def open_file(path: Path) -> FilePart:
         key = cursor.text()
         value = cursor.value(cursor.take("I"))
         alignment = value if key == _ALIGNMENT and value else alignment
+    if not 0 < alignment <= _LONGEST:
+        raise BadFile(path, f"claims that its tensors are aligned to {alignment} bytes; its header is damaged")
     rows = [_row(cursor) for _ in range(count)]
     start = -(-cursor.at // alignment) * alignment
     file = MappedFile(path, version_of(path))
@@ -183,6 +195,8 @@ def _entry(
     file: MappedFile, size: int, start: int, name: str, shape: tuple[int, ...], code: int, offset: int
 ) -> Entry | Problem:
     at = start + offset
+    if not is_possible(Spec(shape, DTYPES["float64"])):
+        return Problem(file.path.name, f"tensor {name!r:.120} claims an impossible shape; it is left out", True)
     if code in PLAIN:
         spec = Spec(shape, DTYPES[PLAIN[code]])
         end, stored = at + spec.nbytes, PlainTensor(file, at, spec)
@@ -193,7 +207,8 @@ def _entry(
         end = at + math.prod(shape) // elements * nbytes
         stored = QuantizedTensor(file, at, shape, code, name)  # type: ignore[assignment]
     else:
-        why = f"tensor {name!r:.120} is of ggml type {code}, which is not read; convert the file to F16 or Q8_0"
+        kind = UNREAD.get(code, f"number {code}")
+        why = f"tensor {name!r:.120} is of type {kind}, which is not read; convert the file to F16 or Q8_0"
         return Problem(file.path.name, f"{why}; it is left out", is_unread=True)
     if end > size:
         why = f"is truncated: tensor {name!r:.120} ends at byte {end} of {size}; copy it again"

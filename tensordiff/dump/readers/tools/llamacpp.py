@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.dump.dtypes import DTYPES, Array
-from tensordiff.dump.files import FileTensor, MappedFile, map_file, version_of
+from tensordiff.dump.files import FileTensor, MappedFile, map_file, open_buffer, version_of
 from tensordiff.dump.folders import DumpPath
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, Spec
 from tensordiff.dump.readers import Format
@@ -31,14 +31,15 @@ FORMATS = (
         FORMAT,
         "llama.cpp's log of every tensor, as statistics; the logits of `--save-logits`",
         "a log whose lines begin `common_debug_cb_eval:` or `ggml_debug:`; `*-tokens.bin` beside `*.bin`",
-        "that of the log",
+        "the order of the log",
     ),
 )
 
 _LOOKED_AT = 1 << 16
 _MARKS = (b"common_debug_cb_eval:", b"ggml_debug:")
-_LINE = re.compile(
-    r"(?:common_debug_cb_eval|ggml_debug):\s+(.{1,400}?) = \((\w{1,20})\)\s+(\w{1,40})\((.{0,2000}?)\}?\) = "
+_LINE = re.compile(  # one try a line, and no part of it that another could take: a log may have any length
+    r"(?m)^.{0,200}?(?:common_debug_cb_eval|ggml_debug):[^\S\n]{1,80}((?:(?! = \().){1,400}) = \((\w{1,20})\)"
+    r"[^\S\n]{1,80}(\w{1,40})\((.{0,2000}?)\}?\) = "
     r"\{(\d{1,12}), (\d{1,12}), (\d{1,12}), (\d{1,12})\}"
 )
 _SUM = re.compile(r"sum = (\S{1,40})")
@@ -86,11 +87,14 @@ def try_open(at: DumpPath) -> Dump | None:
         beside = at.path.name.endswith(".bin") and at.path.with_name(at.path.name[:-4] + _TOKENS).is_file()
         return _open_logits(at, [at.path.name]) if beside else None
     if logits := [n[: -len(_TOKENS)] + ".bin" for n in at.files if n.endswith(_TOKENS)]:
-        return _open_logits(at, [name for name in logits if name in at.files])
+        there = [name for name in logits if name in at.files]
+        if len(there) > 1:  # llama.cpp's scripts put both sides into one folder
+            raise BadFile(at.path, f"holds the logits of {len(there)} runs; name one of {', '.join(there):.200}")
+        return _open_logits(at, there)
     logs = [name for name in at.with_suffix(*_LOGS[:-1]) if _is_log(at.path / name)]
     if not logs:
         return None
-    longest = max(logs, key=lambda name: (len(map_file(at.path / name)), name))
+    longest = max(logs, key=lambda name: (len(open_buffer(at.path / name)), name))
     dump = _open_log(at, at.path / longest)
     others = [
         Problem(name, "is another log; it is left out: open it by itself", True) for name in logs if name != longest
@@ -102,7 +106,7 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _is_log(path: Path) -> bool:
-    head = map_file(path)[:_LOOKED_AT]
+    head = open_buffer(path)[:_LOOKED_AT]
     return any(mark in head for mark in _MARKS)
 
 
@@ -191,7 +195,7 @@ def _open_logits(at: DumpPath, files: list[str]) -> Dump | None:
     entries = []
     ports = ((tokens, "model", "input_input_ids", "int32"), (path, "lm_head", "output", "float32"))
     for place, layer, port, dtype in ports:
-        size = len(map_file(place))
+        size = len(open_buffer(place))
         if not size or size % 4:
             raise BadFile(place, f"has {size} bytes, which are no {dtype}; was the run stopped?")
         stored = FileTensor(MappedFile(place, version_of(place)), 0, Spec((size // 4,), DTYPES[dtype]))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.folders import DumpPath, list_below
+from tensordiff.dump.leftovers import unread_within
 from tensordiff.dump.model import Dump, Entry, Problem
-from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.ranks.joined_tensor import RankPart
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.reader import open_file
 from tensordiff.errors import BadFile
@@ -24,7 +27,7 @@ FORMATS = (
         FORMAT,
         "Megatron's activations, of several iterations and ranks",
         "`mp_rank_*.pth`, in the folder, under `iter_*/` or `activations/iter_*/`, whose keys hold `/input0`",
-        "that in which a file was filled; pipeline stages one after the other",
+        "the order in which each file was filled; pipeline stages one after the other",
     ),
 )
 
@@ -43,39 +46,79 @@ class _RankFile(NamedTuple):
     ep: int
 
 
+class _Chunk(NamedTuple):
+    """What one rank ran of one part of the model."""
+
+    number: int
+    file: _RankFile
+    entries: list[Entry]
+
+
 def try_open(at: DumpPath) -> Dump | None:
     """Open a folder of iterations, or one iteration."""
     files, top = _find(at) if at.is_folder else ([], frozenset[str]())
     if not files:
         return None
-    parts: list[RankPart] = []
     problems: list[Problem] = list(at.problems)
-    blocks: dict[int, int] = defaultdict(int)
-    is_ours = False
-    for file in sorted(files, key=lambda file: (file.step, file.pp, file.ep, file.tp)):
+    opened: list[tuple[_RankFile, list[Entry]]] = []
+    for file in files:
+        name = str(file.path.relative_to(at.path))
         try:
             part = open_file(file.path)
         except BadFile as error:
-            problems.append(Problem(str(file.path.relative_to(at.path)), error.problem, is_unread=True))
+            problems.append(Problem(name, error.problem, is_unread=True))
             continue
-        is_ours = is_ours or any(_PORT.match(e.name) for e in part.entries[:50])
-        problems += (p._replace(file=str(file.path.relative_to(at.path))) for p in part.problems)
-        first = blocks[file.step] if file.pp else 0
-        entries = [_entry(e, file.step, first) for e in part.entries]
-        parts += (RankPart(file.ep * 10_000 + file.tp, e) for e in entries)
-        if not _is_last_of_stage(file, files):
-            continue
-        numbers = [int(m[1]) for e in entries if (m := _LAYER.search(e.layer))]
-        blocks[file.step] = max([blocks[file.step], *(number + 1 for number in numbers)])
-    if not is_ours:
+        opened.append((file, part.entries))
+        problems += (p._replace(file=name) for p in part.problems)
+    if not any(_PORT.match(e.name) for _, entries in opened for e in entries[:50]):
         return None
-    joined = join_ranks(parts)
+    chunks = [chunk for file, entries in _with_expert_ranks(opened) for chunk in _chunks(file, entries)]
+    joined = join_ranks(_parts(chunks))
+    problems += (*_missing(at, files), *unread_within(at, top, [file.path for file in files]))
     return Dump(at.path, FORMAT, joined.entries, True, (*problems, *joined.problems), files=top)
 
 
-def _is_last_of_stage(file: _RankFile, files: list[_RankFile]) -> bool:
-    stage = [f for f in files if (f.step, f.pp) == (file.step, file.pp)]
-    return file == max(stage, key=lambda f: (f.ep, f.tp))
+def _missing(at: DumpPath, files: list[_RankFile]) -> Iterator[Problem]:
+    """Ranks that other files speak of: numbers are counted from 0, and stages are numbered where there are several."""
+    for folder in dict.fromkeys(file.path.parent for file in files):
+        here = [file for file in files if file.path.parent == folder]
+        stages = {file.pp for file in here}
+        is_numbered = any((match := _FILE.match(file.path.name)) and match[2] for file in here)
+        gaps = any(max(ranks) >= len(ranks) for ranks in ({file.tp for file in here}, stages, {f.ep for f in here}))
+        if gaps or (is_numbered and max(stages) == max(file.ep for file in here) == 0):
+            name = str(here[0].path.relative_to(at.path))
+            yield Problem(name, "is one of several ranks, and some are not there; were all copied?", is_unread=True)
+
+
+def _with_expert_ranks(opened: list[tuple[_RankFile, list[Entry]]]) -> list[tuple[_RankFile, list[Entry]]]:
+    """Without pipeline stages the second number is the expert rank's: then every file begins with the embedding."""
+    later = [entries for file, entries in opened if file.pp]
+    is_expert = all(not file.ep for file, _ in opened) and any("embed" in e.layer for entries in later for e in entries)
+    return [(file._replace(pp=0, ep=file.pp) if is_expert else file, entries) for file, entries in opened]
+
+
+def _chunks(file: _RankFile, entries: list[Entry]) -> Iterator[_Chunk]:
+    by_number: dict[int, list[Entry]] = defaultdict(list)
+    for item in entries:
+        chunk = _CHUNK.match(item.name)
+        by_number[int(chunk[1]) if chunk else 0].append(_entry(item, file))
+    yield from (_Chunk(number, file, held) for number, held in by_number.items())
+
+
+def _parts(chunks: list[_Chunk]) -> Iterator[RankPart]:
+    """Chunks one after the other, and within each the stages; layers are numbered throughout."""
+    stages: dict[tuple[int, int, int], list[_Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        stages[chunk.file.step, chunk.number, chunk.file.pp].append(chunk)
+    blocks: dict[int, int] = defaultdict(int)
+    for (step, _, _), stage in sorted(stages.items()):
+        numbers = [int(m[1]) for chunk in stage for e in chunk.entries if (m := _LAYER.search(e.layer))]
+        is_local = bool(numbers) and min(numbers) < blocks[step]
+        first = blocks[step] if is_local else 0
+        blocks[step] = max([blocks[step], *(number + 1 + first for number in numbers)])
+        for chunk in stage:
+            rank = chunk.file.ep * 10_000 + chunk.file.tp
+            yield from (RankPart(rank, _numbered(item, first)) for item in chunk.entries)
 
 
 def _find(at: DumpPath) -> tuple[list[_RankFile], frozenset[str]]:
@@ -101,15 +144,20 @@ def _rank_file(path: Path, step: int) -> _RankFile:
     return _RankFile(path, step, *numbers)
 
 
-def _entry(item: Entry, step: int, first_block: int) -> Entry:
+def _entry(item: Entry, file: _RankFile) -> Entry:
+    """An entry with the layer and port that its key says."""
     chunk = _CHUNK.match(item.name)
-    name = item.name[chunk.end() :] if chunk and chunk[1] == "0" else item.name
+    name = item.name[chunk.end() :] if chunk else item.name
     match = _PORT.match(name)
     if match is None:
-        return item._replace(step=step)
-    layer = match[1]
-    if first_block:
-        layer = _LAYER.sub(lambda m: f"layers.{int(m[1]) + first_block}", layer)
-        name = f"{layer}{name[len(match[1]) :]}"
+        return item._replace(step=file.step)
     port = f"{match[2]}_{match[3]}" if match[2] else f"input_{match[4]}"
-    return item._replace(name=name, layer=layer, port="output" if port == "output_0" else port, step=step)
+    return item._replace(name=name, layer=match[1], port="output" if port == "output_0" else port, step=file.step)
+
+
+def _numbered(item: Entry, first: int) -> Entry:
+    """An entry of a stage whose layers are numbered from 0, where ``first`` is the number of its first in the model."""
+    if not first:
+        return item
+    layer = _LAYER.sub(lambda m: f"layers.{int(m[1]) + first}", item.layer)
+    return item._replace(name=f"{layer}{item.name[len(item.layer) :]}", layer=layer)

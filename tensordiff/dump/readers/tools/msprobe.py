@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.dtypes import DTYPES
-from tensordiff.dump.files import map_file, parse_json
+from tensordiff.dump.files import map_file, open_buffer, parse_json
 from tensordiff.dump.folders import DumpPath, list_below
-from tensordiff.dump.leftovers import is_named_as_tensors
+from tensordiff.dump.leftovers import is_named_as_tensors, unread_within
 from tensordiff.dump.model import Dump, Entry, Origin, Problem, StoredTensor
 from tensordiff.dump.names import natural_key
-from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.ranks.joined_tensor import RankPart
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.npy import NpyFile
 from tensordiff.dump.readers.torch.reader import TorchFile
@@ -31,19 +32,25 @@ FORMAT = "msprobe"
 FORMATS = (
     Format(
         FORMAT,
-        "msprobe's L0 and L1 dumps, of several steps and ranks; task `statistics` as statistics",
-        "`dump.json` with `task` and `data`, in the folder or under `step*/rank*/` (`proc*`)",
+        "msprobe's L0, L1 and mix dumps and what `save` was given, of several steps and ranks; task `statistics` as "
+        "statistics",
+        "`dump.json` or `debug.json` with `task` and `data`, in the folder or under `step*/rank*/` (`proc*`)",
         "`construct.json` and `dump.json`",
     ),
 )
 
 DUMP, CONSTRUCT, DATA = "dump.json", "construct.json", "dump_tensor_data"
+SAVED = "debug.json"
+"""What ``PrecisionDebugger.save`` was given, by the names that the user chose."""
 _STATISTICS = ("max", "min", "mean", "rms")
-_MODULE = re.compile(r"^(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward)\.(\d{1,9})$", re.DOTALL)
+_MODULE = re.compile(r"^(?:Module|Cell)\.(.+)\.([^.]+)\.(forward|backward|parameters_grad)(?:\.(\d{1,9}))?$", re.DOTALL)
+_SAVED_NAME = re.compile(r"^(.+)\.(\d{1,9})\.debug$", re.DOTALL)
 _FUNCTION = re.compile(r"^(.+?)\.(\d{1,9})\.(forward|backward)$", re.DOTALL)
 _RANK = re.compile(r"rank_?(\d{1,9})")
 _STEP = re.compile(r"step_?(\d{1,9})")
 _DEEPEST = 16
+_TOO_DEEP = f"what lies deeper than {_DEEPEST} levels"
+_BIG = 1 << 62
 
 
 class RankFolder(NamedTuple):
@@ -85,6 +92,9 @@ def try_open(at: DumpPath) -> Dump | None:
         raise BadFile(at.path, problems[-1].sentence if problems else "holds no tensors; was msprobe stopped?")
     joined = join_ranks(parts)
     taken = {p.relative_to(at.path).parts[0] for p in (f.path for f in folders) if p != at.path} or {DATA}
+    data = (f.path / DATA for f in folders if (f.path / DATA).is_dir())
+    read = [place / name for place in data for name in list_below(place).files]
+    problems += unread_within(at, taken, read)
     return Dump(
         at.path, FORMAT, joined.entries, True, (*problems, *joined.problems),
         statistics=_STATISTICS if kinds == {False} else (), files=frozenset(taken),
@@ -92,7 +102,7 @@ def try_open(at: DumpPath) -> Dump | None:
 
 
 def _rank_folders(at: DumpPath) -> list[RankFolder]:
-    if DUMP in at.files and (DATA in at.folders or _is_dump(at.path / DUMP)):
+    if (listed := _index_in(at.files)) and (DATA in at.folders or _is_dump(at.path / listed)):
         return [RankFolder(at.path, 0, 0)]
     found: list[tuple[int, Path]] = []
     for name in at.folders:
@@ -100,30 +110,40 @@ def _rank_folders(at: DumpPath) -> list[RankFolder]:
         if step is None and not _RANK.fullmatch(name) and not name.startswith("proc"):
             continue
         below = list_below(at.path / name)
-        if DUMP in below.files:
+        if _index_in(below.files):
             found.append((0, at.path / name))
         elif step is not None:
             inner = (at.path / name / n for n in below.folders if _RANK.fullmatch(n) or n.startswith("proc"))
-            found += ((int(step[1]), path) for path in inner if DUMP in list_below(path).files)
+            found += ((int(step[1]), path) for path in inner if _index_in(list_below(path).files))
     folders = []
     for step_number in sorted({step for step, _ in found}):
         paths = sorted((path for step, path in found if step == step_number), key=lambda path: natural_key(path.name))
         for index, path in enumerate(paths):
             match = _RANK.fullmatch(path.name)
             folders.append(RankFolder(path, step_number, int(match[1]) if match else index))
-    return folders if all(_is_dump(folder.path / DUMP) for folder in folders[:1]) else []
+    return folders if all(_is_dump(_index_of(folder.path)) for folder in folders[:1]) else []
+
+
+def _index_in(files: Collection[str]) -> str | None:
+    """The list of a rank's tensors among its files: of its modules, else of what the user saved."""
+    return next((name for name in (DUMP, SAVED) if name in files), None)
+
+
+def _index_of(folder: Path) -> Path:
+    return folder / (DUMP if (folder / DUMP).is_file() else SAVED)
 
 
 def _is_dump(path: Path) -> bool:
-    head = map_file(path)[:400]
+    head = open_buffer(path)[:400]
     return b'"task"' in head and (b'"level"' in head or b'"data"' in head)
 
 
 def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
-    content = _load(folder.path / DUMP)
+    index = _index_of(folder.path)
+    content = _load(index)
     data = content.get("data")
     if not isinstance(data, dict):
-        raise BadFile(folder.path / DUMP, "lists no data; was msprobe stopped before it ended?")
+        raise BadFile(index, "lists no data; was msprobe stopped before it ended?")
     has_values = content.get("task") not in ("statistics", "structure")
     files = set(list_below(folder.path / DATA).files) if has_values and (folder.path / DATA).is_dir() else set()
     entries: list[Entry] = []
@@ -132,7 +152,8 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
     empty: list[str] = []
     for key, about in data.items():
         call = _call(key)
-        for port, leaf in _leaves(about if isinstance(about, dict) else {}):
+        leaves = _below("output", about, 0) if _SAVED_NAME.match(key) else _leaves(about)
+        for port, leaf in leaves:
             stored, problem = _stored(folder.path / DATA, files, leaf, has_values)
             problems += [problem] if problem else []
             used.add(str(leaf.get("data_name")))
@@ -142,9 +163,9 @@ def _open_rank(folder: RankFolder) -> tuple[list[Entry], list[Problem], bool]:
                 empty.append(f"{key} {port}")
     if empty:
         said = f"{len(empty)} tensors have no statistics that can be compared (null, or sums that overflowed)"
-        problems.append(Problem(DUMP, f"{said}, first {empty[0]!r:.120}; they are left out", is_unread=True))
+        problems.append(Problem(index.name, f"{said}, first {empty[0]!r:.120}; they are left out", is_unread=True))
     problems += (
-        Problem(f"{DATA}/{name}", "is named nowhere in dump.json; it is not read", is_unread=True)
+        Problem(f"{DATA}/{name}", f"is named nowhere in {index.name}; it is not read", is_unread=True)
         for name in sorted(files - used)
         if is_named_as_tensors(name)
     )
@@ -175,7 +196,9 @@ def _rank(construct: Path, ended: list[str]) -> dict[LayerEvent, int]:
 
 def _call(key: str) -> Call:
     if match := _MODULE.match(key):
-        return Call(match[1], match[2], int(match[4]) + 1, match[3] == "backward")
+        return Call(match[1], match[2], int(match[4] or 0) + 1, match[3] != "forward")
+    if match := _SAVED_NAME.match(key):
+        return Call(match[1], None, int(match[2]) + 1, False)
     if match := _FUNCTION.match(key):
         return Call(match[1], None, int(match[2]) + 1, match[3] == "backward")
     return Call(key, None, 1, key.endswith("backward"))
@@ -184,8 +207,10 @@ def _call(key: str) -> Call:
 def _entry(key: str, call: Call, port: str, stored: StoredTensor, step: int) -> Entry:
     layer, name = f"{call.layer}.grad" if call.is_backward else call.layer, f"{key} {port}"
     if port.startswith("parameter_"):
-        # A parameter is one of the things an output depends on, and none of the outputs.
-        layer, port = f"{layer}.{port.removeprefix('parameter_')}", "input_parameter"
+        # A parameter is one of the things an output depends on, and none of the outputs; its gradient is one.
+        name_of_it = port.removeprefix("parameter_")
+        layer = f"{call.layer}.{name_of_it}.grad" if call.is_backward else f"{layer}.{name_of_it}"
+        port = "output" if call.is_backward else "input_parameter"
     return Entry(name, layer, port, call.call, step, stored, Origin(call.module_class))
 
 
@@ -195,18 +220,27 @@ _PARTS = {
 }  # fmt: skip
 
 
-def _leaves(about: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+def _leaves(about: object) -> Iterator[tuple[str, dict[str, object]]]:
+    if not isinstance(about, dict):
+        return
     for part, kind in _PARTS.items():
         value = about.get(part)
         if isinstance(value, list) and len(value) == 1 and kind == "output":
             value = value[0]
         yield from _below(kind, value, 0)
+    if not about.keys() & _PARTS.keys():  # gradients of parameters, by name
+        for name, value in about.items():
+            yield from _below(
+                f"parameter_{name}", value[0] if isinstance(value, list) and len(value) == 1 else value, 0
+            )
 
 
 def _below(port: str, value: object, depth: int) -> Iterator[tuple[str, dict[str, object]]]:
     if isinstance(value, dict) and isinstance(value.get("type"), str) and "shape" in value:
         yield port, value
-    elif isinstance(value, dict | list) and depth < _DEEPEST:
+    elif isinstance(value, dict | list) and depth >= _DEEPEST:
+        yield port, {"data_name": _TOO_DEEP}
+    elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, below in items:
             yield from _below(f"{port}_{key}", below, depth + 1)
@@ -228,11 +262,13 @@ def _stored(
 def _statistics(leaf: dict[str, object]) -> StatisticsTensor | None:
     shape = leaf.get("shape")
     numbers = [leaf.get(name) for name in ("Max", "Min", "Mean", "Norm")]
-    if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
+    if not isinstance(shape, list) or not all(type(n) is int and 0 < n < _BIG for n in shape):
         return None
-    if not all(type(n) in (int, float) for n in numbers):
+    if not all(type(n) is float or (type(n) is int and abs(n) < _BIG) for n in numbers):
         return None
     count = math.prod(shape)
+    if count >= _BIG:
+        return None
     largest, smallest, mean, norm = (float(n) for n in numbers)  # type: ignore[arg-type]
     if math.isfinite(largest) and math.isfinite(smallest) and not math.isfinite(mean + norm):
         return None  # the sums overflowed, as they do for masks; nothing else is wrong with the tensor

@@ -6,6 +6,7 @@ The paths in the report are those of the machine that wrote it; only a file's na
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ FORMATS = (
 REPORT, TENSORS = "report.json", "tensors"
 _INDEX = re.compile(r"\[(\d+)\]")
 _MOST_DEPTH = 200
+_BIG = 1 << 53
 
 
 class _Output(NamedTuple):
@@ -49,7 +51,10 @@ def try_open(at: DumpPath) -> Dump | None:
     if not isinstance(report, dict) or not isinstance(report.get("tree"), list):
         return None
     files = list_below(at.path / TENSORS)
-    outputs = [output for tree in report["tree"] for output in _outputs(tree, _route(tree), 0)]
+    try:
+        outputs = [output for tree in report["tree"] for output in _outputs(tree, _route(tree), 0)]
+    except ValueError as error:
+        raise BadFile(path, f"is a tree of more than {_MOST_DEPTH} levels, too deep to be real") from error
     outputs.sort(key=lambda output: output.step)
     named = {output.file for output in outputs}
     problems = [
@@ -65,14 +70,21 @@ def try_open(at: DumpPath) -> Dump | None:
             if file not in named and is_named_as_tensors(file)
         ),
     ]
-    entries = tuple(
-        Entry(f"{o.layer}-{o.port}", o.layer, o.port, 1, 0, NpyFile(at.path / TENSORS / o.file), Origin(o.module_class))
-        for o in outputs
-        if o.file in set(files.files)
-    )
+    there = set(files.files)
+    entries = tuple(_entries(at, [output for output in outputs if output.file in there]))
     if not entries:
         raise BadFile(path, f"names no tensor that lies in {TENSORS}")
     return Dump(at.path, FORMAT, entries, True, tuple(problems), files=frozenset((TENSORS,)))
+
+
+def _entries(at: DumpPath, outputs: list[_Output]) -> Iterator[Entry]:
+    """A layer that is listed again was called again."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for o in outputs:
+        calls[o.layer, o.port] += 1
+        call, stored = calls[o.layer, o.port], NpyFile(at.path / TENSORS / o.file)
+        name = f"{o.layer}-{o.port}" if call == 1 else f"{o.layer}({call})-{o.port}"
+        yield Entry(name, o.layer, o.port, call, 0, stored, Origin(o.module_class))
 
 
 def _route(tree: object) -> str:
@@ -80,17 +92,20 @@ def _route(tree: object) -> str:
 
 
 def _outputs(node: object, root: str, depth: int) -> Iterator[_Output]:
-    if not isinstance(node, dict) or depth > _MOST_DEPTH:
+    if not isinstance(node, dict):
         return
+    if depth > _MOST_DEPTH:
+        raise ValueError
     route = str(node.get("route", ""))
     layer = "model" + _INDEX.sub(r".\1", route.removeprefix(root))
     metas = node.get("metas")
     step = metas.get("fwd_step") if isinstance(metas, dict) else None
-    rows = [row for key in ("fwd_outputs",) for row in node.get(key) or () if isinstance(row, dict)]
+    listed = node.get("fwd_outputs")
+    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     for index, row in enumerate(rows):
         port = "output" if len(rows) == 1 else f"output_{index}"
         file = re.split(r"[\\/]", str(row.get("path", "")))[-1]
-        at = float(step) if isinstance(step, int | float) else float("inf")
+        at = float(step) if isinstance(step, int | float) and abs(step) < _BIG else float("inf")
         yield _Output(at, layer, port, str(node.get("name", "")), file)
     children = node.get("children")
     for child in children if isinstance(children, list) else ():

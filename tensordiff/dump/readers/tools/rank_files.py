@@ -5,14 +5,21 @@ What a DTensor says of its placement decides how the parts make the whole; witho
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from pathlib import Path
 
-from tensordiff.dump.folders import DumpPath
+import numpy as np
+
+from tensordiff.dump.folders import DumpPath, FilePart
 from tensordiff.dump.model import Dump, Problem
-from tensordiff.dump.ranks import RankPart, Split, join_ranks
+from tensordiff.dump.ranks.joined_tensor import Placed, RankPart, Split
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
+from tensordiff.dump.readers.npy import open_npz
 from tensordiff.dump.readers.safetensors import open_file as open_safetensors
-from tensordiff.dump.readers.torch.reader import InArchive, open_file
+from tensordiff.dump.readers.torch.reader import InArchive, open_file, why_part
 from tensordiff.dump.readers.torch.walk import DTensorPlacement
 from tensordiff.errors import BadFile
 
@@ -22,16 +29,21 @@ FORMATS = (
         FORMAT,
         "a file for each rank of a run",
         "two or more files that differ in `rank` and a number alone (`rank0.pt`, `acts_rank_1.safetensors`)",
-        "that in which the files were filled, where they are torch files",
+        "for torch files, the order in which they were filled",
     ),
 )
 
-_FILE = re.compile(r"^(.*?)(?:tp_)?rank[_-]?(\d{1,6})(.*)\.(pt|pth|safetensors)$", re.IGNORECASE)
+_FILE = re.compile(r"^(.*?)(?:tp_)?rank[_-]?(\d{1,6})(.*)\.(pt|pth|safetensors|npz)$", re.IGNORECASE)
+
+
+_OPEN: dict[str, Callable[[Path], FilePart]] = {
+    ".pt": open_file, ".pth": open_file, ".safetensors": open_safetensors, ".npz": open_npz,
+}  # fmt: skip
 
 
 def try_open(at: DumpPath) -> Dump | None:
     """Open a folder in which every tensor file is one rank's."""
-    tensors = at.with_suffix(".pt", ".pth", ".safetensors") if at.is_folder else []
+    tensors = at.with_suffix(*_OPEN) if at.is_folder else []
     matches = [(name, match) for name in tensors if (match := _FILE.match(name))]
     outlines = {(match[1], match[3], match[4]) for _, match in matches}
     if len(matches) < 2 or len(matches) != len(tensors) or len(outlines) != 1:
@@ -40,9 +52,8 @@ def try_open(at: DumpPath) -> Dump | None:
     problems: list[Problem] = list(at.problems)
     is_ordered = True
     for name, match in matches:
-        is_torch = not name.endswith(".safetensors")
         try:
-            part = (open_file if is_torch else open_safetensors)(at.path / name)
+            part = _OPEN[f".{match[4].lower()}"](at.path / name)
         except BadFile as error:
             problems.append(Problem(name, error.problem, is_unread=True))
             continue
@@ -50,21 +61,29 @@ def try_open(at: DumpPath) -> Dump | None:
         is_ordered = is_ordered and part.ordered
         for item in part.entries:
             placement = item.stored.found.placement if isinstance(item.stored, InArchive) else None
-            parts.append(RankPart(int(match[2]), item, _split(placement)))
+            parts.append(RankPart(int(match[2]), item, _placed(placement, int(match[2]))))
     if not parts:
         raise BadFile(at.path, problems[-1].sentence)
     joined = join_ranks(parts)
-    return Dump(at.path, FORMAT, joined.entries, is_ordered, (*problems, *joined.problems), files=frozenset(tensors))
+    problems += (*joined.problems, *filter(None, map(why_part, joined.entries)))
+    return Dump(at.path, FORMAT, joined.entries, is_ordered, tuple(problems), files=frozenset(tensors))
 
 
-def _split(placement: DTensorPlacement | None) -> Split | None:
-    """How a DTensor is divided; None where it is in more than one way, or is none."""
+def _placed(placement: DTensorPlacement | None, rank: int) -> tuple[Placed, ...] | None:
+    """A rank's place on each axis of a DTensor's mesh; None where it is no DTensor, or its mesh is not known."""
     if placement is None:
         return None
-    divided = [one for one in placement.placements if one != "replicate"]
-    if not divided:
-        return "replicated"
-    if len(divided) > 1:
+    splits = [_split(one) for one in placement.placements]
+    if len(placement.place) == len(splits):
+        return tuple(map(Placed, placement.place, splits))
+    if len(splits) == 1:
+        return (Placed(rank, splits[0]),)
+    if len(placement.mesh) != len(splits) or rank >= math.prod(placement.mesh):
         return None
-    only = divided[0]
-    return "sum" if only == "partial" else int(only)
+    return tuple(map(Placed, map(int, np.unravel_index(rank, placement.mesh)), splits))
+
+
+def _split(one: str | int) -> Split:
+    if isinstance(one, int):
+        return one
+    return "sum" if one == "partial" else "replicated"

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.folders import DumpPath, list_below
+from tensordiff.dump.leftovers import unread_within
 from tensordiff.dump.model import Dump, Entry, Problem
 from tensordiff.dump.names import parse_name
-from tensordiff.dump.ranks import RankPart, Split, join_ranks
+from tensordiff.dump.ranks.joined_tensor import Placed, RankPart, Split, Zigzag
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.archive import open_archive
 from tensordiff.dump.readers.torch.reader import TorchFile, open_file
@@ -35,13 +37,16 @@ FORMATS = (
 _JOINT = "___"
 _PASS = re.compile(r"^Pass(\d{1,9})\.pt$")
 _RANK_FOLDER = re.compile(r"^TP(\d+)_PP(\d+)_Rank(\d+)(?:_pid\d+)?$")
+_EMBEDDING = re.compile(r"(?i)embed|(?:^|\.)wte$")
 _HOOKED = "non_intrusive__"
 _IN_LAYER: dict[str, tuple[str, str | None]] = {
     "layer": ("", None), "attn": ("self_attn", None),
     "layer_start__hidden_states": ("", "input_0"), "layer_end__hidden_states": ("", "output"),
 }  # fmt: skip
 """What its own models call a layer's parts: the part, and the port where the name says it."""
-_DIM = re.compile(r"^[^\[\]]*(?:\[(\w+)[^\]]*\])?$")
+_DIM = re.compile(r"^(?:[A-Za-z_1]\w*|\([\w*]+\))(?:\[([^\]]*)\]|\(([^)]*)\))?$")
+"""An axis, and what splits it: ``h[tp]``, ``s[cp:zigzag,sp]``, ``h[tp:partial]``; older ``h(tp,partial)``."""
+_MESH = frozenset(("tp", "cp", "ep", "sp", "etp", "pp", "dp", "attn_tp", "moe_tp"))
 
 
 class _File(NamedTuple):
@@ -59,7 +64,7 @@ def try_open(at: DumpPath) -> Dump | None:
     if any(_RANK_FOLDER.match(name) for name in at.folders) or any(map(_PASS.match, at.files)):
         return _open_passes(at)
     files = _named(at.path, at.files)
-    taken = set(at.files) if files else set[str]()
+    taken = {file.path.name for file in files}
     for name in () if files else at.folders:
         below = _named(at.path / name, list_below(at.path / name).files)
         taken |= {name} if below else set()
@@ -80,20 +85,21 @@ def _open_files(at: DumpPath, files: list[_File], taken: set[str]) -> Dump:
     first_pass = min(file.number("step", "forward_pass_id") for file in files)
     calls: Counter[tuple[object, ...]] = Counter()
     parts: list[RankPart] = []
-    for file in sorted(files, key=lambda f: (f.number("step", "forward_pass_id"), f.number("dump_index"))):
+    for file in sorted(files, key=lambda f: (f.number("step", "forward_pass_id"), _rank(f), f.number("dump_index"))):
         step, rank = file.number("step", "forward_pass_id") - first_pass, _rank(file)
         layer, port = place_of(file.fields["name"], file.fields.get("layer_id"))
         key = (step, rank, layer, port, file.fields.get("recompute_status"))
         calls[key] += 1
         name = f"{layer}-{port}" if calls[key] == 1 else f"{layer}({calls[key]})-{port}"
         try:
-            split = _split(file)
+            placed = _placed(file, rank)
         except BadFile as error:
             problems.append(Problem(str(file.path.relative_to(at.path)), error.problem, is_unread=True))
             continue
         stored = TorchFile(str(file.path.parent), file.path.name)
-        parts.append(RankPart(rank, Entry(name, layer, port, calls[key], step, stored), split))
+        parts.append(RankPart(rank, Entry(name, layer, port, calls[key], step, stored), placed))
     joined = join_ranks(parts)
+    problems += unread_within(at, taken, [file.path for file in files])
     return Dump(at.path, FORMAT, joined.entries, True, (*problems, *joined.problems), files=frozenset(taken))
 
 
@@ -127,16 +133,48 @@ def _hooked(name: str) -> tuple[str, str]:
     return match[1] or "model", f"{kind}_{match[3].replace('.', '_')}" if match[3] else kind
 
 
-def _split(file: _File) -> Split | None:
+def _placed(file: _File, rank: int) -> tuple[Placed, ...] | None:
     """How a tensor is divided among ranks, where its notes say so; None where they say nothing."""
     value = open_archive(file.path).value
     meta = value.get("meta") if isinstance(value, dict) else None
     dims = meta.get("dims") if isinstance(meta, dict) else None
-    if not isinstance(dims, str) or len(dims) > 200:
+    if not isinstance(meta, dict) or not isinstance(dims, str) or len(dims) > 200:
         return None
-    marks = [match[1] if (match := _DIM.match(dim)) else None for dim in dims.split()]
-    split = [axis for axis, mark in enumerate(marks) if mark is not None]
-    return split[0] if len(split) == 1 else "replicated" if not split else None
+    splits = _splits(dims.partition("#")[0])
+    if splits is None:
+        return None
+    places = {axis: _place_on(axis, meta, file) for axis, _ in splits}
+    if len(splits) == 1 and places[splits[0][0]] is None:
+        places[splits[0][0]] = rank  # with one axis the ranks lie along it
+    found = [(places[axis], split) for axis, split in splits]
+    return None if any(at is None for at, _ in found) else tuple(Placed(at, how) for at, how in found if at is not None)
+
+
+def _splits(dims: str) -> list[tuple[str, Split]] | None:
+    """What each axis of the mesh splits; None where the notes are of a kind we do not know."""
+    found: list[tuple[str, Split]] = []
+    for axis, dim in enumerate(dims.split()):
+        match = _DIM.match(dim)
+        if match is None:
+            return None
+        for mark in re.split(r",(?!zigzag|natural|partial|sharded)", match[1] or match[2] or ""):
+            words = [word.strip() for word in re.split(r"[:+,]", mark) if word.strip()]
+            if words and words[0] not in _MESH:
+                return None
+            if words:
+                split: Split = "sum" if "partial" in words else Zigzag(axis) if "zigzag" in words else axis
+                found.append((words[0], split))
+    return found
+
+
+def _place_on(axis: str, meta: dict[object, object], file: _File) -> int | None:
+    """A rank's place on an axis of the mesh, from its notes or its name."""
+    notes = [about for key, about in meta.items() if str(key).endswith("parallel_info") and isinstance(about, dict)]
+    for about in (*notes, meta):
+        if type(place := about.get(f"{axis}_rank")) is int:
+            return place
+    written = file.fields.get(f"{axis}_rank", "")
+    return int(written) if written.isdecimal() else None
 
 
 class _Pass(NamedTuple):
@@ -163,21 +201,46 @@ def _open_passes(at: DumpPath) -> Dump | None:
         raise BadFile(at.path, problems[-1].sentence)
     joined = join_ranks(parts)
     taken = {one.path.relative_to(at.path).parts[0] for one in passes}
+    taken |= {name for name in at.folders if _RANK_FOLDER.match(name)}
+    problems += unread_within(at, taken, [one.path for one in passes])
     return Dump(at.path, FORMAT, joined.entries, True, (*problems, *joined.problems), files=frozenset(taken))
 
 
 def _rank_passes(at: DumpPath, passes: list[_Pass]) -> tuple[list[Entry], list[Problem]]:
     """The entries of one rank; what a file holds before its first embedding belongs to the pass before."""
     entries: list[Entry] = []
-    problems: list[Problem] = []
+    numbers = {one.number for one in passes}
+    gone = next((number for number in range(len(passes)) if number not in numbers), None)
+    problems = (
+        [Problem(f"Pass{gone:05}.pt", "is not there, and later passes are; was it copied?", True)]
+        if gone is not None
+        else []
+    )
+    start: str | None = None
     for step, one in enumerate(passes):
         try:
             part = open_file(one.path)
         except BadFile as error:
             problems.append(Problem(str(one.path.relative_to(at.path)), error.problem, is_unread=True))
             continue
-        begins = next((i for i, e in enumerate(part.entries) if "embed" in e.layer.lower()), 0)
+        start = start or _start(part.entries)
+        before = {item.layer for item in entries if item.step == step - 1}
+        begins = _begins(part.entries, start, before)
         for index, item in enumerate(part.entries):
             entries.append(item._replace(step=max(step - 1, 0) if index < begins else step))
         problems += (p._replace(file=str(one.path.relative_to(at.path))) for p in part.problems)
     return entries, problems
+
+
+def _start(entries: list[Entry]) -> str | None:
+    """The layer that a pass begins with: its embedding, else the first there is, as of a later pipeline stage."""
+    return next((e.layer for e in entries if _EMBEDDING.search(e.layer)), entries[0].layer if entries else None)
+
+
+def _begins(entries: list[Entry], start: str | None, before: set[str]) -> int:
+    """Where a pass begins in its file; a file without a beginning holds the rest of the pass before."""
+    found = next((i for i, e in enumerate(entries) if e.layer == start), None)
+    if found is not None:
+        return found
+    is_rest = bool(before) and not any(item.layer in before for item in entries)
+    return len(entries) if is_rest else 0

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.folders import DumpPath, list_below
+from tensordiff.dump.leftovers import unread_within
 from tensordiff.dump.model import Dump, Entry, Origin, Problem
 from tensordiff.dump.names import natural_key
-from tensordiff.dump.ranks import RankPart, join_ranks
+from tensordiff.dump.ranks.joined_tensor import RankPart
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.torch.reader import TorchFile
 
@@ -56,7 +58,10 @@ def try_open(at: DumpPath) -> Dump | None:
         parts += (RankPart(rank, entry) for entry in entries)
         problems += found
     joined = join_ranks(parts)
-    taken = {folder.name for folder, _ in folders.values()} if folders.keys() - {-1} else set(at.files)
+    used = [folder / name for folder, names in folders.values() for name in names if name.endswith(".pt")]
+    taken = {path.relative_to(at.path).parts[0] for path in used}
+    taken |= {name for name in at.folders if _RANK.fullmatch(name) and folders.keys() - {-1}}
+    problems += unread_within(at, taken, used)
     return Dump(at.path, FORMAT, joined.entries, True, (*problems, *joined.problems), files=frozenset(taken))
 
 
@@ -140,7 +145,7 @@ class _Layers:
         if child in blocks:
             return f"layers.{blocks.index(child)}"
         kinds = [name for _, name in siblings]
-        if not parent and len(siblings) == 2 and kinds[1].endswith("Linear"):
+        if not parent and len(siblings) == 2 and kinds[1].endswith(("Linear", "Head")):
             return "model" if child == siblings[0] else "lm_head"
         if blocks:
             after = [one for one in siblings if "Norm" in one[1] and one > blocks[-1]]

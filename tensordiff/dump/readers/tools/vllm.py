@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import map_file
+from tensordiff.dump.files import map_file, open_buffer
 from tensordiff.dump.folders import DumpPath, list_below
+from tensordiff.dump.leftovers import is_named_as_tensors, unread_within
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, StoredTensor, entry
 from tensordiff.dump.readers import Format
 from tensordiff.dump.readers.safetensors import SUFFIX, open_file, read_header
@@ -64,7 +66,7 @@ def try_open(at: DumpPath) -> Dump | None:
         is_ours = at.path.name.lower().endswith(SUFFIX) and _is_short(at.head)
         return _open_hidden(at, [at.path.name]) if is_ours else None
     if files := at.with_suffix(SUFFIX):
-        return _open_hidden(at, files) if _is_short(map_file(at.path / files[0])[:8]) else None
+        return _open_hidden(at, files) if _is_short(open_buffer(at.path / files[0])[:8]) else None
     if CALLS in at.files:
         return _open_logger(at, [(0, at.path, frozenset(at.folders))])
     steps = [(int(m[1]), at.path / n, frozenset((n,))) for n in at.folders if (m := _STEP.match(n))]
@@ -113,15 +115,33 @@ def _open_logger(at: DumpPath, steps: list[tuple[int, Path, frozenset[str]]]) ->
         problems += (p._replace(file=os.path.join(folder.relative_to(at.path), p.file)) for p in found)  # noqa: PTH118
     if not entries:
         return None  # a list of modules that another tool left
-    return Dump(
-        at.path, FORMAT, tuple(entries), True, tuple(problems),
-        files=frozenset(name for _, _, names in steps for name in names),
-    )  # fmt: skip
+    problems += _missing(at, [folder for _, folder, _ in steps])
+    taken = frozenset(name for _, _, names in steps for name in names)
+    told = {problem.file for problem in problems}
+    used = [folder / name / file for _, folder, _ in steps for name in list_below(folder).folders
+            for file in list_below(folder / name).files if _FILE.match(file)]  # fmt: skip
+    problems += (problem for problem in unread_within(at, taken, used) if problem.file not in told)
+    return Dump(at.path, FORMAT, tuple(entries), True, tuple(problems), files=taken)
+
+
+def _missing(at: DumpPath, steps: list[Path]) -> Iterator[Problem]:
+    """Modules that were called in a step and have files in another, and none in it."""
+    folders = [set(list_below(step).folders) for step in steps]
+    everywhere = set[str]().union(*folders)
+    for step, here in zip(steps, folders, strict=True):
+        for module in (name for name in dict.fromkeys(_began(step)) if name in everywhere - here):
+            where = str((step / module).relative_to(at.path))
+            yield Problem(where, f"is listed in {CALLS} and not there, as in other steps; was it copied?", True)
+
+
+def _began(folder: Path) -> list[str]:
+    """The modules of a step, as they began."""
+    return [line.strip() for line in os.fsdecode(bytes(map_file(folder / CALLS)[:])).split("\n") if line.strip()]
 
 
 def _open_step(folder: Path, step: int) -> tuple[list[Entry], list[Problem]]:
     """The entries of a step, a module's outputs after those of all modules within it."""
-    began = [line.strip() for line in os.fsdecode(bytes(map_file(folder / CALLS)[:])).split("\n") if line.strip()]
+    began = _began(folder)
     problems: list[Problem] = []
     ports: dict[str, list[Entry]] = defaultdict(list)
     listing = list_below(folder)
@@ -131,7 +151,9 @@ def _open_step(folder: Path, step: int) -> tuple[list[Entry], list[Problem]]:
         for file in list_below(folder / name).files:
             match = _FILE.match(file)
             if match is None:
-                problems += [Problem(f"{name}/{file}", "is not named as the logger names files", file.endswith(".pt"))]
+                problems += [
+                    Problem(f"{name}/{file}", "is not named as the logger names files", is_named_as_tensors(file))
+                ]
                 continue
             kind = "input" if match[1] == "inputs" else "output"
             port = f"{kind}_{match[2]}" if match[2] else kind

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import Buffer, map_file, refuse_beyond_memory, view_buffer
+from tensordiff.dump.files import Buffer, Bytes, in_memory, open_buffer, refuse_beyond_memory, view_buffer
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.pickle import MAX_PICKLE_BYTES, PickleContents, unpickle
 from tensordiff.dump.readers.torch.tensors import BadPickle, Storage, Tensor, shorten
@@ -101,7 +101,7 @@ def _swap(data: bytes, tensor: Tensor) -> bytes:
 
 def open_archive(path: FilePath) -> Archive:
     """Open a torch file: read its pickle, map the rest."""
-    return open_archive_bytes(path, map_file(path))
+    return open_archive_bytes(path, open_buffer(path))
 
 
 def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
@@ -110,7 +110,7 @@ def open_archive_bytes(path: FilePath, buffer: Buffer) -> Archive:
         if buffer[:4] == MEMBER_MAGIC:
             return _open_zip(path, buffer)
         if is_legacy(buffer[:64]):
-            return _open_legacy(path, buffer)
+            return _open_legacy(path, in_memory(buffer))
     except BadPickle as error:
         raise BadFile(path, str(error)) from error
     raise BadFile(path, _what_it_is(buffer))
@@ -131,7 +131,7 @@ def _open_zip(path: FilePath, buffer: Buffer) -> Archive:
         raise BadFile(path, "is a TorchScript program, not a dump; run it and torch.save what it gives")
     start, size = zipped.span(folder + b"/data.pkl")
     is_long = size > MAX_PICKLE_BYTES  # numpy arrays lie within it
-    value = unpickle(buffer, start).value if is_long else _unpickle(buffer[start : start + size], start)
+    value = unpickle(in_memory(buffer), start).value if is_long else _unpickle(buffer[start : start + size], start)
     return Archive(path, buffer, value, _ZipStorages(zipped, folder))
 
 
@@ -165,7 +165,7 @@ def _unpickle_cached(data: bytes) -> object:
     return unpickle(data).value
 
 
-def _open_legacy(path: FilePath, buffer: Buffer) -> Archive:
+def _open_legacy(path: FilePath, buffer: Bytes) -> Archive:
     magic = unpickle(buffer)
     protocol = unpickle(buffer, magic.end)
     if (magic.value, protocol.value) != (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
@@ -184,7 +184,7 @@ class _LegacyStorages(NamedTuple):
         return self.spans[key]
 
 
-def _legacy_spans(buffer: Buffer, content: PickleContents, keys: PickleContents) -> dict[str, Span]:
+def _legacy_spans(buffer: Bytes, content: PickleContents, keys: PickleContents) -> dict[str, Span]:
     """Where each storage lies: they follow the pickles in the order of their keys, each after its count."""
     spans: dict[str, Span] = {}
     at = keys.end
@@ -203,7 +203,7 @@ def _check_keys(keys: object, content: PickleContents) -> list[str]:
     return keys
 
 
-def _legacy_span(buffer: Buffer, at: int, storage: Storage) -> Span:
+def _legacy_span(buffer: Bytes, at: int, storage: Storage) -> Span:
     start = at + _COUNT.size
     if start + storage.nbytes > len(buffer) or _COUNT.unpack_from(buffer, at)[0] != storage.count:
         raise BadPickle(f"its storage {shorten(storage.key)!r} is truncated or damaged; dump it again")

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tensordiff.dump.files import Buffer
+from tensordiff.dump.files import Bytes
 from tensordiff.dump.names import LONGEST_NAME
 from tensordiff.dump.readers.torch.globals import AllowedGlobal, find_global
 from tensordiff.dump.readers.torch.numpy_values import PickledArray, PickledDType
@@ -46,7 +46,7 @@ class PickleContents(NamedTuple):
     storages: dict[str, Storage]
 
 
-def unpickle(data: Buffer, start: int = 0, base: int = 0) -> PickleContents:
+def unpickle(data: Bytes, start: int = 0, base: int = 0) -> PickleContents:
     """Read the pickle that starts at a byte of some data; ``base`` is where in the file the data begin."""
     machine = _Unpickler(data, start, base)
     try:
@@ -61,7 +61,7 @@ class _Unpickler:
 
     __slots__ = ("at", "base", "below", "data", "limit", "memo", "stack", "storages")
 
-    def __init__(self, data: Buffer, start: int, base: int) -> None:
+    def __init__(self, data: Bytes, start: int, base: int) -> None:
         self.base = base
         self.data, self.at, self.limit = data, start, min(len(data), start + MAX_PICKLE_BYTES)
         self.stack: list[object] = []

@@ -15,17 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tensordiff.dump.dtypes import Array
-from tensordiff.dump.files import map_file
+from tensordiff.dump.files import map_file, open_buffer
 from tensordiff.dump.folders import DumpPath, FilePart, name_files, open_parts
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.names import shared_wrapper
+from tensordiff.dump.ranks.joined_tensor import JoinedRanks, RankPart
+from tensordiff.dump.ranks.ranks import join_ranks
 from tensordiff.dump.readers.torch.archive import Archive, is_legacy, open_archive
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.tensors import BadPickle, Tensor, UnreadableTensor, shorten
-from tensordiff.dump.readers.torch.walk import Found, RefusedName, find_tensors
+from tensordiff.dump.readers.torch.walk import Found, RefusedName, find_tensors, port_of_key
 from tensordiff.dump.zip_files import MEMBER_MAGIC
 from tensordiff.errors import BadFile
 
@@ -34,6 +36,7 @@ _SHARED_SUFFIXES = (".bin", ".ckpt")
 _NAMES = "tensor_names.txt"
 _MAX_NAMES_BYTES = 1 << 26
 _HEAD_BYTES = 1024  # the first member's header, with the longest name a file system allows
+_RANK = re.compile(r"^(?:tp_?)?rank_?(\d{1,6})\.(?=.)", re.IGNORECASE)
 _MANGLED = re.compile(r'[\\/:*?"<>| \x00-\x1f]')
 
 
@@ -71,16 +74,22 @@ def _open_many(at: DumpPath, files: list[str]) -> Dump:
     """A folder of files with several tensors each. Where two files share names, a name begins with the file's."""
     dump = open_parts(at, "torch", files, open_file)
     if not any("only the first is read" in p.sentence for p in dump.problems):
-        return replace(dump, ordered=dump.ordered and len(files) == 1)
+        are_steps = any(item.step for item in dump.entries)
+        return replace(dump, ordered=dump.ordered and (are_steps or len(files) == 1))
     return open_parts(at, "torch", files, lambda path: _under_file(open_file(path), _stem(path.name)))
 
 
 def _under_file(part: FilePart, stem: str) -> FilePart:
-    """The same with names and layers under the file's."""
+    """The same with names and layers under the file's; a port beside layers is the file's own."""
     return part._replace(
-        entries=[e._replace(name=f"{stem}.{e.name}", layer=f"{stem}.{e.layer}") for e in part.entries],
+        entries=[e._replace(name=f"{stem}.{e.name}", **_place_under(e, stem)) for e in part.entries],
         ordered=False,
     )
+
+
+def _place_under(item: Entry, stem: str) -> dict[str, Any]:
+    port = port_of_key(item.layer) if item.port == "output" else None
+    return {"layer": stem, "port": port} if port else {"layer": f"{stem}.{item.layer}"}
 
 
 def _torch_files(at: DumpPath) -> list[str]:
@@ -92,7 +101,7 @@ def _torch_files(at: DumpPath) -> list[str]:
 def _is_torch(path: Path) -> bool:
     """Whether a file that could be anything starts as a torch file does."""
     try:
-        head = map_file(path)[:_HEAD_BYTES]
+        head = open_buffer(path)[:_HEAD_BYTES]
     except BadFile:
         return False  # nothing says that it is a torch file, so it is not ours to report
     return is_legacy(head) or (head[:4] == MEMBER_MAGIC and b"/data.pkl" in head)
@@ -187,7 +196,8 @@ def open_file(path: Path) -> FilePart:
     archive = open_archive(path)
     kept: dict[tuple[str, int], Entry] = {}
     problems: list[Problem] = []
-    for item in found_in(archive, _stem(path.name)):
+    passed: list[str] = []
+    for item in found_in(archive, _stem(path.name), passed):
         if isinstance(item.leaf, RefusedName):
             why = f"its tensor {shorten(item.name)!r} {item.leaf.sentence}; it is left out"
             problems.append(Problem(path.name, why, is_unread=True))
@@ -196,9 +206,18 @@ def open_file(path: Path) -> FilePart:
             problems.append(Problem(path.name, why, is_unread=True))
         else:
             kept[item.name, item.step] = _found_entry(archive, item)
+    problems += _passed(path.name, passed)
     wrapper = shared_wrapper(item.layer for item in kept.values())
     entries = [item._replace(layer=item.layer.removeprefix(wrapper)) for item in kept.values()]
     return FilePart(path.name, entries, True, problems, {})
+
+
+def _passed(file: str, names: list[str]) -> Iterator[Problem]:
+    """That lists of numbers were taken for settings. It is no tensor left out: files of training are full of them."""
+    if names:
+        some = ", ".join(map(shorten, names[:3])) + (", …" if len(names) > 3 else "")
+        what = f"has lists of numbers that are named as settings or histories are, and are not compared ({some})"
+        yield Problem(file, f"{what}; save what is a tensor as one")
 
 
 def _found_entry(archive: Archive, item: Found) -> Entry:
@@ -210,7 +229,35 @@ def _found_entry(archive: Archive, item: Found) -> Entry:
 
 def _open_lone(path: Path) -> Dump:
     part = open_file(path)
-    return Dump(path, "torch", tuple(part.entries), ordered=True, problems=tuple(part.problems))
+    problems = (*part.problems, *filter(None, map(why_part, part.entries)))
+    ranks = [_rank_part(item) for item in part.entries]
+    if None not in ranks and len({one.rank for one in ranks if one is not None}) > 1:
+        joined = join_ranks(one for one in ranks if one is not None)
+        return Dump(path, "torch", joined.entries, ordered=True, problems=(*problems, *joined.problems))
+    return Dump(path, "torch", tuple(part.entries), ordered=True, problems=problems)
+
+
+def _rank_part(item: Entry) -> RankPart | None:
+    """What one rank holds, where the outermost keys are ranks: ``{"rank0": {…}, "rank1": {…}}``."""
+    match = _RANK.match(item.name)
+    if match is None or not item.layer.startswith(match[0]):
+        return None
+    return RankPart(int(match[1]), item._replace(name=item.name[match.end() :], layer=item.layer[match.end() :]))
+
+
+def why_part(item: Entry) -> Problem | None:
+    """Why an entry is no whole tensor: it is what some ranks hold of a DTensor."""
+    first: object = item.stored
+    while isinstance(first, JoinedRanks):
+        first = first.parts[0]
+    placement = first.found.placement if isinstance(first, InArchive) else None
+    try:
+        if placement is None or item.spec.shape == placement.whole:
+            return None
+    except BadFile:
+        return None  # reported when it is read
+    shapes = f"{list(item.spec.shape)} of {list(placement.whole)}"
+    return Problem(item.name, f"is a part of a DTensor, {shapes}; open the folder that holds all ranks", is_unread=True)
 
 
 class InArchive(NamedTuple):
@@ -237,10 +284,10 @@ def tensor_of(archive: Archive, stem: str) -> Array:
     return archive.read(_readable(archive, found[0]))
 
 
-def found_in(archive: Archive, stem: str) -> list[Found]:
-    """The tensors of an archive; there is at least one."""
+def found_in(archive: Archive, stem: str, passed: list[str] | None = None) -> list[Found]:
+    """The tensors of an archive; there is at least one. ``passed`` takes lists of numbers that are taken for none."""
     try:
-        found = find_tensors(_unwrap(archive.value), stem)
+        found = find_tensors(_unwrap(archive.value), stem, passed)
     except BadPickle as error:
         raise BadFile(archive.path, str(error)) from error
     if not found:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from tensordiff.dump.names import LONGEST_NAME, parse_name
+from tensordiff.dump.names import LONGEST_NAME, WRAPPERS, parse_name, step_of
+from tensordiff.dump.readers.torch.number_lists import is_setting_name, tensor_of_list
 from tensordiff.dump.readers.torch.numpy_values import PickledArray
 from tensordiff.dump.readers.torch.records import Blob, Record
 from tensordiff.dump.readers.torch.tensors import BadPickle, LongKey, Storage, Tensor, UnreadableTensor
@@ -49,8 +50,9 @@ _PORT_KEY = re.compile(r"(in|out)(?:put)?s?_?(\d{1,4})")
 _GROUPS = frozenset(("args", "kwargs"))
 _NAMES = ("name", "module_name", "module", "layer_name", "layer")
 _VALUES = frozenset(("tensor", "value", "data", "output", "outputs", "activation", "out"))
-_STEP_KEY = re.compile(r"(?:step|iter|iteration|token|pass)[_-]?(\d{1,9})")
 _PER_LAYER = "hidden_states"
+_PER_STEP = frozenset(("scores", "logits", "hidden_states", "decoder_hidden_states", "attentions"))
+"""Fields of what ``generate`` returns that hold one value for each step."""
 _NUMBERED = re.compile(r"(?:^|[._])\d+(?:[._]|$)")
 _LOOKS_LIKE_VALUES = re.compile(r"(?i)tensor|array|storage|rebuild|reconstruct|frombuffer")
 _MODULE_DICTS = frozenset(("_modules", "_parameters", "_buffers"))
@@ -65,6 +67,8 @@ class DTensorPlacement(NamedTuple):
     """``"replicate"``, ``"partial"``, or the dimension."""
     mesh: tuple[int, ...]
     whole: tuple[int, ...]
+    place: tuple[int, ...] = ()
+    """Of the rank on each axis of the mesh, where the file says it."""
 
 
 class Found(NamedTuple):
@@ -88,9 +92,15 @@ class _Place(NamedTuple):
     step: int = 0
 
 
-def find_tensors(content: object, stem: str) -> list[Found]:
-    """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem."""
-    found = list(_Walk(stem).steps(content))
+def find_tensors(content: object, stem: str, passed: list[str] | None = None) -> list[Found]:
+    """Every tensor a file holds, in the order it was saved; a bare one is called by the file's stem.
+
+    ``passed`` takes the names of lists of numbers that are taken for settings or histories, not for tensors.
+    """
+    walk = _Walk(stem)
+    found = list(walk.steps(content))
+    if passed is not None:
+        passed += walk.passed
     is_output = isinstance(content, Record) and _is_model_output(content)
     return sorted(found, key=_executed) if is_output else found
 
@@ -99,14 +109,32 @@ def _is_model_output(record: Record) -> bool:
     return record.of.short.endswith("Output") or "OutputWith" in record.of.short
 
 
-def _executed(item: Found) -> tuple[float, int]:
+def _is_generation(record: Record) -> bool:
+    """Whether it is what transformers' ``generate`` returns, which holds a tuple of all steps in each field."""
+    return record.of.short.startswith("Generate") and _is_model_output(record)
+
+
+def _generation_steps(fields: dict[object, object]) -> list[dict[object, object]]:
+    """The fields of each step; what is there once, such as the cache, is as the last step left it."""
+    tuples = {key: value for key, value in fields.items() if key in _PER_STEP and type(value) is tuple and value}
+    steps: list[dict[object, object]] = [{} for _ in range(max(map(len, tuples.values()), default=1))]
+    # Scores that nothing has processed are the logits themselves, and are called so. These are of the last token alone,
+    # unlike the ``logits`` of a model.
+    for key, value in sorted(tuples.items(), key=lambda item: item[0] == "scores"):
+        for fields_of_step, below in zip(steps, value, strict=False):
+            fields_of_step["next_token_logits" if key == "logits" else key] = below
+    steps[-1] |= {key: value for key, value in fields.items() if key not in tuples}
+    return steps
+
+
+def _executed(item: Found) -> tuple[int, float, int]:
     """Where a field of transformers' ``ModelOutput`` was computed: layer by layer, then the norm, then the rest."""
     layer = item.layer or ""
     if match := re.match(r"layers\.(\d+)", layer):
-        return float(match[1]), 0 if item.port == "input_0" else 2 if layer == match[0] else 1
+        return item.step, float(match[1]), 0 if item.port == "input_0" else 2 if layer == match[0] else 1
     if match := re.search(r"layers_(\d+)_", item.port):
-        return float(match[1]), 1
-    return float("inf"), 0 if layer == "norm" else 1
+        return item.step, float(match[1]), 1
+    return item.step, float("inf"), 0 if layer == "norm" else 1
 
 
 class _Walk:
@@ -116,6 +144,9 @@ class _Walk:
         self._stem, self._allowance, self._text = stem, _ALWAYS_ALLOWED, _MAX_TEXT
         self._seen: set[int] = set()
         self._records: set[int] = set()
+        self._lists: dict[int, tuple[object, Leaf | None]] = {}
+        self._in_settings = 0
+        self.passed: list[str] = []
 
     def steps(self, content: object) -> Iterator[Found]:
         """The tensors of each step, where the outermost dict is one of steps."""
@@ -132,6 +163,8 @@ class _Walk:
             yield self._found(at, _BARE_STORAGE)
         elif isinstance(value, Record):
             yield from self._record(at, value, depth)
+        elif made := self._listed(at, value):
+            yield self._found(at, made)
         elif isinstance(value, dict | list | tuple):
             if depth >= _MAX_DEPTH:
                 yield self._found(at, _TOO_DEEP)
@@ -144,6 +177,19 @@ class _Walk:
                 self._check_length()
                 self._text -= len(place.name)
                 yield from self.leaves(place, below, depth + 1)
+
+    def _listed(self, at: _Place, value: object) -> Leaf | None:
+        """The tensor that a list of numbers is; one that is referred to many times is made once."""
+        if not isinstance(value, list | tuple):
+            return None
+        if id(value) not in self._lists:
+            is_named = at.port is not None or bool(_NUMBERED.search(at.name)) or at.name.endswith((".weight", ".bias"))
+            is_setting = not is_named and (self._in_settings > 0 or is_setting_name(at.name))
+            made = tensor_of_list(value, is_flat=not is_setting)
+            if made is None and is_setting and tensor_of_list(value, is_flat=True) is not None:
+                self.passed.append(at.name or self._stem)
+            self._lists[id(value)] = value, made
+        return self._lists[id(value)][1]
 
     def _found(self, at: _Place, leaf: Leaf, placement: DTensorPlacement | None = None) -> Found:
         return Found(at.name or self._stem, leaf, at.layer, at.port or "output", at.step, placement)
@@ -160,10 +206,11 @@ class _Walk:
     def _items(self, at: _Place, value: list[object] | tuple[object, ...]) -> Iterator[tuple[_Place, object]]:
         before = at.name or self._stem
         is_outputs = bool(at.name) and len(value) <= _MOST_OUTPUTS
+        joint = "." if at.name and all(isinstance(below, dict) for below in value) else "_"  # modules of a list
         for i, below in enumerate(value):
             if not isinstance(below, _WALKED):
                 continue
-            name = f"{before}_{i}"
+            name = f"{before}{joint}{i}"
             if before.rpartition(".")[2] == _PER_LAYER and len(value) > 1 and isinstance(below, Leaf):
                 yield _Place(name, *_hidden_state(i, len(value)), at.step), below
             elif at.layer == "model" and at.port == "output_attentions" and isinstance(below, Leaf):
@@ -184,6 +231,12 @@ class _Walk:
         if record.of.name == "DTensor":
             yield from self._dtensor(at, record)
             return
+        is_settings = is_setting_name(record.of.short)
+        self._in_settings += is_settings
+        yield from self._parts(at, record, depth)
+        self._in_settings -= is_settings
+
+    def _parts(self, at: _Place, record: Record, depth: int) -> Iterator[Found]:
         found = list(self._attributes(at, record, depth))
         seen = {id(item.leaf) for item in found}
         for part in (record.items, record.args):
@@ -207,9 +260,13 @@ class _Walk:
         is_output = _is_model_output(record) and not at.name
         place = _Place(at.name, "model", "output", at.step) if is_output else at
         seen: set[int] = set()
+        is_generation = is_output and _is_generation(record)
         for part in (record.pairs, attributes, record.state if not attributes else None):
-            if isinstance(part, dict | list | tuple):
-                for item in self.leaves(place, part, depth + 1):
+            steps = _generation_steps(part) if is_generation and isinstance(part, dict) else [part]
+            for step, fields in enumerate(steps):
+                if not isinstance(fields, dict | list | tuple):
+                    continue
+                for item in self.leaves(place._replace(step=place.step + step), fields, depth + 1):
                     if id(item.leaf) not in seen:
                         seen.add(id(item.leaf))
                         yield item
@@ -252,7 +309,7 @@ def _below(at: _Place, key: object) -> _Place | LongKey:
     if at.port is not None:
         return _Place(name, at.layer, at.port if key in _GROUPS else f"{at.port}_{text}", at.step)
     layer = at.name or at.layer
-    if layer and (port := _port(text)):
+    if layer and (port := port_of_key(text)):
         return _Place(name, layer, port, at.step)
     return _Place(name, None, None, at.step)
 
@@ -267,7 +324,8 @@ def _holds_tensors(value: object, depth: int = 4) -> bool:
     return False
 
 
-def _port(key: str) -> str | None:
+def port_of_key(key: str) -> str | None:
+    """The port that a key of a layer's dict names; None where it names none."""
     if key in _PORTS:
         return _PORTS[key]
     match = _PORT_KEY.fullmatch(key)
@@ -282,17 +340,29 @@ def _hidden_state(index: int, count: int) -> tuple[str, str]:
 
 
 def _steps_of(content: object) -> list[tuple[int, object]]:
-    """Steps and what each holds, where a dict's keys are numbers and each value names whole models."""
+    """Steps and what each holds: a dict whose keys are numbers, or a list, and each value names a whole model."""
+    if type(content) is dict and len(content) == 1 and next(iter(content)) in WRAPPERS:
+        content = next(iter(content.values()))
+    if type(content) is list:
+        return [*enumerate(content)] if len(content) > 1 and _name_the_same_layers(content) else []
     if type(content) is not dict or not content:
         return []
     steps: list[tuple[int, object]] = []
     for key, value in content.items():
-        match = _STEP_KEY.fullmatch(key) if type(key) is str and len(key) < 32 else None
-        step = key if type(key) is int else int(match[1]) if match else -1
-        if step < 0 or type(value) is not dict or not (match or _names_layers(value)):
+        is_named = type(key) is str and not key.isdecimal()
+        step = key if type(key) is int else step_of(key) if type(key) is str else None
+        if step is None or step < 0 or type(value) is not dict or not (is_named or _names_layers(value)):
             return []
         steps.append((step, value))
     return steps
+
+
+def _name_the_same_layers(items: list[object]) -> bool:
+    """Whether all are dicts that hold tensors under the same names, some of them of numbered layers."""
+    first = items[0]
+    if type(first) is not dict or not _names_layers(first):
+        return False
+    return all(type(item) is dict and item.keys() == first.keys() and _holds_tensors(item) for item in items)
 
 
 def _names_layers(value: dict[object, object]) -> bool:
@@ -330,7 +400,8 @@ def _placement(spec: Record) -> DTensorPlacement | None:
     known = [_placed(one) for one in placed]
     if None in known:
         return None
-    return DTensorPlacement(tuple(p for p in known if p is not None), _mesh_shape(mesh, len(known)), shape)
+    placements = tuple(p for p in known if p is not None)
+    return DTensorPlacement(placements, _mesh_shape(mesh, len(known)), shape, _place(mesh, len(known)))
 
 
 def _placed(one: object) -> str | int | None:
@@ -343,6 +414,14 @@ def _placed(one: object) -> str | int | None:
         return "partial" if reduced == "sum" else None
     dim = one.attributes.get("dim", one.args[0] if one.args else None)
     return dim if one.of.name == "Shard" and type(dim) is int else None
+
+
+def _place(mesh: Record, axes: int) -> tuple[int, ...]:
+    """The rank's place on each axis of the mesh; empty where the file does not say it."""
+    place = mesh.attributes.get("_coordinate_on_dim")
+    if isinstance(place, tuple | list) and len(place) == axes and all(type(n) is int and n >= 0 for n in place):
+        return tuple(n for n in place if type(n) is int)
+    return ()
 
 
 def _mesh_shape(mesh: Record, axes: int) -> tuple[int, ...]:

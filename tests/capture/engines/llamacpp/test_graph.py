@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tensordiff.capture.engines.llamacpp.architectures import architecture
 from tensordiff.capture.engines.llamacpp.graph import Graph, LayerCall, layer_name
 from tensordiff.capture.engines.llamacpp.tensor import F32, Tensor
 
@@ -168,3 +169,47 @@ def test_names(weight: str, layer: str) -> None:
 
 def test_a_graph_without_nodes_has_no_layers() -> None:
     assert Graph([]).calls == ()
+
+
+def test_gemmas_embedding_ends_where_it_is_scaled_and_its_norms_are_named_as_in_transformers() -> None:
+    made = Making()
+    x = made.node("node_0", "GET_ROWS", made.leaf("token_embd.weight"), made.leaf("inp_tokens"))
+    x = made.node("inp_scaled", "MUL", x, made.leaf("inp_scale_rows"))
+    x = made.norm("result_norm", "output_norm", made.block(0, x))
+    graph = Graph(made.nodes, made.leaves, architecture("gemma3"))
+    assert names(graph, named(graph, "model.token_embd")) == ("node_0", "inp_scaled")
+    layers = {call.layer for call in graph.calls}
+    assert "model.blk.0.pre_feedforward_layernorm" in layers and "model.blk.0.ffn_norm" not in layers
+    assert "model.blk.0.ffn_norm" in {call.layer for call in made.graph().calls}
+
+
+def test_a_norm_without_a_weight_is_a_layer_and_no_part_of_the_projection_after_it() -> None:
+    made = Making()
+    x = made.node("embd", "GET_ROWS", made.leaf("token_embd.weight"), made.leaf("inp_tokens"))
+    normed = made.node("attn_norm-0", "NORM", x)
+    out = made.linear("kqv_out-0", "blk.0.attn_output", made.linear("Qcur-0", "blk.0.attn_q", normed))
+    made.node("result_norm", "NORM", made.node("l_out-0", "ADD", out, x))
+    calls = {call.layer: call for call in made.graph().calls}
+    assert {"model.blk.0.attn_norm", "model.output_norm"} <= set(calls)
+    assert calls["model.blk.0"].first == calls["model.blk.0.attn_norm"].first == 1
+    assert calls["model.blk.0.attn"].first == calls["model.blk.0.attn.q"].first == 2
+
+
+def test_a_mixture_ends_with_what_all_tokens_share() -> None:
+    made = Making()
+    x = made.node("embd", "GET_ROWS", made.leaf("token_embd.weight"), made.leaf("inp_tokens"))
+    experts = made.node("ffn_moe_out-0", "ADD", made.linear("ffn_moe_down-0", "blk.0.ffn_down_exps", x), x)
+    shared = made.linear("ffn_shexp-0", "blk.0.ffn_down_shexp", x)
+    made.node("l_out-0", "ADD", made.node("ffn_out-0", "ADD", experts, shared), x)
+    calls = {call.layer: call for call in made.graph().calls}
+    assert made.nodes[calls["model.blk.0.ffn"].last].name == "ffn_out-0"
+
+
+def test_what_adds_its_input_in_transformers_alone_is_left_out() -> None:
+    made = Making()
+    made.block(0, made.node("embd", "GET_ROWS", made.leaf("token_embd.weight"), made.leaf("inp_tokens")))
+    kinds = {
+        name: {call.layer for call in Graph(made.nodes, made.leaves, architecture(name)).calls}
+        for name in ("bloom", "llama")
+    }
+    assert kinds["llama"] - kinds["bloom"] == {"model.blk.0.attn", "model.blk.0.ffn"}

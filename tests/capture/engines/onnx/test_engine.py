@@ -443,7 +443,7 @@ def test_a_capture_that_is_cancelled_leaves_a_flagged_dump(tmp_path: Path) -> No
             if isinstance(event, Phase) and event.name == "running":
                 run.cancel()
     assert isinstance(event, Failed)
-    assert "cancelled while running; what was captured so far lies in" in event.sentence
+    assert "cancelled while running; what was captured so far is in" in event.sentence
     assert open_dump(tmp_path / "d").interrupted
 
 
@@ -456,7 +456,7 @@ def test_a_capture_that_is_cancelled_leaves_a_flagged_dump(tmp_path: Path) -> No
         (("--attn-implementation", "eager"), "--attn-implementation is not for onnx: sources"),
         (("--steps", "2"), "--steps is not for onnx: sources; a graph is run once"),
         (("--image", "x.png"), "give its pixels with --inputs"),
-        (("--device", "mps"), "onnxruntime is run on one of auto, cpu, cuda and cuda:1"),
+        (("--device", "mps"), "onnxruntime is run on the cpu or one GPU with CUDA"),
         ((), "wants x (float32, [n, 4]), and it was not given; give --inputs FILE.safetensors with a tensor of that"),
     ],
 )

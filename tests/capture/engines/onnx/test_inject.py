@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tensordiff.search.oracle import search
-from tensordiff.session.rerun_oracle import RerunOracle
+from tensordiff.session.rerun.oracle import RerunOracle
 from tests.capture.engines.onnx.graphs import exported_function, graph, plant, saved, tensors
 from tests.capture.engines.torch.test_inject import wrong
 from tests.capture.models import compared, injected_here, run_here

@@ -17,19 +17,21 @@ def test_auto_is_cuda_where_there_is_one() -> None:
 
 def test_a_device_is_taken_at_its_word() -> None:
     assert placement("cpu", GPU).providers == ((CPU, {}),)
+    assert placement("cuda", GPU) == placement("gpu", GPU) and placement("gpu:1", GPU).device == "cuda:1"
     assert placement("cuda", GPU).device == "cuda:0"
     assert placement("cuda:3", GPU, exact=True).providers[0] == (CUDA, {"device_id": "3", "use_tf32": "0"})
 
 
-@pytest.mark.parametrize("asked", ["cuda", "cuda:1"])
+@pytest.mark.parametrize("asked", ["cuda", "cuda:1", "gpu", "gpu:1"])
 def test_cuda_where_there_is_none_is_refused(asked: str) -> None:
     with pytest.raises(CaptureError, match=rf"--device {asked}: this onnxruntime has no CUDA \(it has Azure, CPU\)"):
         placement(asked, ["AzureExecutionProvider", CPU])
 
 
-@pytest.mark.parametrize("asked", ["mps", "cuda:", "cuda:x", "device_map=auto", "gpu", "\x1b[31m"])
+@pytest.mark.parametrize("asked", ["mps", "cuda:", "cuda:x", "device_map=auto", "gpu:0,1", "\x1b[31m"])
 def test_other_devices_are_refused(asked: str) -> None:
-    with pytest.raises(CaptureError, match="onnxruntime is run on one of auto, cpu") as raised:
+    said = "onnxruntime is run on the cpu or one GPU with CUDA|is not a device; give auto, cpu"
+    with pytest.raises(CaptureError, match=said) as raised:
         placement(asked, GPU)
     assert str(raised.value).isprintable()
 

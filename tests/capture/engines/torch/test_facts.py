@@ -1,7 +1,8 @@
-"""What a torch run says of itself: the hash of weights that are wrappers around others, as torchao makes them."""
+"""What a torch run says of itself: its config, and the hash of weights that wrap others, as those of torchao do."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -42,3 +43,18 @@ def test_weights_that_are_wrappers_are_hashed_by_what_they_hold() -> None:
     from tensordiff.capture.engines.torch.facts import weights_hash
 
     assert weights_hash(quantized(0.5)) == weights_hash(quantized(0.5)) != weights_hash(quantized(0.25))
+
+
+def test_the_config_of_a_model_is_plain_values_and_that_of_strangers_is_not_asked() -> None:
+    from tensordiff.capture.engines.torch.facts import about_config
+
+    transformers = pytest.importorskip("transformers")
+    module = torch.nn.Linear(2, 2)
+    assert about_config(module) is None
+    module.config = {"rms_norm_eps": 1e-6}
+    assert about_config(module) is None
+    module.config = transformers.LlamaConfig(rms_norm_eps=1e-3, logit_scale=float("inf"), torch_dtype=torch.float16)
+    found = about_config(module)
+    assert found is not None
+    assert (found["rms_norm_eps"], found["logit_scale"]) == (1e-3, "inf")
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

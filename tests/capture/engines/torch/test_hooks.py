@@ -118,7 +118,8 @@ def test_a_model_that_catches_an_error_within_goes_on(tmp_path: Path) -> None:
 
 def test_layers_leaves_and_inputs_can_be_chosen(tmp_path: Path) -> None:
     model = Twice()
-    for folder, options in (("a", {"layers": "relu"}), ("b", {"leaves": True}), ("c", {"inputs": False})):
+    chosen: dict[str, dict[str, Any]] = {"a": {"layers": "relu"}, "b": {"leaves": True}, "c": {"inputs": False}}
+    for folder, options in chosen.items():
         with tensordiff.capture(model, tmp_path / folder, **options):
             model(torch.ones(3))
     assert {entry.layer for entry in open_dump(tmp_path / "a").entries} == {"model.relu", "model/between"}
@@ -153,7 +154,9 @@ def test_an_empty_capture_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(tensordiff.errors.CaptureError, match=r"a torch\.nn.Module is captured, and this is a str"):
+    with pytest.raises(tensordiff.errors.CaptureError, match=r"a torch\.nn.Module is captured, and this is a int"):
+        tensordiff.capture(3, tmp_path / "d")
+    with pytest.raises(tensordiff.errors.CaptureError, match=r"^model: is not a source; write hf:PATH_OR_ID"):
         tensordiff.capture("model", tmp_path / "d")
     assert not (tmp_path / "d").exists()
 

@@ -109,6 +109,44 @@ def test_every_operation_is_there_with_its_place(file: str, tmp_path: Path) -> N
     assert frames[2].endswith("Inner.forward")
 
 
+QUANTIZED = """
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+class Codes(torch.Tensor):
+    # a weight that is several tensors in one, as torchao has it
+
+    @staticmethod
+    def __new__(cls, codes):
+        return torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)
+
+    def __init__(self, codes):
+        self.codes = codes
+
+    def __tensor_flatten__(self):
+        return ["codes"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls(args[0].codes)
+        plain, named = tree_map(lambda x: x.codes.float() if isinstance(x, cls) else x, (args, kwargs or {}))
+        return function(*plain, **named)
+
+def model():
+    line = nn.Linear(4, 4, bias=False)
+    line.weight = nn.Parameter(Codes(torch.arange(16, dtype=torch.int8).reshape(4, 4)), requires_grad=False)
+    return nn.Sequential(line, nn.ReLU()), (torch.ones(1, 4),)
+"""
+
+
+def test_a_weight_that_is_several_tensors_in_one_does_not_flow(tmp_path: Path) -> None:
+    run_here(f"py:{script(tmp_path, QUANTIZED)}:model", tmp_path / "d", ops="0")
+    entries = open_dump(tmp_path / "d").entries
+    assert [6, 22, 38, 54] in [entry.read().reshape(-1).tolist() for entry in entries if not entry.is_input]
+
+
 def test_nothing_stays_behind(file: str, tmp_path: Path) -> None:
     import sys
 

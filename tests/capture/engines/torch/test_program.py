@@ -10,17 +10,25 @@ from tensordiff.errors import CaptureError
 
 
 @pytest.mark.parametrize(
-    ("cuda", "mps", "chosen"),
-    [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")],
+    ("gpus", "mps", "chosen"), [(2, True, "cuda:0"), (1, False, "cuda:0"), (0, True, "mps"), (0, False, "cpu")]
 )
-def test_auto_takes_the_quickest_there_is(cuda: bool, mps: bool, chosen: str) -> None:
-    assert placement("auto", has_cuda=cuda, has_mps=mps) == Placement(torch.device(chosen))
+def test_auto_takes_the_quickest_there_is(gpus: int, mps: bool, chosen: str) -> None:
+    assert placement("auto", gpus=gpus, has_mps=mps) == Placement(torch.device(chosen))
 
 
-def test_a_device_by_name() -> None:
-    assert placement("cuda:1", has_cuda=True).device == torch.device("cuda", 1)
+@pytest.mark.parametrize("word", ["gpu", "cuda"])
+def test_a_device_by_name(word: str) -> None:
+    assert placement(word, gpus=2).device == torch.device("cuda", 0)
+    assert placement(f"{word}:1", gpus=2).device == torch.device("cuda", 1)
     assert placement("cpu").device == torch.device("cpu")
-    assert placement("meta").device == torch.device("meta")
+
+
+def test_the_gpu_of_a_mac_is_called_gpu_too() -> None:
+    assert placement("gpu", gpus=0, has_mps=True).device == torch.device("mps")
+
+
+def test_a_model_is_spread_over_several_gpus_by_accelerate() -> None:
+    assert placement("gpu:0,1", gpus=2) == Placement(None, "auto", (0, 1))
 
 
 def test_accelerate_places_layers_itself() -> None:
@@ -28,15 +36,15 @@ def test_accelerate_places_layers_itself() -> None:
     assert found.device is None and found.device_map == "auto" and str(found) == "device_map=auto"
 
 
-@pytest.mark.parametrize("asked", ["cuda", "cuda:3", "mps"])
+@pytest.mark.parametrize("asked", ["cuda", "cuda:3", "mps", "gpu", "gpu:0,1"])
 def test_what_is_not_there_is_refused(asked: str) -> None:
-    with pytest.raises(CaptureError, match=r"sees no (cuda|mps) device here; try --device auto"):
-        placement(asked, has_cuda=False, has_mps=False)
+    with pytest.raises(CaptureError, match=r"torch sees no (cuda device|GPU) here; try --device auto"):
+        placement(asked, gpus=0, has_mps=False)
 
 
-def test_what_torch_does_not_know_is_refused() -> None:
-    with pytest.raises(CaptureError, match="torch knows no such device"):
-        placement("toaster")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"gpu:2: there is no GPU 2 here \(2 GPUs found, counted from 0\)"):
+        placement("gpu:2", gpus=2)
 
 
 def test_inputs_go_where_the_first_weight_lies() -> None:

@@ -23,7 +23,8 @@ from tests.making import SAMPLES
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle  # noqa: E402
+from tensordiff.capture.engines.torch.replay.arguments import RebuiltCall  # noqa: E402
+from tensordiff.capture.engines.torch.replay.bundle import Repro, write_bundle  # noqa: E402
 
 
 def replay(source: str, dump: Path, layer: str, output: Path, bundle: Path | None = None, **more: Any) -> list[Event]:
@@ -94,7 +95,7 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(small: str, tmp_path: Pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))  # the dump is smaller, torch's files are larger
     try:
         with pytest.raises(WriteError, match=r"bundle/\w+\.pt: cannot be written \(file too large\)"):
-            write_bundle(bundle, "name", *_layer())
+            write_bundle(bundle, *_layer())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert bundle.exists() is not is_new
@@ -103,10 +104,10 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(small: str, tmp_path: Pa
 
 def _layer() -> tuple[Any, ...]:
     """What a bundle is of: a layer, what it is given, and what it gives."""
-    line = nn.Linear(64, 64)
     given = {"input_0": torch.ones(1, 64)}
-    plain = Plain(line, lambda tensors: ((tensors["input_0"],), {}), whole_caches=False)
-    return plain, given, {"output": torch.ones(1, 64)}, {"output": torch.ones(1, 64)}
+    call = RebuiltCall(given, {"args": [{"tensor": "input_0"}], "kwargs": {}}, {}, None, torch.device("cpu"), [])
+    repro = Repro("name", "cpu", nn.Linear(64, 64), call)
+    return repro, {"output": torch.ones(1, 64)}, {"output": torch.ones(1, 64)}
 
 
 def test_a_dump_that_does_not_say_how_a_layer_was_called_is_refused(small: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from tensordiff.capture.engines.torch.program import Step, Steps  # noqa: E402
 from tensordiff.capture.engines.torch.unchanged import StateCheck, state_of  # noqa: E402
 from tensordiff.capture.process.reusable_engine import StateChanged  # noqa: E402
+from tests.capture.engines.torch.test_facts import quantized  # noqa: E402
 
 
 def made() -> nn.Module:
@@ -127,3 +128,9 @@ def test_a_program_is_looked_at_once_and_goes_on_as_it_is() -> None:
     assert next(program.steps()).model is net  # a later pass of the same capture
     with pytest.raises(StateChanged):
         next(same.of(own).steps())
+
+
+def test_a_weight_that_wraps_others_is_what_they_are() -> None:
+    """As torchao's are, which refuse to be looked at by themselves."""
+    same, other = (state_of(Step(quantized(scale), (), {}), with_inputs=False) for scale in (0.5, 0.25))
+    assert state_of(Step(quantized(0.5), (), {}), with_inputs=False) == same != other

@@ -19,6 +19,7 @@ from tensordiff.errors import BadFile, DumpError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tests.dump.readers.tools.stand_ins import STAND_INS, A, B, gguf, msprobe, pt, rank_files, sglang, tensor
+from tests.verdicts import verdict_of
 
 Place = tuple[str, str, int, int]
 
@@ -32,12 +33,6 @@ def made(tmp_path: Path, name: str) -> Dump:
 
 def places(dump: Dump) -> list[Place]:
     return [(e.layer, e.port, e.call, e.step) for e in dump.entries]
-
-
-def verdict(one: Path, other: Path) -> tuple[str, int]:
-    session = Session.open(Request(one, other))
-    outcome = session.outcome(session.rows())
-    return outcome.verdict, outcome.exit_status
 
 
 PLACES: dict[str, list[Place]] = {
@@ -97,7 +92,7 @@ def test_what_a_dump_says_of_its_tensors(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", STAND_INS)
 def test_a_dump_and_itself(tmp_path: Path, name: str) -> None:
     dump = made(tmp_path, name)
-    assert verdict(dump.path, dump.path) == (("unknown", 2) if dump.statistics else ("agrees", 0))
+    assert verdict_of(dump.path, dump.path) == (("unknown", 2) if dump.statistics else ("agrees", 0))
 
 
 @pytest.mark.parametrize("name", STAND_INS)
@@ -145,7 +140,21 @@ def test_replicated_tensors_that_differ_are_a_finding(tmp_path: Path) -> None:
     pt(path, {"value": tensor(A + 1), "meta": {"name": "embed", "dims": "t h"}})
     [problem] = open_dump(folder).problems
     assert problem.is_unread and "ranks 0 and 1 hold different values (by up to 1)" in problem.sentence
-    assert verdict(folder, folder) == ("unknown", 2)
+    assert verdict_of(folder, folder) == ("unknown", 2)
+
+
+def test_a_part_that_only_one_rank_has_is_a_finding(tmp_path: Path) -> None:
+    """Half of a tensor equals half of a tensor, and says nothing of the other half."""
+    folder = sglang(tmp_path / "d", ranks=2)
+    for path in folder.glob("*name=embed*"):
+        renamed = path.with_name(path.name.replace("name=embed", "name=late"))
+        rank = int("rank=1" in path.name)
+        pt(renamed, {"value": tensor(A[:, 3 * rank : 3 * rank + 3]), "meta": {"name": "late", "dims": "t h[tp]"}})
+    assert open_dump(folder).problems == ()
+    next(folder.glob("*rank=1*name=late*")).unlink()
+    [problem] = open_dump(folder).problems
+    assert problem.is_unread and "1 of 2 ranks hold a part of it" in problem.sentence
+    assert verdict_of(folder, folder) == ("unknown", 2)
 
 
 def test_parts_that_nothing_proves_stay_apart(tmp_path: Path) -> None:
@@ -170,7 +179,7 @@ def test_joined_ranks_are_a_view(tmp_path: Path) -> None:
     dumps = open_dump(rank_files(tmp_path / "a")), open_dump(rank_files(tmp_path / "b"))
     views = {pair.name: pair.views for pair in align(*dumps).pairs}
     assert views == {
-        "x": [], "whole": [], "rows": ["cat along 0 of 2 ranks", "candidate cat along 0 of 2 ranks"],
+        "x": [], "whole": [], "rows": ["2 ranks, axis 0", "candidate 2 ranks, axis 0"],
         "partial": ["sum of 2 ranks", "candidate sum of 2 ranks"],
     }  # fmt: skip
 
@@ -191,20 +200,35 @@ def test_ranks_of_msprobe(tmp_path: Path) -> None:
     assert (len(dump), dump.problems) == (2, ())
 
 
+def test_gradients_of_parameters(tmp_path: Path) -> None:
+    """msprobe keeps them under a key of their own, by name, after the call that made them."""
+    folder = msprobe(tmp_path / "d")
+    at = folder / "step0" / "rank0"
+    content = json.loads((at / "dump.json").read_text())
+    leaf = dict(content["data"]["Module.mlp.TinyMLP.forward.0"]["output"][0])
+    leaf["data_name"] = "Module.mlp.TinyMLP.parameters_grad.0.weight.pt"
+    pt(at / "dump_tensor_data" / leaf["data_name"], tensor(A))
+    content["data"]["Module.mlp.TinyMLP.parameters_grad.0"] = {"weight": [leaf]}
+    (at / "dump.json").write_text(json.dumps(content))
+    dump = open_dump(folder)
+    assert dump.problems == ()
+    assert places(dump)[-1] == ("mlp.weight.grad", "output", 1, 0)
+
+
 def test_statistics_may_say_diverges(tmp_path: Path) -> None:
     folder, other = msprobe(tmp_path / "a", values=False), msprobe(tmp_path / "b", values=False)
     path = other / "step0" / "rank0" / "dump.json"
     path.write_text(path.read_text().replace(f'"Max": {float(B.max())}', '"Max": 77.0'))
-    assert verdict(folder, other) == ("diverges", 1)
+    assert verdict_of(folder, other) == ("diverges", 1)
 
 
 def test_statistics_beside_values(tmp_path: Path) -> None:
     """The values are seen through the same statistics: alike is not the same, unlike is."""
     statistics, whole = msprobe(tmp_path / "a", values=False), msprobe(tmp_path / "b")
-    assert verdict(statistics, whole) == verdict(whole, statistics) == ("unknown", 2)
+    assert verdict_of(statistics, whole) == verdict_of(whole, statistics) == ("unknown", 2)
     (path,) = (whole / "step0" / "rank0" / "dump_tensor_data").glob("*SiLU*")
     pt(path, tensor(A * 1.5))
-    assert verdict(statistics, whole) == ("diverges", 1)
+    assert verdict_of(statistics, whole) == ("diverges", 1)
 
 
 def test_a_class_is_no_part_of_a_layer(tmp_path: Path) -> None:
@@ -214,7 +238,7 @@ def test_a_class_is_no_part_of_a_layer(tmp_path: Path) -> None:
         path.write_text(path.read_text().replace("SiLU", "GELU"))
     for path in list((at / "dump_tensor_data").iterdir()):
         path.rename(path.with_name(path.name.replace("SiLU", "GELU")))
-    assert verdict(one, other) == ("agrees", 0)
+    assert verdict_of(one, other) == ("agrees", 0)
 
 
 def test_a_file_that_is_named_and_gone(tmp_path: Path) -> None:
@@ -236,6 +260,42 @@ def test_a_distributed_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "d" / ".metadata").unlink()
     with pytest.raises(BadFile, match=r"no \.metadata"):
         open_dump(tmp_path / "d")
+
+
+def two_runners(folder: Path) -> Path:
+    make, _ = STAND_INS["polygraphy"]
+    path = make(folder) / "out.json"
+    content = json.loads(path.read_text())
+    (_, iterations) = content["lst"][0]
+    content["lst"] = [["onnxrt-runner-N0-11/17/26-16:00:00", iterations], ["trt-runner-N0", iterations[::-1]]]
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_one_of_several_runners(tmp_path: Path) -> None:
+    path = two_runners(tmp_path / "d")
+    onnx, trt, whole = (
+        open_dump(f"{path}::{name}") for name in ("onnxrt", "trt-runner-N0", "onnxrt-runner-N0-11/17/26-16:00:00")
+    )
+    assert values(onnx)["z"].tobytes() == values(whole)["z"].tobytes() == B.tobytes()
+    assert values(trt)["z"].tobytes() == A.tobytes()
+    assert (str(trt.path), trt.problems, len(trt)) == (f"{path}::trt-runner-N0", (), 4)
+    assert open_dump(f"{path.parent}::trt").format == "polygraphy"
+
+
+@pytest.mark.parametrize(("which", "why"), [("", "the outputs of 2 runners: "), ("::x", "no runner named 'x', only ")])
+def test_a_runner_that_is_not_clear(tmp_path: Path, which: str, why: str) -> None:
+    path = two_runners(tmp_path / "d")
+    with pytest.raises(BadFile) as error:
+        open_dump(f"{path}{which}")
+    choices = "onnxrt-runner-N0-11/17/26-16:00:00, trt-runner-N0"
+    assert f"holds {why}{choices}; name one as in {path}::onnxrt" in str(error.value)
+
+
+def test_a_run_is_not_selected_where_there_is_one(tmp_path: Path) -> None:
+    path = pt(tmp_path / "x.pt", {"a": tensor(A)})
+    with pytest.raises(BadFile, match="is one run; open it without ::b"):
+        open_dump(f"{path}::b")
 
 
 def test_jax_names_in_an_npz(tmp_path: Path) -> None:
@@ -334,3 +394,14 @@ def test_a_gguf_type_that_is_not_read_is_named(tmp_path: Path) -> None:
     folder = gguf(tmp_path / "d", 16, bytes(66), 256)
     with pytest.raises(BadFile, match="no tensor"):
         open_dump(folder)
+
+
+def test_both_sides_of_llama_cpp_in_one_folder(tmp_path: Path) -> None:
+    """Its scripts write ``data/llamacpp-m.bin`` beside ``data/pytorch-m.bin``."""
+    for side in ("llamacpp", "pytorch"):
+        np.arange(8, dtype="<f4").tofile(tmp_path / f"{side}-m.bin")
+        np.arange(3, dtype="<i4").tofile(tmp_path / f"{side}-m-tokens.bin")
+    with pytest.raises(BadFile, match=r"holds the logits of 2 runs; name one of llamacpp-m\.bin, pytorch-m\.bin"):
+        open_dump(tmp_path)
+    session = Session.open(Request(tmp_path / "pytorch-m.bin", tmp_path / "llamacpp-m.bin"))
+    assert session.outcome(session.rows()).verdict == "agrees"

@@ -215,6 +215,23 @@ def test_objects_of_other_classes_are_data(tmp_path: Path) -> None:
     check(dump, {"t": BASE, "o.inner.t": BASE, "linear.weight": weight, "s": torch.ones(2)})
 
 
+class GenerateDecoderOnlyOutput(Odd):
+    """As transformers' own, which takes seconds to import."""
+
+
+def test_what_generate_returns_is_of_steps(tmp_path: Path) -> None:
+    """Each field holds a tuple of all steps; the cache is as the last of them left it."""
+    hidden = tuple(tuple(torch.full((1, 1, 2), 10.0 * step + i) for i in range(3)) for step in range(2))
+    logits = tuple(torch.full((1, 4), 10.0 * step) for step in range(2))
+    cache = Odd(layers=[Odd(keys=torch.ones(3))])
+    made = GenerateDecoderOnlyOutput(scores=logits, logits=logits, hidden_states=hidden, past_key_values=cache)
+    found = [(entry.layer, entry.port, entry.step) for entry in open_dump(save(made, tmp_path / "x.pt")).entries]
+    layers = [("layers.0", "input_0"), ("layers.0", "output"), ("norm", "output")]
+    last = ("model", "output_next_token_logits")
+    assert [at for at in found if "past" not in at[1]] == [(*at, step) for step in range(2) for at in (*layers, last)]
+    assert [at for at in found if "past" in at[1]] == [("model", "output_past_key_values_layers_0_keys", 1)]
+
+
 def test_what_looks_like_values_and_cannot_be_read_is_named(tmp_path: Path) -> None:
     dump = open_dump(save({"t": BASE, "x": OddArray(a=1), "y": Odd(raw=b"x" * 100)}, tmp_path / "x.pt"))
     fine, *refused = dump.entries

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch import caches
 from tensordiff.capture.engines.torch import facts as run_facts
+from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.capture.engines.torch.hooks import Call, cache_layer_of
 from tensordiff.capture.engines.torch.program import first_device
-from tensordiff.capture.engines.torch.tensors import laid_out, to_tensor
+from tensordiff.capture.engines.torch.tensors import laid_out, placed, to_tensor
 from tensordiff.capture.process.layers import ROOT
 from tensordiff.dump import Dump, Entry
 from tensordiff.errors import CaptureError, printable
@@ -51,6 +52,11 @@ class RebuiltCall(NamedTuple):
     config: Any
     device: torch.device
     notes: list[str]
+
+    def on_cpu(self) -> RebuiltCall:
+        """The same call on the CPU, whatever device it was rebuilt for."""
+        tensors = {name: tensor.cpu() for name, tensor in self.tensors.items()}
+        return self._replace(tensors=tensors, device=torch.device("cpu"))
 
     def fresh(self) -> dict[str, Tensor]:
         """The tensors, in memory of their own: a layer may write to what it is given."""
@@ -156,10 +162,28 @@ def rebuild(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) ->
         elif "object" in shape:
             held[port] = _cached(dump, recorded, model, layer, port, shape)
             entries |= {entry.name: entry for states in held[port].values() for entry in states.values()}
-    device, wanted = first_device(module if any(True for _ in module.parameters()) else model), _Types(dump, model)
-    tensors = {name: wanted.cast(to_tensor(entry.read())).to(device) for name, entry in entries.items()}
+    device, wanted = compute_device(module) or first_device(model), _Types(dump, model)
+    devices = _cache_devices(held, model, device)
+    tensors = {
+        name: placed(wanted.cast(to_tensor(entry.read())), devices.get(name, device)) for name, entry in entries.items()
+    }
     config = getattr(module, "config", getattr(model, "config", None))
     return RebuiltCall(tensors, recorded.shape, held, config, device, wanted.notes())
+
+
+def _cache_devices(held: Mapping[str, Held], model: nn.Module, device: torch.device) -> dict[str, torch.device]:
+    """Where what a cache held belongs, by the names of its entries: to the device of the module that reads it."""
+    readers = {
+        number: compute_device(module) or device
+        for module in model.modules()
+        if (number := cache_layer_of(module)) is not None
+    }
+    return {
+        entry.name: readers.get(number, device)
+        for cache in held.values()
+        for number, states in cache.items()
+        for entry in states.values()
+    }
 
 
 def _path(layer: str) -> str:

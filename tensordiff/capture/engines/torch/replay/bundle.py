@@ -8,20 +8,23 @@ in a process of its own, so that a bundle that does not work is never handed out
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tensordiff.capture.engines.torch.replay.arguments import Arguments
+from tensordiff.capture.engines.torch.devices.offload import Weights, on_cpu
+from tensordiff.capture.engines.torch.replay.arguments import Arguments, RebuiltCall
 from tensordiff.capture.engines.torch.replay.repro_script import SCRIPT, repro_script
 from tensordiff.capture.engines.torch.tensors import find
+from tensordiff.capture.process.layers import ROOT
 from tensordiff.errors import WriteError, printable
 from tensordiff.util.atomic_write import followed, replacing, write_file
 
@@ -44,20 +47,31 @@ class Plain(nn.Module):  # type: ignore[misc]  # torch has no types here
         return find(self.layer(*args, **kwargs), "output", whole_caches=self.whole_caches).tensors
 
 
-def write_bundle(
-    folder: Path,
-    name: str,
-    plain: Plain,
-    inputs: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    seen: Mapping[str, Tensor],
-) -> list[str]:
+class Repro(NamedTuple):
+    """What a bundle is about."""
+
+    layer: str
+    device: str
+    """Where the layer ran."""
+    module: nn.Module
+    call: RebuiltCall
+    """On the CPU."""
+
+    def plain(self) -> Plain:
+        """The layer on the CPU, so that anyone can run it; the script moves it to another device where asked."""
+        return Plain(on_cpu(self.module), self.call.arguments, whole_caches=self.layer == ROOT)
+
+
+def write_bundle(folder: Path, repro: Repro, expected: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> list[str]:
     """Write a bundle and try it; what a person should know of it. ``seen`` is what the layer gave here."""
     with _new_folder(folder):
-        _save(folder / "weights.pt", partial(torch.save, dict(plain.layer.state_dict())))
-        _save(folder / "inputs.pt", partial(torch.save, dict(inputs)))
+        inputs = repro.call.fresh()
+        weights = {name: value.detach().cpu() for name, value in Weights(repro.module).values().items()}
+        _save(folder / "weights.pt", partial(torch.save, weights))
+        _save(folder / "inputs.pt", partial(torch.save, inputs))
         _save(folder / "expected.pt", partial(torch.save, dict(expected)))
         try:
+            plain = repro.plain()
             with torch.no_grad():
                 program = torch.export.export(plain, (dict(inputs),), strict=False)
             _save(folder / "layer.pt2", partial(torch.export.save, program))
@@ -68,9 +82,16 @@ def write_bundle(
             why = f"the layer could not be exported ({said:.200})"
             return [f"{printable(folder)}: {why}, so there is no {SCRIPT}; the rest is there"]
         version = torch.__version__.partition("+")[0]
-        text = repro_script(layer=name, module_class=type(plain.layer).__name__, torch_version=version)
-        write_file(folder / SCRIPT, text)
-    return [_tried(folder, seen, expected)]
+        module_class = type(repro.module).__name__
+        write_file(
+            folder / SCRIPT,
+            repro_script(layer=repro.layer, module_class=module_class, torch_version=version, device=repro.device),
+        )
+    if repro.device == "cpu":
+        return [_tried(folder, seen, expected)]
+    with torch.no_grad():
+        on_the_cpu = plain(repro.call.fresh())
+    return [_tried(folder, on_the_cpu, expected), _elsewhere(folder, repro.device, on_the_cpu, seen)]
 
 
 @contextmanager
@@ -110,7 +131,9 @@ def _save(path: Path, save: Callable[[IO[bytes]], None]) -> None:
 def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     """Run the script as its reader will, and see that it says what was seen here."""
     command = [sys.executable, "-I", str(folder / SCRIPT), "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own script
+    ran = subprocess.run(  # noqa: S603 - our own script, in the environment that Python knows of (see Result.open)
+        command, capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
     if ran.returncode:
         last = ran.stderr.strip().rpartition("\n")[2]
         return f"{printable(folder / SCRIPT)}: was tried and failed ({printable(last):.200})"
@@ -121,7 +144,14 @@ def _tried(folder: Path, seen: Mapping[str, Tensor], expected: Mapping[str, Tens
     return f"{printable(folder / SCRIPT)}: runs with torch alone; {agrees}"
 
 
+def _elsewhere(folder: Path, device: str, on_the_cpu: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
+    """How far the CPU is from the device where the layer ran: a bug of that device's kernels shows there alone."""
+    worst = max((_rel_l2(seen[port], value) for port, value in on_the_cpu.items() if port in seen), default=0.0)
+    how = f"python {SCRIPT} --device {device.partition(':')[0]}"
+    return f"{printable(folder / SCRIPT)}: what it ran on, {device}, is off by {worst:.1e} from the CPU; there: {how}"
+
+
 def _rel_l2(got: Tensor, wanted: Tensor) -> float:
-    a, b = got.detach().cpu().double().reshape(-1), wanted.double().reshape(-1)
+    a, b = (tensor.detach().cpu().double().reshape(-1) for tensor in (got, wanted))
     size = float(b.norm())
     return float((a - b).norm()) / size if size else float((a - b).norm())

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from tensordiff.capture.engines.torch.capture import FRAMEWORK, all_facts, begin
+from tensordiff.capture.engines.torch.devices.offload import compute_device
 from tensordiff.capture.engines.torch.facts import forward_location
 from tensordiff.capture.engines.torch.hooks import Call, layer_names
-from tensordiff.capture.engines.torch.program import Program
+from tensordiff.capture.engines.torch.program import Program, first_device
 from tensordiff.capture.engines.torch.replay.arguments import RebuiltCall, RecordedCall, rebuild, shape_of
-from tensordiff.capture.engines.torch.replay.bundle import Plain, write_bundle
-from tensordiff.capture.engines.torch.tensors import copy, to_tensor
+from tensordiff.capture.engines.torch.replay.bundle import Plain, Repro, write_bundle
+from tensordiff.capture.engines.torch.tensors import to_array, to_tensor
 from tensordiff.capture.events import Done, Note, Phase, Tell
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.layers import ROOT, find_layer
@@ -47,8 +48,8 @@ def replay(program: Program, job: Job, tell: Tell) -> Done:
     if (bundle := job.more.get("bundle")) is not None:
         tell(Phase("writing", str(bundle)))
         expected = {port: to_tensor(entry.read()) for port, entry in recorded.outputs.items()}
-        plain = Plain(module, rebuilt.arguments, whole_caches=layer == ROOT)
-        for note in write_bundle(Path(str(bundle)), layer, plain, rebuilt.fresh(), expected, given):
+        repro = Repro(layer, str(compute_device(module) or first_device(step.model)), module, rebuilt.on_cpu())
+        for note in write_bundle(Path(str(bundle)), repro, expected, given):
             tell(Note(note))
     return Done(job.output, len(given), {"layer": recorded.call.layer, "class": type(module).__name__, "notes": notes})
 
@@ -80,7 +81,9 @@ def _run(dump: Dump, recorded: RecordedCall, model: nn.Module, layer: str) -> tu
 
 def _chance() -> list[Tensor]:
     """Where the random numbers stand, to see whether any are drawn."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
+    # Apple's device has a generator of its own; read in torch/mps/__init__.py, no such device runs these tests.
+    return [*states, torch.mps.get_rng_state()] if torch.backends.mps.is_available() else states
 
 
 def find_call(dump: Dump, asked: str, step: int, number: int) -> RecordedCall:
@@ -114,6 +117,6 @@ def _write(
             writer.add(call.entry_name(port), entry.read(), step=call.step, call=call.call, injected=[entry.name])
         for port, tensor in given.items():
             writer.add(
-                call.entry_name(port), copy(tensor).array(), step=call.step, call=call.call, injected=names,
+                call.entry_name(port), to_array(tensor), step=call.step, call=call.call, injected=names,
                 module_class=type(module).__name__, source_file=place.file, source_line=place.line,
             )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Namesakes: layers of the candidate that have the name of a layer of the reference and give another tensor.
+
+Where nothing that follows tells an error from another meaning of a name, two things still do:
+
+- A ``pooler`` that gives the mean, the first or the last of the tokens it is given is no layer with weights. Where the
+  reference's is one, and nothing is computed from it, the two are different things.
+- What is computed after a wrong tensor is not nearer to the right one. Where the candidate's next tensor is, as a norm
+  is after the norm before its weight, the name belongs to that one, or to neither.
+
+A namesake is paired with nothing by its name, and that is said: it is a doubt, not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tensordiff.align.by_value import fingerprint
+from tensordiff.align.learn.evidence import Evidence
+from tensordiff.align.learn.learned import Namesake
+from tensordiff.align.learn.nodes import Node, NodeMatches
+from tensordiff.align.learn.resemblance import alike
+from tensordiff.align.match import Alignment
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+_SAME_DIRECTION = 1e-5
+"""How far the cosine of a pooled tensor may be from 1; whether it was scaled to length 1 does not matter."""
+_LEAST, _NEARER = 0.5, 0.5
+"""How alike the next tensor must be, and which part of the named one's distance it may be away."""
+_NEXT = 2
+"""How many of the following layers are looked at."""
+
+
+@dataclass(eq=False)
+class Namesakes:
+    """Looks for namesakes among what names pair."""
+
+    evidence: Evidence
+    matches: NodeMatches
+    alignment: Alignment
+
+    def found(self, named: Sequence[tuple[Node, Node]]) -> list[tuple[Node, Namesake]]:
+        """The candidate's nodes that are namesakes, of those that names pair."""
+        found = []
+        for ours, theirs in named:
+            reason = self._reason(ours, theirs)
+            if reason is not None:
+                found.append((theirs, Namesake(theirs.layer, ours.layer, reason)))
+        return found
+
+    def _reason(self, ours: Node, theirs: Node) -> str | None:
+        pair = self._differing(ours, theirs)
+        if pair is None:
+            return None
+        if self._is_last(ours) and not _are_of_one_class(ours, theirs):
+            what = _pooled(pair[1], theirs.inputs)
+            if what is not None and _pooled(pair[0], ours.inputs) is None:
+                return f"it is {what} of what it is given, and the reference's is not"
+        after = self._nearer_after(theirs, *pair)
+        return None if after is None else f"{after.layer}, which comes after it, is nearer to the reference's"
+
+    def _differing(self, ours: Node, theirs: Node) -> tuple[Entry, Entry] | None:
+        """The outputs of two nodes, where each has one and these differ."""
+        if len(ours.outputs) != 1 or len(theirs.outputs) != 1:
+            return None
+        a, b = ours.outputs[0], theirs.outputs[0]
+        one, other = self.evidence.of_entry.get(id(a)), self.evidence.of_entry.get(id(b))
+        is_known = one is not None and other is not None and one is not other
+        return (a, b) if is_known and (id(a), id(b)) in self._paired else None
+
+    def _is_last(self, node: Node) -> bool:
+        """Whether no other layer is given what a node gives."""
+        one = self.evidence.of_entry[id(node.outputs[0])]
+        return not any(item.entry.is_input for item in one.members[0])
+
+    # --- the next tensor -------------------------------------------------------------------------------
+
+    def _nearer_after(self, node: Node, ours: Entry, theirs: Entry) -> Node | None:
+        """A layer soon after a node that no name pairs, and that is nearer to the reference's tensor by far."""
+        if not self._is_ordered or self.evidence.of_entry[id(ours)].is_shared:
+            return None
+        for after in self._following(node):
+            for other in after.outputs:
+                if id(other) not in self._named and self._is_nearer(ours, theirs, other):
+                    return after
+        return None
+
+    @property
+    def _is_ordered(self) -> bool:
+        return self.evidence.reference.index.dump.ordered and self.evidence.candidate.index.dump.ordered
+
+    @cached_property
+    def _paired(self) -> set[tuple[int, int]]:
+        """What names pair as a whole, by ids."""
+        plain = (pair for pair in self.alignment.pairs if pair.by in ("name", "rule"))
+        return {(id(pair.reference), id(pair.candidate)) for pair in plain}
+
+    @cached_property
+    def _named(self) -> set[int]:
+        return {id(pair.candidate) for pair in self.alignment.pairs}
+
+    def _following(self, node: Node) -> Iterator[Node]:
+        in_order = self._in_order
+        at = self._place[id(node)]
+        yield from in_order[at + 1 : at + 1 + _NEXT]
+
+    @cached_property
+    def _in_order(self) -> list[Node]:
+        return sorted((node for node in self.matches.candidate if node.outputs), key=lambda node: node.position)
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {id(node): k for k, node in enumerate(self._in_order)}
+
+    def _is_nearer(self, ours: Entry, named: Entry, other: Entry) -> bool:
+        prints = [self.evidence.print_of(entry) or fingerprint(entry) for entry in (ours, named, other)]
+        if prints[0] is None or prints[1] is None or prints[2] is None:
+            return False
+        if not prints[0].size == prints[1].size == prints[2].size:
+            return False
+        rival, own = alike(prints[0], prints[2]), alike(prints[0], prints[1])
+        return rival >= _LEAST and 1.0 - rival <= _NEARER * (1.0 - own)
+
+
+def _are_of_one_class(ours: Node, theirs: Node) -> bool:
+    return ours.module_class is not None and ours.module_class == theirs.module_class
+
+
+def _pooled(entry: Entry, inputs: Sequence[Entry]) -> str | None:
+    """Which tokens of its input a tensor is, in words; None where it is none of these."""
+    try:
+        made = entry.read().astype(np.float64).reshape(-1)
+        given = [array for one in inputs if (array := _tokens(one.read(), made.size)) is not None]
+    except (DumpError, AlignError):
+        return None
+    for tokens in given:
+        for what, pooled in (("the mean", tokens.mean(0)), ("the first token", tokens[0]), ("the last", tokens[-1])):
+            if _points_alike(pooled, made):
+                return what
+    return None
+
+
+def _tokens(array: Array, width: int) -> Array | None:
+    """A tensor as its tokens; None where it has no tokens of this width, or one alone."""
+    if array.dtype.kind in "iub" or not array.ndim or array.shape[-1] != width or array.size <= width:
+        return None
+    return np.asarray(array.reshape(-1, width), np.float64)
+
+
+def _points_alike(a: Array, b: Array) -> bool:
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return bool(size and np.isfinite(size)) and 1.0 - float(a @ b) / size <= _SAME_DIRECTION

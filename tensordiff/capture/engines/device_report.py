@@ -1,0 +1,48 @@
+"""The devices that the frameworks of an interpreter find.
+
+``tensordiff doctor`` has each interpreter run the text of this file. It imports the framework that is named and nothing
+of tensordiff, since the interpreter may be any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def torch_devices() -> dict[str, str]:
+    """What torch finds beside the CPU, by the word for ``--device``."""
+    import torch
+
+    found = {f"cuda:{number}": torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
+    return found | ({"mps": "GPU of a Mac"} if torch.backends.mps.is_available() else {})
+
+
+def max_devices() -> dict[str, str]:
+    """The same for MAX."""
+    from max.driver import accelerator_api, accelerator_architecture_name, accelerator_count
+
+    if not (count := accelerator_count()):
+        return {}
+    return {f"gpu:{number}": f"{accelerator_api()} {accelerator_architecture_name()}" for number in range(count)}
+
+
+def onnxruntime_devices() -> dict[str, str]:
+    """The same for onnxruntime, which tells of its libraries and not of cards."""
+    import onnxruntime
+
+    return {"cuda": "CUDA"} if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else {}
+
+
+REPORTS: dict[str, Callable[[], dict[str, str]]] = {
+    "torch": torch_devices,
+    "max": max_devices,
+    "onnxruntime": onnxruntime_devices,
+}
+
+
+def report(framework: str) -> dict[str, object]:
+    """The devices that a framework finds, or why it cannot even be asked."""
+    try:
+        return {"devices": REPORTS[framework]()}
+    except Exception as error:  # whatever an installation that is broken may raise
+        return {"error": f"{type(error).__name__}: {error}".partition("\n")[0][:300]}

@@ -1,0 +1,31 @@
+"""GELU as its formula says, for the nodes of a graph that compute it.
+
+On a processor ggml looks GELU up in a table of float16 numbers: what it gives is off by 3e-4, whatever the port, and
+would be taken for an error of every model that uses it. See docs/decisions/0066-gelu-of-llama-cpp.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensordiff.dump.dtypes import Array
+
+GELU, GEGLU = "GELU", "GEGLU"
+_SQRT_2_OVER_PI, _CUBIC = 0.79788456080286535588, 0.044715
+
+
+def gelu(x: Array) -> Array:
+    """The approximation by tanh, which is the one that ggml calls GELU."""
+    wide = x.astype(np.float64)
+    exact: Array = 0.5 * wide * (1 + np.tanh(_SQRT_2_OVER_PI * wide * (1 + _CUBIC * wide * wide)))
+    return exact.astype(x.dtype)
+
+
+def recomputed(op: str, sources: Sequence[Array], *, is_swapped: bool = False) -> Array:
+    """What a node gives, of what it takes; GEGLU takes gate and up, or both side by side in one."""
+    if op == GELU:
+        return gelu(sources[0])
+    gate, up = sources if len(sources) == 2 else np.split(sources[0], 2, axis=-1)[:: -1 if is_swapped else 1]
+    return np.asarray(gelu(gate) * up)

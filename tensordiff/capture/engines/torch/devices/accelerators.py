@@ -1,0 +1,75 @@
+"""The devices that a torch run used, as its manifest tells of them: cards, drivers, libraries, the map of a model.
+
+What a number was computed on explains many a difference of its last digits, and some of more than that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensordiff.capture.engines.torch.devices.offload import execution_device
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def devices_of(model: nn.Module) -> list[torch.device]:
+    """Where a model computes: its devices in the order of its modules, each once; not where weights merely wait."""
+    found: dict[torch.device, None] = {}
+    for module in model.modules():
+        if (hooked := execution_device(module)) is not None:
+            found[hooked] = None
+            continue
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.device.type != "meta":
+                found[tensor.device] = None
+    return list(found)
+
+
+def about_devices(model: nn.Module) -> dict[str, Any]:
+    """The accelerators that a model computes on, with what drives them, and its device map; empty on the CPU."""
+    found: dict[str, Any] = {}
+    cards = [_card(device) for device in devices_of(model) if device.type != "cpu"]
+    if cards:
+        found["accelerators"] = cards
+    if any(device.type == "cuda" for device in devices_of(model)):
+        found["accelerator_software"] = dict(_software())
+    if (where := getattr(model, "hf_device_map", None)) is not None:
+        found["device_map"] = {str(name): str(device) for name, device in where.items()}
+    return found
+
+
+def _card(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {"device": str(device), "name": device.type}
+    properties = torch.cuda.get_device_properties(device)
+    card = {"device": str(device), "name": properties.name, "memory": int(properties.total_memory)}
+    if torch.version.hip:
+        return card | {"vendor": "AMD", "architecture": str(properties.gcnArchName)}
+    return card | {"vendor": "NVIDIA", "architecture": f"sm_{properties.major}{properties.minor}"}
+
+
+def _software() -> Iterator[tuple[str, str]]:
+    if torch.version.cuda:
+        yield "cuda", str(torch.version.cuda)
+    if torch.version.hip:
+        yield "rocm", str(torch.version.hip)
+    if torch.backends.cudnn.is_available() and (version := torch.backends.cudnn.version()):
+        yield "cudnn", str(version)  # of ROCm builds it is MIOpen's
+    if driver := _driver():
+        yield "driver", driver
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver; torch does not tell it, Linux does."""
+    try:
+        text = _DRIVER.read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    return found[1] if found else None

@@ -1,0 +1,72 @@
+"""A ring of memory for copies that wait to be written.
+
+Memory that was never touched costs several times what is copied into it. So one block serves all copies, in large pages
+where the system has them, and is filled from its beginning again whenever it is empty. One thread takes from it and one
+gives back, without a lock.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import Any
+
+_ALIGNED = 64  # bytes: no element and no cache line is cut
+
+
+class Ring:
+    """One block of memory, taken in parts and given back in the same order.
+
+    A place in it is counted on and on, so that a later one is larger; where that lies in the block is ``at``.
+    """
+
+    def __init__(self, nbytes: int, memory: Any = None) -> None:
+        """``memory`` is the block, a new one by default."""
+        self.nbytes = aligned(nbytes)
+        self.memory = _block(self.nbytes) if memory is None else memory
+        self._view = memoryview(self.memory)
+        self._taken = self._given = 0
+
+    def take(self, nbytes: int) -> int | None:
+        """A place for so many bytes, not more than the block has; None while there is no room for them."""
+        if self._taken == self._given:
+            self.clear()
+        begin = self._taken
+        left = self.nbytes - begin % self.nbytes
+        if nbytes > left:
+            begin += left
+        end = begin + aligned(nbytes)
+        if end - self._given > self.nbytes:
+            return None
+        self._taken = end
+        return begin
+
+    def at(self, place: int) -> int:
+        """Where in the block a place is."""
+        return place % self.nbytes
+
+    def bytes_of(self, place: int, nbytes: int) -> memoryview:
+        """What lies at a place."""
+        at = place % self.nbytes
+        return self._view[at : at + nbytes]
+
+    def give_back(self, place: int, nbytes: int) -> None:
+        """What lies there, and all that was taken before it, is no longer needed."""
+        self._given = place + aligned(nbytes)
+
+    def clear(self) -> None:
+        """Nothing of it is needed."""
+        self._taken = self._given = 0
+
+
+def aligned(nbytes: int) -> int:
+    """The bytes that a place takes: at least one line, so that no two places are the same."""
+    return (nbytes + _ALIGNED - 1) // _ALIGNED * _ALIGNED or _ALIGNED
+
+
+def _block(nbytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # only a wish: a kernel without large pages gives small ones
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

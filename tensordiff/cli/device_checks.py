@@ -1,0 +1,117 @@
+"""What ``tensordiff doctor`` says of devices: which ones the engines find, and whether they compute as the CPU does.
+
+Frameworks are asked in their own interpreters. A small model is captured on the CPU and on each device of torch, by the
+same code that captures any other, and the dumps are compared: what no test of this project ever ran on, it is tried on
+where it is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+from tensordiff.capture.engines import device_report
+from tensordiff.capture.events import Done, Failed
+from tensordiff.capture.interpreter import NoAnswer, ask_json, interpreter
+from tensordiff.capture.job import Job, Source
+from tensordiff.capture.runner import Run
+from tensordiff.capture.settings import Settings
+from tensordiff.errors import BadFile, TensordiffError
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
+
+State = Literal["ok", "missing", "problem"]
+_FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx"}
+"""Frameworks that may have devices, and the kind of source that tells which interpreter has them."""
+_TOLD = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
+_SELF_CHECK = Path(device_report.__file__).parent / "torch" / "devices" / "self_check.py"
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    """``missing`` is what can be done without: an engine that is not installed, say."""
+    says: str
+    do: str = ""
+
+
+def device_checks() -> Iterator[Check]:
+    """The devices of each framework that is installed, then a capture on each of torch's."""
+    reports = _reports()
+    for framework, found in reports.items():
+        yield _devices(framework, found)
+    names = list((reports.get("torch") or {}).get("devices", ()))
+    if names:
+        with TemporaryDirectory(prefix="tensordiff-doctor-") as folder:
+            yield from _self_checks(Path(folder), names)
+
+
+def _reports() -> dict[str, Mapping[str, Any]]:
+    """What each framework says, by the interpreter that has it; those that are not installed are left out."""
+    by_python: dict[str, list[str]] = {}
+    for framework, kind in _FRAMEWORKS.items():
+        with suppress(BadFile):  # the user's own file names none, and the engine's line says so
+            by_python.setdefault(interpreter(kind), []).append(framework)
+    found: dict[str, Mapping[str, Any]] = {}
+    for python, frameworks in by_python.items():
+        found |= _asked(python, frameworks)
+    return {name: said for name, said in found.items() if "ModuleNotFoundError" not in str(said.get("error"))}
+
+
+def _asked(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    try:
+        return ask_json(python, Path(device_report.__file__).read_text("utf-8") + _TOLD, *frameworks)
+    except NoAnswer as error:
+        # The engines of an interpreter that does not even start are told as missing.
+        return {name: {"error": str(error)} for name in frameworks if error.has_started}
+
+
+def _devices(framework: str, found: Mapping[str, Any]) -> Check:
+    if (error := found.get("error")) is not None:
+        return Check(f"{framework} devices", "problem", str(error), f"see that python -c 'import {framework}' works")
+    devices = found["devices"]
+    said = ", ".join(f"{device} ({name})" for device, name in devices.items())
+    return Check(f"{framework} devices", "ok", f"cpu, {said}" if said else "cpu")
+
+
+def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
+    try:
+        _capture("cpu", folder)
+    except TensordiffError as error:
+        yield Check("self-check on cpu", "problem", str(error), "nothing can be captured by torch here")
+        return
+    for name in names:
+        try:
+            _capture(name, folder)
+            yield _compared(name, folder)
+        except TensordiffError as error:
+            yield Check(f"self-check on {name}", "problem", str(error), "run models with --device cpu until this works")
+
+
+def _capture(device: str, folder: Path) -> None:
+    source = Source("py", str(_SELF_CHECK), device.replace(":", "_"))
+    with Run(Job(source, Settings(deterministic=True), str(folder / device))) as run:
+        for event in run:
+            if isinstance(event, Failed):
+                raise TensordiffError(event.sentence)
+            if isinstance(event, Done):
+                return
+    raise TensordiffError(f"a capture on {device} ended without a result")
+
+
+def _compared(device: str, folder: Path) -> Check:
+    session = Session.open(Request(folder / "cpu", folder / device))
+    outcome = session.outcome(session.rows())
+    errors = [row.diff.rel_l2 for row in outcome.rows if row.diff is not None]
+    worst = max(errors, default=0.0)
+    said = f"{len(errors)} tensors of a small model, rel_l2 at most {worst:.1e} from the CPU's"
+    if outcome.verdict == "agrees":
+        return Check(f"self-check on {device}", "ok", said)
+    culprit = f", first in {outcome.culprit.pair.name}" if outcome.culprit is not None else ""
+    do = "do not use this device for a reference; its driver or torch may be at fault"
+    return Check(f"self-check on {device}", "problem", f"{outcome.verdict}: {said}{culprit}", do)

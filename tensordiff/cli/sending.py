@@ -1,0 +1,29 @@
+"""Writing a dump where ``-o`` says, be that a store: it is written here first, and sent when it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tensordiff.cli.progress import Progress
+from tensordiff.dump.publish import publish, refuse_occupied
+from tensordiff.util.remote import RemotePath
+from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
+
+
+def place_to_write(output: Path, *, overwrite: bool) -> Path:
+    """Where a dump is written: at ``output`` itself, or in a temporary folder if that is a URL."""
+    if not isinstance(output, RemotePath):
+        return output
+    refuse_occupied(output, overwrite=overwrite)
+    return make_temporary_folder() / output.name
+
+
+def send(written: Path, output: Path) -> None:
+    """Send what was written to the store that ``output`` is in; does nothing where it lies there already."""
+    if not isinstance(output, RemotePath):
+        return
+    count = 1 if written.is_file() else sum(1 for _ in written.iterdir())
+    with Progress(f"sending to {output}", count) as progress:
+        for _ in progress.over(publish(written, output)):
+            pass
+    remove_temporary_folder(written.parent)

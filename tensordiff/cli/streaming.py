@@ -1,0 +1,93 @@
+"""``--stream``: comparing sources while they run, and saying what that left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import click
+
+from tensordiff.cli.notices import say_if_slow
+from tensordiff.cli.sources import follow
+from tensordiff.cli.streams import say
+from tensordiff.errors import printable
+from tensordiff.session.request import Request
+from tensordiff.session.streaming.session import StreamedSession, open_stream
+from tensordiff.session.streaming.side import WINDOW_BYTES, Keep, StreamedSide, StreamOptions
+from tensordiff.util.shell_line import shell_line
+from tensordiff.util.sizes import format_bytes
+
+_FOLDER = "tensordiff-kept"
+KEEPS: tuple[Keep, ...] = get_args(Keep)
+
+
+class StreamChoice(NamedTuple):
+    """What the options on the command line say."""
+
+    stream: bool = False
+    stop: bool = False
+    window: int | None = None
+
+
+def parse_keep(text: str, default: Path | None = None) -> tuple[Keep, Path]:
+    """What ``--keep`` says with ``--stream``: ``all``, ``all:DIR``, or DIR alone, for what diverges."""
+    word, _, folder = text.partition(":")
+    for keep in KEEPS:
+        if word == keep:
+            return keep, Path(folder) if folder else default or _free_folder()
+    return "diverging", Path(text)
+
+
+def _free_folder() -> Path:
+    """A folder here that nothing was kept in yet."""
+    number = 1
+    while (path := Path(_FOLDER if number == 1 else f"{_FOLDER}-{number}")).exists():
+        number += 1
+    return path
+
+
+def refuse_without_stream(choice: StreamChoice) -> None:
+    """Refuse what says how to stream where nothing is streamed."""
+    if not choice.stream and (choice.stop or choice.window is not None):
+        name = "--stop" if choice.stop else "--window"
+        raise click.UsageError(f"{name} is for --stream", click.get_current_context())
+
+
+def make_stream_options(choice: StreamChoice, keep: Keep, folder: Path) -> StreamOptions:
+    """The options of a stream."""
+    window = WINDOW_BYTES if choice.window is None else choice.window
+    return StreamOptions(window, keep, folder.absolute(), choice.stop)
+
+
+@contextmanager
+def open_streamed(request: Request, options: StreamOptions) -> Iterator[StreamedSession]:
+    """The comparison of sources while they run; at the end stderr says what was kept, and where."""
+    say_if_slow()
+    with open_stream(replace(request, keep=None), options, follow) as session:
+        yield session
+    for side in session.streamed:
+        _say_kept(side, options)
+    _say_open(session, options)
+
+
+def _say_kept(side: StreamedSide, options: StreamOptions) -> None:
+    if options.keep == "none" or options.folder is None or not side.kept:
+        return
+    nbytes = sum(tensor.spec.nbytes for tensor in side.kept.values())
+    left = f"; {side.not_kept:,} more that diverge would have gone beyond --window" if side.not_kept else ""
+    folder = printable(options.folder / side.side)
+    say(f"kept {len(side.kept):,} of {len(side.dump):,} tensors ({format_bytes(nbytes)}) in {folder}{left}")
+
+
+def _say_open(session: StreamedSession, options: StreamOptions) -> None:
+    """How to look at what was kept."""
+    kept = {side.side: str((options.folder or Path()) / side.side) for side in session.streamed if side.kept}
+    if not kept or options.keep == "none":
+        return
+    request = session.request
+    paths = kept.get("reference", str(request.reference)), kept.get("candidate", str(request.candidate))
+    if len(kept) == len(session.streamed):
+        say(f"open it with: {shell_line(['tensordiff'], paths)}")

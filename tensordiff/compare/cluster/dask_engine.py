@@ -1,0 +1,138 @@
+"""Dask distributed as an engine: the only code that imports it.
+
+A scheduler at ``tcp://HOST:PORT`` (or ``tls://``) is the user's; one for ``local:N`` is started here, with N processes
+of one thread each on the loopback, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+from tensordiff.errors import ClusterError, printable
+
+RETRIES = 3
+"""How often a task is given to another worker after one was lost with it."""
+_CONNECT_S = 20
+_LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
+_INSTALL = "pip install 'tensordiff[cluster]'"
+_MORE_AT_ONCE = 4
+_CONFIG = {
+    "distributed.scheduler.allowed-failures": RETRIES,
+    "distributed.logging.distributed": "critical",
+    "distributed.worker.daemon": True,
+    "distributed.admin.tick.limit": "1h",  # a busy machine is no news
+}
+
+
+class DaskEngine:
+    """A Dask cluster."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            import dask
+            import distributed
+        except ImportError as error:
+            raise ClusterError(f"--cluster needs Dask distributed, which is not installed; {_INSTALL}") from error
+        self._address, self._cluster = address, None
+        self._distributed = distributed
+        for name in ("distributed", "distributed.client"):  # which Dask gives a level of its own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._is_connected = False
+        with dask.config.set(_CONFIG):
+            if (match := _LOCAL.fullmatch(address)) is not None:
+                self._cluster = distributed.LocalCluster(
+                    n_workers=int(match[1]), threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+                    host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
+                )  # fmt: skip
+            elif "://" not in address:
+                raise ClusterError(
+                    f"--cluster {printable(address)}: is neither tcp://HOST:PORT of a Dask scheduler nor local:N"
+                )
+            with self._sentences():
+                self._client = distributed.Client(
+                    self._cluster or address, timeout=_CONNECT_S, set_as_default=False, name="tensordiff"
+                )
+        self._is_connected = True
+        self._refuse_empty()
+
+    def _refuse_empty(self) -> None:
+        if not self._threads():
+            self.close()
+            raise ClusterError(f"--cluster {printable(self._address)}: has no workers; start some, and try again")
+
+    def _threads(self) -> int:
+        return sum(self._client.nthreads().values())
+
+    @property
+    def width(self) -> int:
+        """Tasks that are under way, and as many that wait beside each worker."""
+        return self._width_now()
+
+    def _width_now(self) -> int:
+        with self._sentences():
+            return max(1, self._threads())
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> _Ticket:
+        """Run a function on some worker, and again on another where that one is lost."""
+        with self._sentences():
+            return _Ticket(self, self._client.submit(function, *arguments, pure=False, retries=0))
+
+    def close(self) -> None:
+        """Leave the cluster, and end it where it was started here."""
+        with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
+            self._client.close(timeout=5)
+        if self._cluster is not None:
+            with contextlib.suppress(Exception):
+                self._cluster.close(timeout=5)
+
+    @contextlib.contextmanager
+    def _sentences(self) -> Iterator[None]:
+        """Turn what Dask raises into a sentence."""
+        try:
+            yield
+        except ClusterError:
+            raise
+        except self._distributed.KilledWorker as error:
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: {RETRIES + 1} workers were lost with the same pairs; "
+                "look at their logs, memory first"
+            ) from error
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: its workers lack {printable(error.name)}; "
+                "install the same tensordiff there"
+            ) from error
+        except (OSError, TimeoutError, CancelledError) as error:
+            if self._is_connected:
+                raise ClusterError(
+                    f"--cluster {printable(self._address)}: its scheduler was lost before all pairs were measured; "
+                    "start it and its workers, and run the command again"
+                ) from error
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: no scheduler answers there ({printable(error):.200}); "
+                "check the address"
+            ) from error
+        except Exception as error:
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: failed ({type(error).__name__}: {printable(error):.300})"
+            ) from error
+
+
+class _Ticket:
+    def __init__(self, engine: DaskEngine, future: Any) -> None:
+        self._engine, self._future = engine, future
+
+    def result(self) -> Any:
+        """The result, once it is there."""
+        with self._engine._sentences():
+            return self._future.result()
+
+    def cancel(self) -> None:
+        """It is no longer wanted."""
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self._future.cancel()

@@ -1,0 +1,195 @@
+"""What a cluster has to offer, and how pairs go through it: batches out, numbers back, in the order of the pairs.
+
+An engine submits a function with packed arguments and gives a ticket for its result; it knows nothing of tensors.
+Dask is one (``dask_engine``); another is a class with these three methods and a line in ``connect``.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tensordiff.align.views import Views
+from tensordiff.compare.cluster.packing import CannotBeSent, pack, packed_apart
+from tensordiff.compare.cluster.worker import (
+    Installation,
+    Refusal,
+    Unmeasured,
+    installation,
+    measure_packed,
+    scan_packed,
+)
+from tensordiff.compare.judge.evidence import Measurement
+from tensordiff.compare.measure.dispatch import Stretch, diff_of_stretches, measure_many, stretches_of
+from tensordiff.compare.pair_task import PairWork, inputs_of, measurements_of, pair_task
+from tensordiff.compare.row import Row, read_pair
+from tensordiff.dump.dtypes import name_of
+from tensordiff.errors import ClusterError, DumpError, printable
+
+BATCH_PAIRS, BATCH_BYTES = 256, 256 << 20
+"""Most that one task measures: enough that messages to the scheduler are few, so little that rows come steadily."""
+FIRST_PAIRS = 8
+"""Pairs of the first task, so that the first rows come soon."""
+HUGE_BYTES = 512 << 20
+"""From here on a pair is measured in stretches, by several workers."""
+
+
+class Ticket(Protocol):
+    """The result of something that was submitted."""
+
+    def result(self) -> Any:
+        """The result, once it is there; raises ``ClusterError`` where there will be none."""
+
+    def cancel(self) -> None:
+        """It is no longer wanted."""
+
+
+class Engine(Protocol):
+    """A cluster."""
+
+    @property
+    def width(self) -> int:
+        """How many tasks it works on at a time."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Ticket:
+        """Run a function on some worker, and again on another where that one is lost."""
+
+    def close(self) -> None:
+        """Leave the cluster; end it where it was started here."""
+
+
+@cache
+def connect(address: str) -> Engine:
+    """The engine at an address: ``tcp://HOST:PORT`` of a Dask scheduler, or ``local:N`` workers started here."""
+    from tensordiff.compare.cluster.dask_engine import DaskEngine
+
+    engine = DaskEngine(address)
+    atexit.register(engine.close)
+    return engine
+
+
+class _Batch(NamedTuple):
+    """Pairs that are measured by one task, or one pair that is measured by several; or here."""
+
+    works: list[PairWork]
+    tickets: list[Ticket]
+    """None where it is measured here."""
+    is_huge: bool = False
+
+
+def measurements(engine: Engine, works: Iterable[PairWork]) -> Iterator[Measurement | Row]:
+    """What was measured of each pair, in order. Stopping early cancels what was submitted and is not needed."""
+    own = installation()
+    waiting: deque[_Batch] = deque()
+    try:
+        for batch in _batches(works):
+            waiting += _submitted(engine, batch, own)
+            while sum(len(one.tickets) or 1 for one in waiting) > 2 * engine.width + 1:
+                yield from _results(waiting.popleft())
+        while waiting:
+            yield from _results(waiting.popleft())
+    finally:
+        for one in waiting:
+            for ticket in one.tickets:
+                ticket.cancel()
+
+
+def _batches(works: Iterable[PairWork]) -> Iterator[list[PairWork]]:
+    batch: list[PairWork] = []
+    nbytes, most = 0, FIRST_PAIRS
+    for work in works:
+        size = _nbytes(work)
+        if batch and (len(batch) >= most or nbytes + size > min(BATCH_BYTES, HUGE_BYTES)):
+            yield batch
+            batch, nbytes, most = [], 0, min(4 * most, BATCH_PAIRS)
+        batch.append(work)
+        nbytes += size
+    if batch:
+        yield batch
+
+
+def _nbytes(work: PairWork) -> int:
+    """Bytes of both sides, by their headers; where those cannot be read, there is nothing to measure."""
+    try:
+        return work.pair.reference.spec.nbytes + work.pair.candidate.spec.nbytes
+    except DumpError:
+        return 0
+
+
+def _submitted(engine: Engine, works: list[PairWork], own: Installation) -> list[_Batch]:
+    if len(works) == 1 and (stretches := _stretches(works[0])):
+        tickets = [engine.submit(scan_packed, pack(one), own) for one in stretches]
+        return [_Batch(works, tickets, is_huge=True)]
+    try:
+        return [_Batch(works, [engine.submit(measure_packed, pack(works), own)])]
+    except CannotBeSent:
+        if len(works) == 1:
+            return [_Batch(works, [])]
+    _, kept = packed_apart(works)
+    here = set(map(id, kept))
+    return [batch for work in works for batch in _alone(engine, work, own, is_here=id(work) in here)]
+
+
+def _alone(engine: Engine, work: PairWork, own: Installation, *, is_here: bool) -> list[_Batch]:
+    return [_Batch([work], [])] if is_here else _submitted(engine, [work], own)
+
+
+def _stretches(work: PairWork) -> Sequence[Stretch]:
+    """A huge pair in stretches; none where it is not huge, or more than its own numbers are wanted."""
+    if _nbytes(work) < HUGE_BYTES or work.injected or work.golden or work.wants_kl_div:
+        return ()
+    return stretches_of(work.pair.reference.stored, work.pair.candidate.stored, work.limits.tolerance)
+
+
+def _results(batch: _Batch) -> Iterator[Measurement | Row]:
+    if batch.is_huge:
+        yield _of_stretches(batch)
+        return
+    if not batch.tickets:
+        yield from map(_measure_here, batch.works)
+        return
+    answer = _accepted(batch.tickets[0].result())
+    for work, one in zip(batch.works, answer, strict=True):
+        yield _as_here(work, one.why) if isinstance(one, Unmeasured) else one.measurement(work)
+
+
+def _of_stretches(batch: _Batch) -> Measurement | Row:
+    (work,) = batch.works
+    parts = [_accepted(ticket.result()) for ticket in batch.tickets]
+    failed = next((part for part in parts if isinstance(part, Unmeasured)), None)
+    if failed is not None:
+        return _as_here(work, failed.why)
+    sides = work.pair.reference, work.pair.candidate
+    diff = diff_of_stretches(np.concatenate(parts), (sides[0].stored, sides[1].stored), work.limits.tolerance)
+    dtypes = name_of(sides[0].spec.dtype), name_of(sides[1].spec.dtype)
+    return Measurement(
+        pair=work.pair, dtypes=dtypes, views=Views(sides[0].spec.shape), diff=diff, injected=None, golden=None,
+        limits=work.limits, kl_div=None,
+    )  # fmt: skip
+
+
+def _accepted(answer: Any) -> Any:
+    if isinstance(answer, Refusal):
+        raise ClusterError(f"a worker of the cluster {printable(answer.why)}")
+    return answer
+
+
+def _measure_here(work: PairWork) -> Measurement | Row:
+    values = read_pair(work.pair)
+    tasks = [values if isinstance(values, Row) else pair_task(work, values)]
+    return measurements_of(tasks, measure_many(inputs_of(tasks)))[0]
+
+
+def _as_here(work: PairWork, why: str) -> Row:
+    """What this machine says of a pair that a worker could not measure; where it can, the worker sees other files."""
+    one = _measure_here(work)
+    if isinstance(one, Row):
+        return one
+    raise ClusterError(
+        f"a worker cannot read what can be read here: {printable(why)}; workers need the dumps under the same paths"
+    )

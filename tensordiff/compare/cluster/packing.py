@@ -1,0 +1,120 @@
+"""What is sent to workers: pairs as the places of their bytes, never the bytes.
+
+An entry is pickled with the path of its file, its offset, shape and type. Paths are made absolute, as a worker has
+another current folder; files that are mapped, and tables of zips, are opened again where they are unpacked.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path, PurePath
+from typing import Any
+
+from tensordiff.compare.pair_task import PairWork
+from tensordiff.dump.files import FileVersion, MappedFile, open_buffer
+from tensordiff.dump.readers.torch.archive import Archive, open_archive
+from tensordiff.dump.readers.torch.reader import TorchFile
+from tensordiff.dump.zip_files import ZipMap, map_zip
+from tensordiff.util.remote import RemotePath, is_url, user_path
+
+_OPEN_FILES = 64
+
+
+class CannotBeSent(Exception):
+    """A tensor that lies in this process's memory alone."""
+
+
+def pack(work: object) -> bytes:
+    """Work for a worker; raises ``CannotBeSent`` where its values have no place in a file."""
+    out = BytesIO()
+    try:
+        _Packer(out, protocol=pickle.HIGHEST_PROTOCOL).dump(work)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise CannotBeSent(str(error)) from error
+    return out.getvalue()
+
+
+def unpack(data: bytes) -> Any:
+    """What a client packed. A worker trusts its client as a shell trusts its user."""
+    return pickle.loads(data)  # noqa: S301 - sent by the client that the worker obeys anyway
+
+
+def packed_apart(works: Sequence[PairWork]) -> tuple[list[PairWork], list[PairWork]]:
+    """The pairs that can be sent, and those that cannot."""
+    sent: list[PairWork] = []
+    kept: list[PairWork] = []
+    for work in works:
+        try:
+            pack(work)
+            sent.append(work)
+        except CannotBeSent:
+            kept.append(work)
+    return sent, kept
+
+
+class _Packer(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, RemotePath):
+            return user_path, (str(obj),)
+        if isinstance(obj, PurePath):
+            return Path, (_absolute(obj),)
+        if type(obj) is MappedFile:
+            return _shared_file, (obj.path, obj.version)
+        if type(obj) is TorchFile:
+            return _torch_file, (_absolute(obj.folder), obj.file)
+        if type(obj) is Archive:
+            return _shared_archive, (_absolute(obj.path),)
+        if type(obj) is ZipMap:
+            return _shared_zip, (_absolute(obj.path),)
+        return NotImplemented
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    return text if is_url(text) else os.path.abspath(text)  # noqa: PTH100 - links are not resolved
+
+
+# Many batches name the same few files: each is mapped once, as here.
+
+
+@lru_cache(_OPEN_FILES)
+def _shared_file(path: Path, version: FileVersion | None) -> MappedFile:
+    return MappedFile(path, version)
+
+
+def _torch_file(folder: str, file: str) -> TorchFile:
+    if is_url(folder):
+        user_path(folder)
+    return TorchFile(folder, file)
+
+
+def _shared_archive(path: str) -> Archive:
+    user_path(path)
+    return _archive_of(path, _written(path))
+
+
+def _shared_zip(path: str) -> ZipMap:
+    where = user_path(path)
+    return _zip_of(where, _written(path))
+
+
+@lru_cache(8)
+def _archive_of(path: str, _written: int) -> Archive:
+    return open_archive(path)
+
+
+@lru_cache(_OPEN_FILES)
+def _zip_of(path: Path, _written: int) -> ZipMap:
+    return map_zip(open_buffer(path), path)
+
+
+def _written(path: str) -> int:
+    """When a file was written: another one of its name is opened anew."""
+    try:
+        return user_path(path).stat().st_mtime_ns
+    except OSError:
+        return 0

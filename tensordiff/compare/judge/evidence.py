@@ -1,0 +1,74 @@
+"""What is known when a pair is judged: what was measured of it, and what earlier pairs of the run say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tensordiff.align.match import Pair
+from tensordiff.align.views import Views
+from tensordiff.compare.judge.masks import diff_of_visible
+from tensordiff.compare.judge.padding import Padding
+from tensordiff.compare.judge.precision import Precision
+from tensordiff.compare.judge.routes import RouteFlips
+from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
+from tensordiff.compare.judge.verdict import GoldenErrors
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.measure.diff import Diff
+
+_OF_MIXTURES = frozenset(("experts", "router", "gate", "moe", "block_sparse_moe"))
+
+
+class Measurement(NamedTuple):
+    """What was measured of a pair, before it is judged."""
+
+    pair: Pair
+    dtypes: tuple[str, str]
+    views: Views
+    diff: Diff
+    injected: Diff | None
+    golden: GoldenErrors | None
+    limits: Limits
+    """The limits of this pair."""
+    kl_div: float | None
+    """Measured only where it has a limit."""
+
+
+def is_golden_judged(measured: Measurement) -> bool:
+    """Whether a golden run decides on a pair."""
+    return measured.golden is not None and measured.golden.is_trusted(measured.dtypes)
+
+
+def of_visible(measured: Measurement) -> Measurement:
+    """Masked scores without what both sides hide."""
+    visible = None if measured.limits.are_set else diff_of_visible(measured.pair, measured.diff)
+    return measured if visible is None else measured._replace(diff=visible)
+
+
+class History:
+    """All that earlier pairs say about the next one."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.upstream = UpstreamError()
+        self.precision = precision
+        self.padding = Padding()
+        self.flips: RouteFlips | None = None
+        self.has_flipped_before = False
+        self.are_flips_proven = True
+        """Whether logits show of all routes that differed so far that they were near-ties."""
+        self.mixtures: set[str] = set()
+        """Modules that hold a router and experts."""
+
+    def see(self, pair: Pair) -> None:
+        """Note the mixture of experts that a pair belongs to, by its name: a router of it, or its experts."""
+        names = f"{pair.name}.{pair.reference.layer}"
+        if not _OF_MIXTURES.isdisjoint(names.split(".")):
+            self.mixtures.add(mixture_of(pair.reference.layer))
+
+    def note_flips(self, flips: RouteFlips | None) -> None:
+        """Remember routes that differ, and that others did before."""
+        if flips is None:
+            return
+        self.are_flips_proven = self.are_flips_proven and flips.is_proven
+        if self.flips is not None and self.flips.flipped.any() and self.flips.router != flips.router:
+            self.has_flipped_before = True
+        self.flips = flips

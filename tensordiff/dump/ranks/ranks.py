@@ -1,0 +1,283 @@
+"""A dump of several ranks as one dump.
+
+Every rank of a distributed run writes its own tensors. What all of them hold alike is replicated and kept once; a
+difference between ranks is a finding. What they hold in parts is put together: as the dump itself says (``placed``),
+along the only axis in which shapes differ, or as values, shapes and conventions prove (``rank_proofs``). What nothing
+proves stays in parts, each under its rank, and is named as left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from tensordiff.dump.model import Dump, Entry, Problem, StoredTensor
+from tensordiff.dump.ranks.joined_tensor import JoinedRanks, RankPart, fits
+from tensordiff.dump.ranks.proofs import RankProofs, as_bytes, first_difference
+from tensordiff.dump.statistics import StatisticsTensor
+from tensordiff.errors import DumpError
+
+_BLOCK = re.compile(r"(?:^|\.)(\d{1,6})(?=\.|$)")
+_SHARD = re.compile(r"\.?_shards\.(\d{1,4})(?=[.(-]|$)")
+_PARAMETER = re.compile(r"(?:^|[._])(?:weight|bias|scale|scales|zeros)$")
+
+_Key = tuple[str, str, str, int, int]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The entries of one dump, and what was found while the ranks were put together."""
+
+    entries: tuple[Entry, ...]
+    problems: tuple[Problem, ...]
+
+
+def join_ranks(parts: Iterable[RankPart]) -> Joined:
+    """The entries of all ranks as those of one run; each rank's parts must come in the order it ran."""
+    groups: dict[_Key, list[RankPart]] = defaultdict(list)
+    by_rank: dict[int, list[_Key]] = defaultdict(list)
+    for part in parts:
+        item = part.entry
+        key = item.name, item.layer, item.port, item.call, item.step
+        groups[key].append(part)
+        by_rank[part.rank].append(key)
+    ordered = _merged([by_rank[rank] for rank in sorted(by_rank)])
+    sorted_groups = [sorted(groups[key], key=lambda part: part.rank) for key in ordered]
+    proofs = RankProofs(sorted_groups)
+    entries: list[Entry] = []
+    problems: list[Problem] = list(_missing_parts(sorted_groups))
+    for group in sorted_groups:
+        made, found = _join(group, proofs)
+        entries += made
+        problems += found
+    return Joined(tuple(entries), tuple(problems))
+
+
+def _missing_parts(groups: Sequence[Sequence[RankPart]]) -> Iterator[Problem]:
+    """Tensors that are split, as the dump says, and of which fewer ranks hold a part than of others in that step."""
+    split = [group for group in groups if any(isinstance(one.split, int) for one in group[0].placed or ())]
+    most: dict[int, int] = defaultdict(int)
+    for group in split:
+        step = group[0].entry.step
+        most[step] = max(most[step], len(group))
+    for group in split:
+        entry = group[0].entry
+        if len(group) < most[entry.step]:
+            held = f"{len(group)} of {most[entry.step]} ranks hold a part of it"
+            yield Problem(entry.name, f"{held}; copy the files of all ranks", is_unread=True)
+
+
+def join_shards(dump: Dump) -> Dump:
+    """The same dump with the tensors of several devices (``layer._shards.0``, ``layer._shards.1``) put together."""
+    groups: dict[_Key, list[RankPart]] = defaultdict(list)
+    plain: list[Entry] = []
+    firsts: dict[_Key, Entry] = {}
+    for item in dump.entries:
+        match = _SHARD.search(item.layer)
+        if match is None or _PARAMETER.search(item.layer):
+            plain.append(item)
+        else:
+            key = _without_shard(item)
+            firsts.setdefault(key, item)
+            groups[key].append(RankPart(int(match[1]), item._replace(name=key[0], layer=key[1])))
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    if not several:
+        return dump
+    proofs = RankProofs(list(several.values()), plain)
+    wholes = {key: _whole_of(group, proofs) for key, group in several.items()}
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for item in dump.entries:
+        key = _without_shard(item)
+        whole = wholes.get(key)
+        is_first = whole is not None and firsts[key] is item
+        if is_first and whole is not None and whole.why:
+            problems.append(Problem(item.name, whole.why, is_unread=True))
+        if whole is None or whole.stored is None:
+            entries.append(item)
+        elif is_first:
+            entries.append(item._replace(name=key[0], layer=key[1], stored=whole.stored))
+    return replace(dump, entries=tuple(entries), problems=(*dump.problems, *problems))
+
+
+def _without_shard(item: Entry) -> _Key:
+    name, layer = (_SHARD.sub("", text, count=1) for text in (item.name, item.layer))
+    return name, layer, item.port, item.call, item.step
+
+
+def _merged(sequences: Sequence[Sequence[_Key]]) -> list[_Key]:
+    """One order of what all ranks ran: pipeline stages follow one another, experts stand where each rank has them."""
+    order: list[_Key] = []
+    known: set[_Key] = set()
+    for sequence in sequences:
+        fresh: dict[_Key | None, list[_Key]] = defaultdict(list)
+        before: _Key | None = None
+        first_known = next((key for key in sequence if key in known), None)
+        for key in sequence:
+            if key in known:
+                before = key
+            else:
+                fresh[before].append(key)
+        if not fresh:
+            continue
+        if first_known is None:
+            order += fresh[None]
+        else:
+            order = _inserted(order, fresh, first_known)
+        known.update(key for keys in fresh.values() for key in keys)
+    return order
+
+
+def _inserted(order: list[_Key], fresh: dict[_Key | None, list[_Key]], first_known: _Key) -> list[_Key]:
+    """Each run of new keys after the one it followed; one that begins with a later block after all earlier blocks."""
+    last_of_block = {(key[4], block): i for i, key in enumerate(order) if (block := _block_of(key)) is not None}
+    position = {key: i for i, key in enumerate(order)}
+    after: dict[int, list[_Key]] = defaultdict(list)
+    for before, keys in fresh.items():
+        at = position[before] if before is not None else position[first_known] - 1
+        step, block = keys[0][4], _block_of(keys[0])
+        if block is not None:
+            earlier = (i for (s, b), i in last_of_block.items() if s == step and b < block)
+            at = max(at, max(earlier, default=at))
+        after[at] += keys
+    made = list(after.pop(-1, ()))
+    for i, key in enumerate(order):
+        made.append(key)
+        made += after.get(i, ())
+    return made
+
+
+def _block_of(key: _Key) -> int | None:
+    match = _BLOCK.search(key[1])
+    return int(match[1]) if match else None
+
+
+class _Whole(NamedTuple):
+    """What parts come to: one tensor, or None with the reason; a finding where replicas differ."""
+
+    stored: StoredTensor | None
+    why: str = ""
+
+
+def _join(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], list[Problem]]:
+    """The entry that a group makes, or its parts, each under its rank."""
+    first = group[0].entry
+    if len(group) == 1:
+        return [first], []
+    whole = _whole_of(group, proofs)
+    problems = [Problem(first.name, whole.why, is_unread=True)] if whole.why else []
+    if whole.stored is not None:
+        return [first._replace(stored=whole.stored)], problems
+    under = [(part.entry, f"._ranks.{part.rank}") for part in group]
+    return [item._replace(name=item.name + rank, layer=item.layer + rank) for item, rank in under], problems
+
+
+def _whole_of(group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
+    told = [part.placed for part in group]
+    is_told = None not in told and len({len(placed) for placed in told if placed is not None}) == 1
+    try:
+        whole = _assembled(list(group), 0) if is_told else _untold(group, proofs)
+        return _with_pieces(whole, group, proofs)
+    except DumpError as error:
+        return _Whole(None, f"its ranks cannot be read together ({error})")
+
+
+def _with_pieces(whole: _Whole, group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
+    """Of a layer that fuses several, each rank's part holds some of each: these come together, and not the parts."""
+    stored = whole.stored
+    if not isinstance(stored, JoinedRanks) or stored.split != len(stored.spec.shape) - 1:
+        return whole
+    pieces = proofs.pieces(group)
+    if pieces is None:
+        return _Whole(None, "each rank holds some query, key and value, and nothing says how much is query")
+    return whole._replace(stored=stored._replace(pieces=pieces))
+
+
+def _assembled(parts: list[RankPart], depth: int) -> _Whole:
+    """The parts as the dump says they are placed: the outermost axis of the mesh first."""
+    placed = [part.placed[depth] for part in parts if part.placed is not None and depth < len(part.placed)]
+    if not placed:
+        return _replicas(parts)
+    splits = {one.split for one in placed}
+    if len(splits) != 1:
+        return _Whole(None, "its ranks do not say the same of how they are split")
+    (split,) = splits
+    by_place: dict[int, list[RankPart]] = defaultdict(list)
+    for part, one in zip(parts, placed, strict=True):
+        by_place[one.place].append(part)
+    below = [_assembled(by_place[place], depth + 1) for place in sorted(by_place)]
+    why = next((one.why for one in below if one.why), "")
+    stored = [one.stored for one in below if one.stored is not None]
+    if len(stored) != len(below):
+        return _Whole(None, why)
+    if len(stored) == 1:
+        return _Whole(stored[0], why)
+    if not fits([one.spec for one in stored], split):
+        return _Whole(None, "its ranks hold shapes that do not fit together")
+    if split == "replicated":
+        holders = [by_place[place][0] for place in sorted(by_place)]
+        entries = [part._replace(entry=part.entry._replace(stored=s)) for part, s in zip(holders, stored, strict=True)]
+        found = _replicas(entries)
+        return found._replace(why=why or found.why)
+    return _Whole(JoinedRanks(tuple(stored), split), why)
+
+
+def _replicas(parts: Sequence[RankPart]) -> _Whole:
+    """Parts that should be the same: the first, and where another is not, how far it is off."""
+    entries = [part.entry for part in parts]
+    if len({entry.spec for entry in entries}) != 1:
+        return _Whole(None, "its ranks hold shapes that do not fit together")
+    differing = first_difference(entries)
+    if differing is None:
+        return _Whole(entries[0].stored)
+    most = _distance(entries[0], entries[differing])
+    ranks = f"ranks {parts[0].rank} and {parts[differing].rank}"
+    return _Whole(entries[0].stored, f"is replicated, and {ranks} hold different values (by up to {most:.3g})")
+
+
+def _untold(group: Sequence[RankPart], proofs: RankProofs) -> _Whole:
+    """Parts of which the dump says nothing."""
+    parts = _without_repeats(group)
+    if len(parts) == 1:
+        return _Whole(parts[0].entry.stored)
+    entries = [part.entry for part in parts]
+    specs = [entry.spec for entry in entries]
+    ranks = f"ranks {parts[0].rank} and {parts[1].rank}"
+    if any(isinstance(entry.stored, StatisticsTensor) for entry in entries):
+        return _Whole(None, f"{ranks} hold different statistics, which cannot be put together; dump the values")
+    if len(set(specs)) > 1:
+        axes = [axis for axis in range(len(specs[0].shape)) if fits(specs, axis)]
+        if len(axes) != 1:
+            return _Whole(None, "its ranks hold shapes that do not fit together")
+        return _Whole(JoinedRanks(tuple(entry.stored for entry in entries), axes[0]))
+    split = proofs.split_of(entries)
+    if split is None:
+        return _Whole(None, f"{ranks} hold different values, and nothing proves how they are split")
+    if split == "replicated":
+        return _replicas(parts)
+    return _Whole(JoinedRanks(tuple(entry.stored for entry in entries), split))
+
+
+def _without_repeats(group: Sequence[RankPart]) -> Sequence[RankPart]:
+    """The parts that differ, where each is held by equally many ranks: replicas of the run, or of heads."""
+    kinds: dict[bytes, list[RankPart]] = defaultdict(list)
+    for part in group:
+        kinds[blake2b(as_bytes(part.entry).data).digest() + repr(part.entry.spec).encode()].append(part)
+    if len(kinds) == 1:
+        return group[:1]
+    counts = {len(parts) for parts in kinds.values()}
+    if counts == {1} or len(counts) > 1:
+        return group
+    return [parts[0] for parts in kinds.values()]
+
+
+def _distance(one: Entry, other: Entry) -> float:
+    with np.errstate(all="ignore"):
+        a, b = one.read().astype(np.complex128), other.read().astype(np.complex128)
+        return float(np.max(np.abs(a - b), initial=0.0))

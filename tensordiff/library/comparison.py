@@ -1,0 +1,106 @@
+"""``tensordiff.compare``: two runs in, a ``Result`` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Unpack
+
+from tensordiff.align.rules.rule import Side
+from tensordiff.capture.job import Job
+from tensordiff.compare.limits import Limits
+from tensordiff.compare.measure.dtype_plan import Tolerance
+from tensordiff.errors import TensordiffError, printable
+from tensordiff.library.result import Result
+from tensordiff.library.run_options import PathLike, RunOptions, run_settings
+from tensordiff.library.runs import Tell, run_into
+from tensordiff.session.from_arrays import Arrays, SessionOptions, has_source, session_of
+from tensordiff.session.session import Session
+from tensordiff.session.weights import refuse_checkpoints
+
+__all__ = ["compare", "open_sides"]
+
+
+def compare(
+    reference: PathLike | Arrays,
+    candidate: PathLike | Arrays,
+    *,
+    rules: PathLike | None = None,
+    tolerances: PathLike | None = None,
+    golden: PathLike | Arrays | None = None,
+    injected: PathLike | Arrays | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    threshold: float | None = None,
+    step: int | None = None,
+    only: str | None = None,
+    min_coverage: float = 50.0,
+    allow_partial: bool = False,
+    learn: bool = True,
+    keep: PathLike | None = None,
+    progress: Tell | None = None,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Pair the tensors of two runs, measure every pair, and name the first layer that is wrong.
+
+    Each side is a dump (a path), a source that is run in a process of its own (``"hf:PATH_OR_ID"``), or arrays by name
+    in the order they were computed: numpy's, torch's, or anything that numpy can make one of.
+
+    >>> import numpy as np, tensordiff
+    >>> x = np.linspace(-1, 1, 64, dtype=np.float32)
+    >>> ours = {"mlp": x, "act": np.tanh(x), "head": 3 * np.tanh(x)}
+    >>> theirs = {"mlp": x, "act": 1.1 * np.tanh(x), "head": 3.3 * np.tanh(x)}
+    >>> result = tensordiff.compare(ours, theirs)
+    >>> result.verdict, result.culprit.name, round(result.culprit.rel_l2, 3)
+    ('diverges', 'act', 0.1)
+    >>> print(result.hint.kind, result.hint.sentence.partition(";")[0], sep=": ")
+    scale: the reference times 1.1
+    >>> [row.verdict for row in result.rows]
+    ['agrees', 'diverges', 'drifts']
+
+    The options are those of the command line. ``rules`` and ``tolerances`` are TOML files; ``golden`` is a run in
+    higher precision; ``injected`` is the candidate run with the reference's inputs (see ``inject``); ``atol``, ``rtol``
+    and ``threshold`` (of ``rel_l2``) replace the automatic tolerance; ``only`` is a regular expression for names.
+    ``options`` such as ``prompt`` or ``dtype`` are for sources; ``keep`` is the folder that their dumps stay in, and
+    ``progress`` takes a line at a time while they run.
+    """
+    session = open_sides(
+        "compare", reference, candidate, rules=rules, tolerances=tolerances, golden=golden, injected=injected,
+        limits=Limits(Tolerance.of(atol, rtol), threshold), step=step, only=only, min_coverage=min_coverage,
+        allow_partial=allow_partial, learn=learn, keep=keep, progress=progress, options=options,
+    )  # fmt: skip
+    arrays = tuple(side if isinstance(side, Mapping) else None for side in (reference, candidate))
+    return Result(session, session.outcome(session.rows()), (arrays[0], arrays[1]))
+
+
+def open_sides(
+    function: str,
+    reference: PathLike | Arrays,
+    candidate: PathLike | Arrays,
+    *,
+    progress: Tell | None = None,
+    options: RunOptions | None = None,
+    **asked: Unpack[SessionOptions],
+) -> Session:
+    """The session of two sides, for the functions of this library; sources are run first."""
+    settings = run_settings(
+        function, options or {}, others=("atol", "rtol", "threshold", *SessionOptions.__annotations__)
+    )
+    if options and not has_source(reference, candidate):
+        name = next(iter(options))
+        raise TensordiffError(f"{name} is an option of sources, and neither side is one; leave it out")
+    session = session_of(reference, candidate, settings=settings, run=_Runner(progress).run, **asked)
+    refuse_checkpoints(session.reference, session.candidate)
+    return session
+
+
+class _Runner:
+    """Runs sources, and tells how far they are."""
+
+    def __init__(self, tell: Tell | None) -> None:
+        self._tell = tell
+
+    def run(self, job: Job, side: Side) -> Path:
+        tell = self._tell
+        line = None if tell is None else lambda text: tell(printable(f"{side}: {text}"))
+        return run_into(job, line).path

@@ -1,0 +1,71 @@
+"""The command that opens a comparison again, for a person to paste and for ``Result.open`` to start.
+
+``where_all_is`` says at the end of the app where everything lies, and what goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensordiff.errors import printable
+from tensordiff.session.request import Request
+from tensordiff.session.sources import Sources, source_in
+from tensordiff.util.shell_line import shell_line
+from tensordiff.util.temporary_folders import is_temporary
+
+
+def comparison_words(request: Request) -> list[str]:
+    """The options of a request as words of a command line; the two sides are not among them."""
+    return [word for option in _options(request) for word in option]
+
+
+def _options(request: Request) -> Iterator[tuple[str, ...]]:
+    files = ("rules", "golden", "injected", "tolerances", "session")
+    for name in files:
+        path: Path | None = getattr(request, name)
+        if path is not None:
+            yield f"--{name}", str(path)
+    limits, usual = request.limits, Request(request.reference, request.candidate)
+    tolerance = limits.tolerance
+    numbers = (
+        ("--atol", tolerance and tolerance.atol), ("--rtol", tolerance and tolerance.rtol),
+        ("--threshold", limits.threshold), ("--step", request.step),
+    )  # fmt: skip
+    for option, value in numbers:
+        if value is not None:
+            yield option, f"{value!r}"
+    if request.only is not None:
+        yield "--only", request.only
+    if request.min_coverage != usual.min_coverage:
+        yield "--min-coverage", f"{request.min_coverage:g}"
+    if request.allow_partial:
+        yield ("--allow-partial",)
+    if not request.learn:
+        yield ("--no-learn",)
+
+
+def where_all_is(asked: Request, request: Request, session: Path | None) -> Iterator[str]:
+    """Where the dumps, the session and the rules of a comparison lie, and the command that opens it again.
+
+    ``asked`` is what the user asked for, with sources; ``request`` has the dumps that were made of them.
+    """
+    sides = (("reference", request.reference), ("candidate", request.candidate), ("injected", request.injected))
+    dumps = [(name, path) for name, path in sides if path is not None]
+    for name, path in dumps:
+        goes = "  (temporary, deleted now; K in the app or --keep DIR keeps it)" if is_temporary(path) else ""
+        where = path if source_in(path) else path.absolute()  # a source that was compared while it ran has no dump
+        yield f"{name:10} {printable(where)}{goes}"
+    if session is not None and session.exists():
+        yield f"{'session':10} {printable(session)}"
+    if request.rules is not None:
+        yield f"{'rules':10} {printable(request.rules.absolute())}"
+    if any(is_temporary(path) for _, path in dumps):
+        request = asked
+    yield f"{'open again':10} {open_line(request)}"
+
+
+def open_line(request: Request) -> str:
+    """The command that opens a comparison; settings of sources are not in it."""
+    keep = [] if Sources.of(request).side is None else ["--keep", str(request.keep or "dumps")]
+    return shell_line(["tensordiff", *comparison_words(request), *keep], [request.reference, request.candidate])

@@ -1,0 +1,75 @@
+"""A quantized candidate beside its reference: what its quantization explains, and how to find out.
+
+Compared with the reference itself, every layer of a quantized model is off. Compared with the reference that was given
+its weights (``capture --quantized-as``), a layer is off only by what is no quantization of weights: see
+docs/decisions/0026-quantized-candidates.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.job import Source
+from tensordiff.capture.process.layers import ROOT
+from tensordiff.capture.quantization import said_kinds
+from tensordiff.dump import Dump, open_dump
+from tensordiff.dump.lint import Finding
+from tensordiff.errors import TensordiffError, printable
+from tensordiff.weights.rounding import quantizations
+
+_KEY = "quantized_as"
+
+
+def quantized_target(source: Source) -> str | None:
+    """The file or folder of a source, where it is a checkpoint with quantized weights that can be read."""
+    path = Path(source.target).expanduser()
+    if not ENGINES[source.kind].takes_tokens or not path.exists():
+        return None
+    try:
+        return str(path.absolute()) if quantizations(open_dump(path)) else None
+    except TensordiffError:
+        return None  # whoever runs it says what is wrong with it
+
+
+def explained_weights(reference: Dump) -> str | None:
+    """How coarse the candidate's weights are that the reference was run with; None where it ran with its own."""
+    said = _said(reference)
+    weights = said.get("weights")
+    return weights if isinstance(weights, str) else None
+
+
+def layers_in_eight_bits(reference: Dump) -> Collection[str]:
+    """The reference's layers with weights of a candidate that rounds to 8 bits what it multiplies with them."""
+    said = _said(reference)
+    names = said.get("layers") if said.get("rounds_activations") is True else None
+    return {f"{ROOT}.{name}" for name in names} if isinstance(names, list) else frozenset()
+
+
+def _said(reference: Dump) -> dict[str, object]:
+    found = reference.facts.get(_KEY)
+    return found if isinstance(found, dict) else {}
+
+
+def quantization_findings(reference: Dump, candidate: Dump) -> Iterator[Finding]:
+    """That the reference has the candidate's weights; or that the candidate is quantized and it has not."""
+    if (weights := explained_weights(reference)) is not None:
+        left = _said(reference).get("left")
+        more = (
+            f"; {len(left)} of them are not, and were left as the reference has them"
+            if isinstance(left, list) and left
+            else ""
+        )
+        yield Finding(
+            "note", "", f"the reference was run with the candidate's {printable(weights)}{more}",
+            "what differs now is more than these weights explain", "look at the layers as in any comparison",
+        )  # fmt: skip
+    elif kinds := said_kinds(candidate.facts):
+        told = f"the candidate's weights are quantized ({printable(', '.join(kinds))}), and the reference's are not"
+        yield Finding(
+            "warning", "", told,
+            "every layer is off by that, whatever else is wrong",
+            "run the reference with the candidate's weights, and compare with that: tensordiff capture hf:MODEL "
+            "--quantized-as CAND",
+        )  # fmt: skip

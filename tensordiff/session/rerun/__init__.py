@@ -1,0 +1,1 @@
+"""Running the sides of a comparison again, and what may be run again of what a dump names."""

@@ -1,0 +1,75 @@
+"""Where an injected run comes from: it is to be of the candidate, given the inputs of this reference.
+
+A run of something else would call culprits victims, or the other way round. What both manifests say must be the same:
+source, weights, tokens. A dump that says nothing of itself is taken as it is, and a finding says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensordiff.capture.job import parse_source
+from tensordiff.dump import Dump
+from tensordiff.dump.lint import Finding
+from tensordiff.errors import AlignError, CaptureError, printable
+
+_OWN_FORMAT = "tensordiff"
+_LONGEST = 160
+"""Characters of a fact that a sentence shows."""
+
+
+def refuse_other_origin(injected: Dump, reference: Dump, candidate: Dump) -> None:
+    """Raise ``AlignError`` where an injected run is known to be of something else."""
+    again = "capture it again with tensordiff capture SOURCE --inject REF"
+    names = {name for entry in injected.entries if entry.origin for name in entry.origin.injected or ()}
+    if not names and injected.format == _OWN_FORMAT:
+        raise AlignError(f"{printable(injected.path)}: was captured without injection; {again}")
+    if names and names.isdisjoint(entry.name for entry in reference.entries):
+        raise AlignError(
+            f"{printable(injected.path)}: was given the inputs of another reference, for {printable(min(names))} "
+            f"is not in {printable(reference.path)}; {again}"
+        )
+    for what, theirs, ours in _known(injected, candidate):
+        if theirs != ours and not (what == "source" and _is_same_checkpoint(injected, candidate)):
+            raise AlignError(
+                f"{printable(injected.path)}: is not a run of the candidate: its {what} is {_short(theirs)}, "
+                f"the candidate's is {_short(ours)}; {again}, of the candidate's source"
+            )
+
+
+def origin_findings(injected: Dump, candidate: Dump) -> Iterator[Finding]:
+    """That nobody can tell whether an injected run is of the candidate, where that is so."""
+    if not any(True for _ in _known(injected, candidate)):
+        yield Finding(
+            "note", "injected", "does not say which model it is a run of, or the candidate does not",
+            "errors of another model's run would be taken for the candidate's own",
+            "make sure that it is the candidate's, or capture both with tensordiff capture",
+        )  # fmt: skip
+
+
+def _known(injected: Dump, candidate: Dump) -> Iterator[tuple[str, object, object]]:
+    """What both manifests say of their model: what it is called, and both values."""
+    for fact, what, kind in (
+        ("source", "source", str), ("weights_hash", "hash of the weights", str), ("token_ids", "list of tokens", list),
+    ):  # fmt: skip
+        theirs, ours = injected.facts.get(fact), candidate.facts.get(fact)
+        if isinstance(theirs, kind) and isinstance(ours, kind):
+            yield what, theirs, ours
+
+
+def _is_same_checkpoint(injected: Dump, candidate: Dump) -> bool:
+    """Whether two sources are one model that lies elsewhere: the same weights, and no code of the user's in it."""
+    try:
+        sources: list[Any] = [parse_source(str(dump.facts["source"])) for dump in (injected, candidate)]
+    except CaptureError:
+        return False
+    if None in sources or sources[0].kind != sources[1].kind or sources[0].function or sources[1].function:
+        return False
+    hashes = {dump.facts.get("weights_hash") for dump in (injected, candidate)}
+    return len(hashes) == 1 and isinstance(hashes.pop(), str)
+
+
+def _short(value: object) -> str:
+    text = printable(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

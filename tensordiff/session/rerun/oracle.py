@@ -1,0 +1,126 @@
+"""A search judged by running the candidate again: is the model's output right when all before a layer is right?
+
+For each probe the candidate runs once more. Layers that end before the probed one are replaced by the reference's
+outputs, the probed layer gets the reference's inputs, and the rest runs as it is. If the model's output is right then,
+the fault lies before the layer. If not, the layer's own output says whether it lies in the layer or after it.
+
+A rerun makes a layer right in all steps at once, so it cannot tell one step from another. What is searched is the first
+step whose model output is wrong: every step before it is right to its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tensordiff.align import Pair
+from tensordiff.capture.child import ReusableChild
+from tensordiff.capture.events import Done
+from tensordiff.capture.job import Job
+from tensordiff.capture.runner import Run
+from tensordiff.compare.row import Row
+from tensordiff.errors import CaptureError, printable
+from tensordiff.search.bisect import Bisect, Mark
+from tensordiff.search.oracle import VerdictOracle
+from tensordiff.session.rerun.reruns import injection, offer_of
+from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted
+from tensordiff.session.session import Session
+from tensordiff.util.temporary_folders import temporary_folder
+
+Follow = Callable[[Run], Done]
+
+
+@dataclass(frozen=True)
+class RerunOracle:
+    """Judges an output by a rerun in which everything before it is right."""
+
+    session: Session
+    offer: RerunOffer
+    """What is run: what made the candidate, and may be run."""
+    model: str
+    """The candidate's layer that is the whole model."""
+    step: int
+    """The step that is searched: the first whose model output is wrong."""
+    follow: Follow
+    """Runs a job to its end, and shows its progress."""
+    child: ReusableChild | None = None
+    """Keeps the process of one probe for the next; whoever gives it closes it."""
+    repaired: set[int] = field(default_factory=set)
+    """Pairs, by index, whose rerun gave a right model output: the fault lies before them."""
+
+    @classmethod
+    def over(cls, session: Session, follow: Follow, trust: Trust | None = None) -> RerunOracle:
+        """For a session whose candidate can be run again; refuses where that would tell nothing, or is not allowed."""
+        try:
+            offer = offer_of(session, "candidate")
+        except CaptureError as error:
+            raise CaptureError(f"{error}; or judge with --auto") from error
+        layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
+        model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
+        outputs = _outputs(session.pairs, model)
+        steps = sorted({pair.reference.step for pair in outputs})
+        of_step = ((step, [pair for pair in outputs if pair.reference.step == step]) for step in steps)
+        wrong = next((step for step, pairs in of_step if _is_wrong(session.comparer.rows(pairs))), None)
+        if wrong is None:
+            raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
+        refuse_untrusted(offer, trust or Trust())
+        return cls(session, offer, model, wrong, follow)
+
+    def verdicts(self) -> VerdictOracle:
+        """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
+        pairs = [pair for pair in self.session.pairs if pair.reference.step == self.step and not _is_cache(pair)]
+        return VerdictOracle.over(self.session.comparer, pairs)
+
+    def ask(self, bisect: Bisect) -> Mark | None:
+        """Judge the probe."""
+        if bisect.probe is None:
+            return None
+        number = bisect.points[bisect.probe].number
+        return self.mark(next(pair for pair in self.session.pairs if pair.index == number))
+
+    def explanation(self, bisect: Bisect) -> str:
+        """Of a search that is done: a sentence where the fault is not in the layer itself but just before it."""
+        at = bisect.first_bad
+        if at is None or bisect.points[at].number not in self.repaired:
+            return ""
+        here = printable(bisect.points[at].name)
+        since = f" after {printable(bisect.points[at - 1].name)}" if at else ""
+        return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
+
+    def mark(self, pair: Pair) -> Mark:
+        """Run the candidate with everything before a layer made right, and judge what it gives."""
+        layer = pair.candidate.layer
+        with temporary_folder() as folder:
+            self.follow(Run(self._job(layer, folder / "dump"), self.child))
+            rerun = self.session.with_candidate(folder / "dump")
+            if not _is_wrong(rerun.comparer.rows(self._in_step(_outputs(rerun.pairs, self.model)))):
+                self.repaired.add(pair.index)
+                return "bad"
+            own = [p for p in self._in_step(_outputs(rerun.pairs, layer)) if p.reference.port == pair.reference.port]
+            return ("bad" if _is_wrong(rerun.comparer.rows(own)) else "good") if own else "skip"
+
+    def _in_step(self, pairs: Iterable[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if pair.reference.step == self.step]
+
+    def _job(self, layer: str, folder: Path) -> Job:
+        wanted = "|".join(re.escape(name) for name in (layer, self.model))
+        inject = injection(self.session, f"..{layer}")
+        settings = replace(
+            self.offer.settings, inject=inject, layers=f"^({wanted})$", no_inputs=True, ops=None, gradients=False
+        )
+        return Job(self.offer.source, settings, str(folder))
+
+
+def _outputs(pairs: Iterable[Pair], layer: str) -> list[Pair]:
+    return [p for p in pairs if p.candidate.layer == layer and not p.reference.is_input and not _is_cache(p)]
+
+
+def _is_cache(pair: Pair) -> bool:
+    return "past_key_values" in pair.reference.port or "past_key_values" in pair.candidate.port
+
+
+def _is_wrong(rows: Iterable[Row]) -> bool:
+    """Whether any of them is further off than rounding."""
+    return any(row.verdict.name != "agrees" for row in rows)

@@ -1,0 +1,214 @@
+"""What may be run again of what a dump names, and what a person is shown before they say so.
+
+A dump is a file from a stranger, and its manifest names code, an interpreter and files. What is run is what this user
+had run before and signed (``capture.signature``), what a person agreed to after it was shown in full, or anything where
+the command line says ``--trust-source``. Whoever runs something takes it from a ``RerunOffer``, which has the
+interpreter and the permission to run a model's own code from this process's command line alone, and
+``refuse_untrusted`` stands before every run. Code that lies within a dump is refused whatever anyone says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensordiff.capture.engines import ENGINES, prefixes
+from tensordiff.capture.interpreter import interpreter
+from tensordiff.capture.job import Source
+from tensordiff.capture.provenance import Provenance, read_provenance
+from tensordiff.capture.settings import Settings
+from tensordiff.dump import Dump
+from tensordiff.errors import CaptureError, printable
+
+_CODE = ("python", "trust_remote_code")
+"""Settings that decide on whose code is run."""
+_LONG = ("prompt", "input_ids", "decode_ids", "rules_text")
+"""Settings that are read and nothing else, and may be long."""
+_SHOWN = 200
+_MOST_READ = 4_000
+"""Characters of an offer that a person reads; behind more of them a stranger could hide the rest."""
+
+
+@dataclass(frozen=True)
+class RerunOffer:
+    """What would be run if a dump were made again."""
+
+    what: str
+    """The dump in words: ``the candidate /dumps/a``."""
+    provenance: Provenance
+    """What its manifest says, files and source made absolute."""
+    settings: Settings
+    """How it would be run: as the manifest says, in the interpreter of the command line."""
+
+    @property
+    def source(self) -> Source:
+        """What would be run."""
+        return self.provenance.source
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other offers."""
+        return str(self.source), json.dumps(self.settings.to_json(), sort_keys=True)
+
+    def lines(self) -> tuple[str, ...]:
+        """All of it for a person who is to decide, one thing a line; of a long prompt the beginning."""
+        return tuple(f"{name:12} {printable(value)}" for name, value in self._facts())
+
+    def sentence(self) -> str:
+        """All of it in one sentence."""
+        facts = "; ".join(f"{name} {printable(value)}" for name, value in self._facts())
+        return f"{self.what} was not captured by you here ({self.provenance.doubt}), and would run {facts}"
+
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the dump was made with, and is not run with."""
+        made, notes = self.provenance, []
+        if _is_other_interpreter(made.python) and self.settings.python is None:
+            notes.append(
+                f"{self.what} was captured in the interpreter {printable(made.python)}, which is never taken from a "
+                f"dump; it is run in {printable(interpreter(made.source.kind))} unless you give --python again"
+            )
+        if made.has_remote_code and not self.settings.trust_remote_code:
+            notes.append(
+                f"{self.what} was captured with the model's own code, which a dump cannot ask for; "
+                "give --trust-remote-code again if it is needed and you trust it"
+            )
+        return tuple(notes)
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        made, settings = self.provenance, self.settings
+        yield "source", made.source
+        yield "interpreter", f"{interpreter(made.source.kind, settings.python)}{self._other_interpreter()}"
+        if settings.trust_remote_code:
+            yield "remote code", "is run, as your --trust-remote-code says"
+        else:
+            yield "remote code", f"is not run{', though the dump asks for it' if made.has_remote_code else ''}"
+        for name, path in settings.files().items():
+            yield "reads", f"{path} ({name})"
+        if others := _others(settings):
+            yield "settings", json.dumps(others)
+
+    def _other_interpreter(self) -> str:
+        asked = self.provenance.python
+        return f" (the dump asks for {asked}, which is not run)" if _is_other_interpreter(asked) else ""
+
+
+def _is_other_interpreter(python: str | None) -> bool:
+    return python is not None and os.path.abspath(python) != os.path.abspath(sys.executable)  # noqa: PTH100 - no link is resolved: a virtual environment is its link
+
+
+def _others(settings: Settings) -> dict[str, Any]:
+    """The settings that are shown by no line of their own."""
+    shown = {*_CODE, *settings.files()}
+    others = {name: value for name, value in settings.to_json().items() if name not in shown}
+    if settings.inject is not None:
+        others |= {"inject_at": settings.inject.at, "rules_text": settings.inject.rules_text}
+    return others | {name: _beginning(others[name]) for name in _LONG if others.get(name)}
+
+
+def _beginning(value: str | Sequence[int]) -> str | Sequence[int]:
+    if len(value) <= _SHOWN:
+        return value
+    return f"{value[:_SHOWN]}… ({len(value):,} in all)"
+
+
+class UntrustedSource(CaptureError):
+    """Something would be run that a stranger may have named; ``offer`` is what."""
+
+    def __init__(self, offer: RerunOffer) -> None:
+        way_out = "if you trust all of that, say so with --trust-source; or capture it yourself"
+        super().__init__(f"{offer.sentence()}; {way_out}")
+        self.offer = offer
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a user has agreed to for the length of this process, beside what they have signed."""
+
+    any_source: bool = False
+    """Whatever dumps name, as ``--trust-source`` says."""
+    agreed: frozenset[tuple[str, str]] = frozenset()
+    """Offers that a person has read and said yes to, by their keys."""
+
+    def agreeing(self, offer: RerunOffer) -> Trust:
+        """The same, after a person has said yes to an offer."""
+        return replace(self, agreed=self.agreed | {offer.key})
+
+    def allows(self, offer: RerunOffer) -> bool:
+        """Whether it may be run without another question."""
+        return offer.provenance.is_own or self.any_source or offer.key in self.agreed
+
+
+def refuse_untrusted(offer: RerunOffer, trust: Trust) -> None:
+    """Raise ``UntrustedSource`` where an offer may not be run."""
+    if not trust.allows(offer):
+        raise UntrustedSource(offer)
+
+
+def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()) -> RerunOffer:
+    """What would be run for a dump, in the interpreter that the command line has ``said``.
+
+    Raises ``CaptureError`` where the dump does not say what made it, and where that lies within the dump or, unless it
+    is the user's own, within one that is compared with it (``near``) or is too long to be read.
+    """
+    what = f"{what} {printable(dump.path)}"
+    try:
+        made = read_provenance(dump)
+    except CaptureError as error:
+        raise CaptureError(
+            f"{what} {error}, so it cannot be run again; capture it with tensordiff capture, "
+            f"or give {prefixes()} instead of the dump"
+        ) from error
+    made = replace(made, source=made.source.absolute(), settings=_absolute(made.settings))
+    offer = RerunOffer(what, made, with_code_of(said, made.settings, made.source))
+    _refuse_code_in(offer, (dump.path, *(() if made.is_own else near)))
+    if not made.is_own and (length := sum(map(len, offer.lines()))) > _MOST_READ:
+        raise CaptureError(
+            f"{what} was not captured by you here ({made.doubt}), and it takes {length:,} characters to say what it "
+            f"would run, too much to review; capture it yourself, or give {prefixes()} instead of the dump"
+        )
+    return offer
+
+
+def with_code_of(said: Settings, settings: Settings, source: Source) -> Settings:
+    """Settings with the interpreter, and the permission to run a model's own code, that the command line has said."""
+    refused = ENGINES[source.kind].refuses
+    return replace(settings, **{name: getattr(said, name) for name in _CODE if name not in refused})
+
+
+def _absolute(settings: Settings) -> Settings:
+    """With paths that say by themselves which file is meant: what is shown is what is read."""
+    files: Mapping[str, str] = {name: os.path.abspath(path) for name, path in settings.files().items()}  # noqa: PTH100
+    inject = settings.inject
+    if inject is not None:
+        inject = replace(inject, dump=files["inject"], rules=files.get("rules"))
+    inputs = {name: path for name, path in files.items() if name not in ("inject", "rules")}
+    return replace(settings, inject=inject, **inputs)  # type: ignore[arg-type]
+
+
+def _refuse_code_in(offer: RerunOffer, dumps: Iterable[Path]) -> None:
+    code = (offer.source.target, offer.settings.python)
+    for dump in dumps:
+        for path in filter(None, code):
+            if _lies_in(Path(path), dump):
+                raise CaptureError(
+                    f"{offer.what}: {printable(path)} lies within the dump {printable(dump)}, and nothing in a dump is "
+                    "run; if you trust it, copy it elsewhere and give it as a source"
+                )
+
+
+def _lies_in(path: Path, dump: Path) -> bool:
+    """Whether a path lies within a dump, by its own name or by what it is a link to."""
+    if not os.path.lexists(path):  # the id of a model, or the name of a command
+        return False
+    named = _real(path.absolute().parent) / path.name  # a virtual environment's interpreter is a link to another
+    return any(one.is_relative_to(_real(dump)) for one in (named, _real(path)))
+
+
+def _real(path: Path) -> Path:
+    """What a path leads to; links that lead to each other stay as they are, where ``Path.resolve`` raises."""
+    return Path(os.path.realpath(path))

@@ -1,0 +1,130 @@
+"""What can be refused before anything is run: a source whose file, function, model or engine is not there, and a dump
+that cannot be opened beside it. Running the reference may take an hour, so a misspelt candidate is told first.
+
+No framework is imported here. What only loading a model can tell is left to the engine.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from tensordiff.capture.engines import BUILT_IN, ENGINES, missing_sentence
+from tensordiff.capture.interpreter import NoAnswer, ask, interpreter
+from tensordiff.capture.job import Source
+from tensordiff.capture.settings import Settings
+from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError, printable
+from tensordiff.session.session import rules_of_request
+from tensordiff.session.sources import Sources, refuse_source
+
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def check_sources(sources: Sources) -> None:
+    """Raise where a side, or a third dump beside sources, cannot be what the request takes it for."""
+    request, first = sources.request, sources.side
+    if first is None:
+        return  # opening the dumps says it as early
+    settings = {"reference": request.settings, "candidate": request.candidate_settings or request.settings}
+    for side, source, path in (
+        ("reference", sources.reference, request.reference),
+        ("candidate", sources.candidate, request.candidate),
+    ):
+        if source is None:
+            open_dump(path)
+        else:
+            _check_source(source, settings[side], is_first=side == first)
+    request.limits_with(rules_of_request(request))  # which reads rules, tolerances and session
+    for third in filter(None, (request.golden, request.injected)):
+        refuse_source(third)
+        open_dump(third)
+
+
+def _check_source(source: Source, settings: Settings, *, is_first: bool) -> None:
+    engine, path = ENGINES[source.kind], Path(source.target).expanduser()
+    if engine.takes_file and not path.is_file():
+        raise CaptureError(f"{printable(source)}: there is no such file; write {engine.spelling}")
+    if source.kind == "py":
+        _check_function(source, path)
+    python = interpreter(source.kind, settings.python)
+    if missing := _missing_packages(python, engine.packages):
+        raise CaptureError(missing_sentence(source.kind, python, missing))
+    if source.kind in BUILT_IN and not engine.takes_file and not path.exists():
+        _check_hub(source, python, settings.revision, is_asked=not is_first)
+
+
+def _check_function(source: Source, path: Path) -> None:
+    """Refuse a function that a file neither defines nor imports, as far as reading the file tells."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return  # importing it says what is wrong, and where
+    if not {source.function, "*", "__getattr__"}.intersection(_names(tree)):
+        functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        there = ", ".join(map(printable, functions[:8])) or "none"
+        raise CaptureError(f"{printable(path)}: has no function {printable(source.function)}; there are: {there}")
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Names that a file may define or import, anywhere in it; ``*`` for any."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name
+            case ast.Call(func=ast.Name(id="globals" | "setattr" | "exec")):
+                yield "*"
+
+
+_FIND = "import importlib.util as u, sys; print(' '.join(n for n in sys.argv[1:] if u.find_spec(n) is None))"
+
+
+def _missing_packages(python: str, packages: tuple[str, ...]) -> list[str]:
+    """Packages that an interpreter does not have; none where it does not say."""
+    if python == sys.executable:
+        return [name for name in packages if find_spec(name) is None]
+    with suppress(NoAnswer):  # which is told when the source is run
+        return ask(python, _FIND, *packages).split()
+    return []
+
+
+_LOOK_UP = """
+import sys
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError, \\
+    RevisionNotFoundError
+try:
+    hf_hub_download(sys.argv[1], "config.json", revision=sys.argv[2] or None)
+except LocalEntryNotFoundError:
+    print("it cannot be reached, and its cache has no such model")
+except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+    print(f"{type(error).__name__}: {str(error).strip()}".partition(chr(10))[0])
+except Exception:
+    pass  # a model may have no such file; whatever else is wrong, loading it says it better
+"""
+
+
+def _check_hub(source: Source, python: str, revision: str | None, *, is_asked: bool) -> None:
+    """Refuse what is neither a folder nor a model on the hub. The hub is asked only where another side runs first."""
+    if not _HUB_ID.fullmatch(source.target):
+        raise CaptureError(
+            f"{printable(source)}: there is no such folder; give a folder with config.json, or the id of a model on "
+            "the hub"
+        )
+    said = ""
+    with suppress(NoAnswer):  # which is told when the source is run
+        said = ask(python, _LOOK_UP, source.target, revision or "").strip() if is_asked else ""
+    if said:
+        raise CaptureError(
+            f"{printable(source)}: is not a folder here, and is not available on the hub ({printable(said):.200}); "
+            "give a folder with config.json, or the id of a model on the hub"
+        )

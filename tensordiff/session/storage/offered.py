@@ -1,0 +1,106 @@
+"""A session file that came with a dump: shown and offered, and taken only by a person who says yes.
+
+Versions before this one kept sessions beside the candidate, and people send them along. Such a file says which tensors
+are held to be the same and how far apart they may be: whoever wrote it can make a wrong model agree. So it is never
+taken by itself, never changed or renamed, and a person is asked once about each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from tensordiff.align.rules.file import RulesFile, rules_text
+from tensordiff.errors import BadFile, WriteError, printable
+from tensordiff.session.storage.state import SUFFIX, SessionState, read_state, session_path, state_folder, state_text
+from tensordiff.util.atomic_write import write_file
+
+_MOST_SHOWN = 1 << 18
+_LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
+
+
+class OfferedSession(NamedTuple):
+    """A session file that nobody has said yes or no to."""
+
+    path: Path
+    state: SessionState
+
+
+def offered_session(reference: Path, candidate: Path) -> OfferedSession | str | None:
+    """The file that lies beside the candidate, unless it was answered; a sentence where it cannot be read."""
+    found = [path for path in _earlier_paths(reference.absolute(), candidate.absolute()) if path.is_file()]
+    if not found:
+        return None
+    path = max(found, key=lambda one: one.stat().st_mtime_ns)
+    try:
+        _refuse_long(path)
+        state = read_state(path)
+    except BadFile as error:
+        return f"{error}; it lies beside the candidate, and is left as it is"
+    return None if _digest(state) == _answered(reference, candidate) else OfferedSession(path, state)
+
+
+def _refuse_long(path: Path) -> None:
+    if path.stat().st_size > _MOST_SHOWN:
+        raise BadFile(path, f"is a session of more than {_MOST_SHOWN >> 10} kB, too long to review")
+
+
+def note_answer(reference: Path, candidate: Path, offered: OfferedSession) -> None:
+    """Remember that a person has answered, so that they are not asked again about the same content."""
+    try:
+        write_file(_answer_path(reference, candidate), _digest(offered.state), make_folders=True)
+    except WriteError:
+        return  # they are asked again, which is all that comes of it
+
+
+def contents(state: SessionState) -> str:
+    """All that a session would change, to be read by a person: rules and tolerances first."""
+    rules = "" if state.rules is None else rules_text(state.rules).strip()
+    parts = [rules or "no rules and no tolerances"]
+    if state.rules_base != RulesFile():
+        parts += ["what these were edited from: what is missing above is taken out of the file given with --rules",
+                  rules_text(state.rules_base).strip()]  # fmt: skip
+    seen = {
+        "filter": state.filter, "columns": ", ".join(state.columns or ()), "sorted by": state.sort,
+        "marked rows": ", ".join(state.marks), "search": state.bisect,
+        "notes": "; ".join(f"{name}: {note}" for name, note in state.notes.items()),
+        "shown": " and ".join(["only what does not agree"] * state.faults + ["inputs too"] * state.inputs),
+    }  # fmt: skip
+    parts += ["\n".join(f"{what}: {text}" for what, text in seen.items() if text)]
+    lines = "\n\n".join(filter(None, parts)).split("\n")
+    return "\n".join(map(printable, lines))
+
+
+def _digest(state: SessionState) -> str:
+    return hashlib.sha256(state_text(state).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _answer_path(reference: Path, candidate: Path) -> Path:
+    return session_path(reference, candidate).with_suffix(".answered")
+
+
+def _answered(reference: Path, candidate: Path) -> str:
+    try:
+        return _answer_path(reference, candidate).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _earlier_paths(reference: Path, candidate: Path) -> tuple[Path, Path]:
+    """Where earlier versions kept the session of two dumps: beside the candidate, or in a folder of the user's."""
+    beside = _earlier_name(candidate.name, os.path.relpath(reference, candidate.parent))
+    far = _earlier_name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
+    return candidate.parent / beside, state_folder() / "sessions" / far
+
+
+def _earlier_name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
+    """The name of the file, after its two dumps; the reference is hashed where the name would be too long."""
+    words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
+    name = f"{candidate or 'dump'}.vs.{words}"
+    if not always_hashed and len(os.fsencode(name)) <= _LONGEST_NAME:
+        return name + SUFFIX
+    digest = hashlib.sha256(os.fsencode(reference)).hexdigest()[:12]
+    return f"{candidate[:24] or 'dump'}.vs.{digest}{SUFFIX}"

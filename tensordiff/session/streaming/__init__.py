@@ -1,0 +1,1 @@
+"""Comparing sources while they run, without a dump of either."""

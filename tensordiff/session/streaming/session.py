@@ -1,0 +1,202 @@
+"""A comparison of models while they run: tensors are measured as they come, and let go.
+
+A first pass lists what each source would dump, so that the two sides are aligned before a value is there. Then both
+run, and an entry of such a side is read when it arrives (``streamed_side``). Measuring and judging are those of any
+comparison. On disk stays what diverges, with what its layer was given, as a dump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tensordiff.align.index import parts_of
+from tensordiff.align.learn import Learned, leaves_something
+from tensordiff.align.match import Pair
+from tensordiff.align.rules.rule import Side
+from tensordiff.compare.hint import Hint
+from tensordiff.compare.look.logits import LogitsDiff
+from tensordiff.compare.row import Row
+from tensordiff.dump import Dump, Entry, open_dump
+from tensordiff.dump.lint import Finding
+from tensordiff.errors import CaptureError, WriteError, printable
+from tensordiff.search.outcome import Outcome
+from tensordiff.session.paired_dumps import PairedDumps
+from tensordiff.session.request import Request
+from tensordiff.session.run_dtypes import run_dtypes
+from tensordiff.session.session import Session, rules_of_request
+from tensordiff.session.source_checks import check_sources
+from tensordiff.session.sources import Sources
+from tensordiff.session.storage.state import SessionState
+from tensordiff.session.streaming.side import Follow, Started, StreamedSide, StreamOptions
+from tensordiff.session.third_dumps import ThirdDumps
+from tensordiff.util.sizes import format_bytes
+
+
+@dataclass
+class _Result:
+    """What was found out about the result while the values were there."""
+
+    has_logits: bool = False
+    logits: LogitsDiff | None = None
+    culprit: Row | None = None
+    hint: Hint | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedSession(Session):
+    """A comparison whose pairs can be measured once, while the sources run."""
+
+    options: StreamOptions = field(default_factory=StreamOptions)
+    streamed: tuple[StreamedSide, ...] = ()
+    """Those that are sources."""
+    learned_from: tuple[int, ...] = ()
+    """How many tensors of each side were learned from, where those were not all."""
+    _result: _Result = field(default_factory=lambda: _Result())
+
+    def rows(self) -> Iterator[Row]:
+        """Measure the pairs in order, as their tensors come."""
+        rows: list[Row] = []
+        for side in self.streamed:
+            side.expect(part for pair in self.pairs for part in parts_of(_of_side(pair, side.side)))
+        for row in super().rows():
+            is_wrong = row.verdict.name == "diverges"
+            for side in self.streamed:
+                side.judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
+            yield row
+            rows.append(row)
+            if self.options.stops and is_wrong and not row.is_input and Outcome(tuple(rows)).culprit is not None:
+                for side in self.streamed:
+                    side.stop()
+                return
+        for side in self.streamed:
+            side.finish()
+
+    def header_findings(self) -> Iterator[Finding]:
+        """Beside the others: that rules were learned from a part of the runs."""
+        yield from super().header_findings()
+        if self.learned_from:
+            seen, all_of = sum(self.learned_from), len(self.reference) + len(self.candidate)
+            yield Finding(
+                "note", "", f"how names differ was learned from {seen:,} of {all_of:,} tensors",
+                f"no more than {format_bytes(self.options.window_bytes)} are held at a time with --stream",
+                "give a larger --window where pairs are missing, or rules that tensordiff align -o wrote",
+            )  # fmt: skip
+
+    def look_at_result(self, outcome: Outcome) -> None:
+        """Keep what a look at the result needs once the stream is closed: the culprit, its hint, and the logits."""
+        self._result.logits = self.logits(outcome.rows)
+        self._result.has_logits = True
+        if outcome.culprit is not None:
+            self.keep_culprit(outcome.culprit)
+            self._result.hint = super().hint(outcome.culprit)
+            self._result.culprit = outcome.culprit
+
+    def logits(self, rows: Iterable[Row]) -> LogitsDiff | None:
+        """How far apart the logits are; as they were found before the stream was closed."""
+        return self._result.logits if self._result.has_logits else super().logits(rows)
+
+    def hint(self, row: Row) -> Hint | None:
+        """What kind of error a row shows; of the culprit as it was found before the stream was closed."""
+        culprit = self._result.culprit
+        return self._result.hint if culprit is not None and culprit.pair is row.pair else super().hint(row)
+
+    def kept_dumps(self) -> Iterator[Path]:
+        """The folders of what is kept, a dump each."""
+        folder = self.options.folder
+        if folder is not None and self.options.keep != "none":
+            yield from (folder / side.side for side in self.streamed if side.kept)
+
+    def keep_culprit(self, culprit: Row) -> None:
+        """Keep both sides of a culprit and what its layer was given, which a run with injection needs."""
+        if self.options.keep != "none":
+            for side in self.streamed:
+                for part in parts_of(_of_side(culprit.pair, side.side)):
+                    side.keep_surely(part)
+
+
+def _of_side(pair: Pair, side: Side) -> Entry:
+    return pair.reference if side == "reference" else pair.candidate
+
+
+@contextmanager
+def open_stream(
+    request: Request,
+    options: StreamOptions,
+    follow: Follow,
+    state: SessionState | None = None,
+    started: Started = lambda _: None,
+) -> Iterator[StreamedSession]:
+    """A comparison of sources, or of a dump and a source, while they run. What it leaves is what is kept."""
+    with ExitStack() as stack:
+        sides = _listed_sides(request, options, follow, started, stack)
+        dumps = {side.side: side.dump for side in sides}
+        reference = dumps.get("reference") or open_dump(request.reference)
+        candidate = dumps.get("candidate") or open_dump(request.candidate)
+        run_dtypes(reference, candidate)  # may fetch the model's last outputs, which is possible before it runs
+        learned, learned_from = _learn(request, state, reference, candidate, sides)
+        third_dumps = ThirdDumps.open(request)
+        session = StreamedSession.of_dumps(request, reference, candidate, third_dumps, state, learned)
+        session = replace(session, options=options, streamed=sides, learned_from=learned_from)
+        try:
+            yield session
+        except BaseException as error:
+            for side in sides:
+                with suppress(WriteError):  # the first error is the one to report
+                    side.write_kept(printable(str(error) or "interrupted"))
+            raise
+        for side in sides:
+            side.write_kept()
+
+
+def _listed_sides(
+    request: Request, options: StreamOptions, follow: Follow, started: Started, stack: ExitStack
+) -> tuple[StreamedSide, ...]:
+    """Run each source once, to know what it will give."""
+    sources = Sources.of(request)
+    check_sources(sources)
+    count = sum(source is not None for source in (sources.reference, sources.candidate))
+    if not count:
+        raise CaptureError("--stream is for sources that are run, and both sides are dumps; leave it out")
+    if request.cluster is not None:
+        raise CaptureError(
+            "--cluster: workers read dumps, and streamed tensors are measured here; leave one of them out"
+        )
+    for settings in filter(None, (request.settings, request.candidate_settings)):
+        if settings.weights:
+            raise CaptureError("--weights: parameters are not streamed; compare them with tensordiff weights")
+    if options.folder is not None and options.keep != "none":
+        _refuse_used(options.folder)
+    sides: list[StreamedSide] = []
+    while (name := sources.side) is not None:
+        side = StreamedSide(name, sources.job(Path("stream")), options, options.window_bytes // count, started)
+        stack.callback(side.close)
+        sides.append(side)
+        sources = sources.with_dump(side.list_entries(follow))
+    return tuple(sides)
+
+
+def _refuse_used(folder: Path) -> None:
+    for side in ("reference", "candidate"):
+        if (folder / side).exists():
+            raise WriteError(f"{printable(folder / side)}: is there already; choose another folder with --keep")
+
+
+def _learn(
+    request: Request, state: SessionState | None, reference: Dump, candidate: Dump, sides: Sequence[StreamedSide]
+) -> tuple[Learned, tuple[int, ...]]:
+    """Rules for what names leave over, learned from what fits into the window: the beginning of both runs."""
+    rules = rules_of_request(request, state)
+    if not request.learn or reference.statistics:
+        return Learned(), ()
+    if not leaves_something(PairedDumps.align(reference, candidate, rules).alignment):
+        return Learned(), ()
+    for side in sides:
+        side.start()
+    begun = {side.side: side.fill() for side in sides}
+    ours, theirs = begun.get("reference", reference), begun.get("candidate", candidate)
+    learned = PairedDumps.align(ours, theirs, rules, learns=True).learned
+    is_all = len(ours) == len(reference) and len(theirs) == len(candidate)
+    return learned, () if is_all else (len(ours), len(theirs))

@@ -1,0 +1,1 @@
+"""Two checkpoints: their parameters in a list."""

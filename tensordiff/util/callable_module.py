@@ -1,0 +1,56 @@
+"""Packages that can be called: ``tensordiff.compare`` is a folder of modules, and a function of the library.
+
+Python binds a package's name in its parent when anything in it is imported, so the two cannot have different objects.
+The function is imported when it is first called, or asked for its signature or its help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class CallableModule(ModuleType):
+    """A package that calls one function."""
+
+    _target: tuple[str, str]
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the function."""
+        return self._function()(*args, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The function's, for ``inspect`` and notebooks."""
+        return inspect.signature(self._function())
+
+    def _help(self) -> str:
+        function = self._function()
+        parameters = inspect.signature(function).parameters.values()
+        listed = "\n".join(f"    {_spelled(parameter)}," for parameter in parameters)
+        return f"{inspect.getdoc(function)}\n\n{function.__name__}(\n{listed}\n)"
+
+    __doc__ = property(_help)
+    """``help(tensordiff.compare)`` is about the function: who calls it need not know what the package holds."""
+
+    def _function(self) -> Any:
+        module, name = self._target
+        return getattr(import_module(module), name)
+
+
+def make_callable(package: str, module: str, function: str) -> None:
+    """Let calling a package call a function of another module."""
+    found = sys.modules[package]
+    found.__class__ = CallableModule
+    found.__dict__["_target"] = (module, function)
+
+
+def _spelled(parameter: inspect.Parameter) -> str:
+    """A parameter as it is written in the source; annotations are text already."""
+    stars = "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
+    kind = "" if parameter.annotation is inspect.Parameter.empty else f": {parameter.annotation}"
+    default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
+    return f"{stars}{parameter.name}{kind}{default}"

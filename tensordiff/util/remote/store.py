@@ -1,0 +1,339 @@
+"""What a store holds and gives: listings, sizes and ranges of bytes, through fsspec, tried again where it fails.
+
+Credentials are found by the store's own library, where it looks for them; none passes through here. A store that
+fails again and again ends the command (``StoreError``), since every later tensor would wait for it, too; one file
+that is missing or forbidden is a ``BadFile`` as on a disk.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urljoin, urlsplit
+
+from tensordiff.errors import BadFile, StoreError, printable
+from tensordiff.util.remote.paths import RemotePath, given_url, without_secrets
+
+T = TypeVar("T")
+TRIES = 4
+"""How often something is asked of a store before it is said to fail."""
+FIRST_WAIT_S = 0.2
+"""Before the second try; each later wait is twice as long, and a little random."""
+_INSTALL = "pip install 'tensordiff[remote]'"
+_HTTP = ("http:", "https:")
+_S3 = ("s3:", "s3a:")
+CONNECT_S = 10
+SILENT_S = 15
+"""How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
+_FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
+
+
+class FileInfo(NamedTuple):
+    """What a store says of a file or folder."""
+
+    size: int
+    is_folder: bool
+    version: int
+    """Changes where the content does, as far as the store says."""
+
+
+class Place(NamedTuple):
+    """Where a path lies: fsspec's filesystem and the name in it."""
+
+    filesystem: Any
+    name: str
+
+
+_lock = threading.Lock()
+_listings: dict[RemotePath, dict[str, FileInfo]] = {}
+_infos: dict[RemotePath, FileInfo | None] = {}
+requests: dict[str, int] = {"list": 0, "info": 0, "read": 0, "write": 0}
+"""How often stores were asked for something in this process; tests and benchmarks look at it."""
+
+
+def forget(path: RemotePath) -> None:
+    """Ask the store anew for what lies at a path and below it."""
+    with _lock:
+        for known in (_listings, _infos):
+            for one in [one for one in known if one == path or path in one.parents]:
+                del known[one]
+    place(path).filesystem.invalidate_cache()
+
+
+def place(path: RemotePath) -> Place:
+    """The filesystem of a path; only what the user gave, and what lies below it, has one."""
+    found = given_url(path)
+    if found is None:
+        raise BadFile(path, "is a URL that you did not give; a dump may not name one")
+    (address, query, _), below = found
+    filesystem, name = _connect(path.parts[0], address)
+    name = "/".join((name.rstrip("/"), *below)) if below else name
+    return Place(filesystem, f"{name}?{query}" if query else name)
+
+
+@cache
+def _connect(scheme: str, address: str) -> Place:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise StoreError(f"{scheme}// paths are read through fsspec, which is not installed; {_INSTALL}") from error
+    try:
+        filesystem, name = fsspec.core.url_to_fs(address, **_options(scheme))
+        if scheme in _S3:
+            filesystem.retries = 1  # it would try five times whatever we try four times
+        return Place(filesystem, name)
+    except ImportError as error:
+        way = _INSTALL if scheme in (*_S3, *_HTTP) else "install the library that it names"
+        raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
+    except ValueError as error:
+        raise StoreError(f"{scheme}// is not a kind of store that fsspec knows ({error!s:.200})") from error
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    """What keeps a store's library from waiting for ever, or from trying again what we try again ourselves."""
+    if scheme in _S3:
+        retries = {"max_attempts": 1}
+        return {"config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}}
+    if scheme in _HTTP:
+        from aiohttp import ClientTimeout
+
+        return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)}}
+    return {}
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+def info(path: RemotePath) -> FileInfo | None:
+    """What lies at a path; None where nothing does. Known from the listing of its folder where that was asked for."""
+    with _lock:
+        if path in _listings:
+            return FileInfo(0, True, 0)
+        if (siblings := _listings.get(_above(path))) is not None and path.name in siblings:
+            return siblings[path.name]
+        if path in _infos:
+            return _infos[path]
+    found = _ask(path)
+    with _lock:
+        _infos[path] = found
+    return found
+
+
+def _above(path: RemotePath) -> RemotePath:
+    parent = path.parent
+    return parent if isinstance(parent, RemotePath) else path
+
+
+def _ask(path: RemotePath) -> FileInfo | None:
+    if path.parts[0] in _HTTP:
+        return _ask_server(path)
+    try:  # one request: a store lists a file as itself
+        listing(path)
+    except _IsFile as error:
+        return error.info
+    except FileNotFoundError:
+        return None
+    return FileInfo(0, True, 0)
+
+
+def _ask_server(path: RemotePath) -> FileInfo | None:
+    """A web server has no folders: what it shows as a page may be one."""
+    filesystem, name = place(path)
+    try:
+        found = attempt(path, "info", lambda: filesystem.info(name))
+    except FileNotFoundError:
+        return None
+    if "html" in str(found.get("mimetype", "")):
+        return FileInfo(0, True, 0)
+    return _info_of(path, found)
+
+
+class _IsFile(Exception):
+    """What was to be listed is a file."""
+
+    def __init__(self, found: FileInfo) -> None:
+        super().__init__()
+        self.info = found
+
+
+def listing(path: RemotePath) -> dict[str, FileInfo]:
+    """What lies in a folder, by name. Asked once; ``forget`` asks anew."""
+    with _lock:
+        if path in _listings:
+            return _listings[path]
+    filesystem, name = place(path)
+    rows = attempt(path, "list", lambda: _rows(filesystem, name))
+    found: dict[str, FileInfo] = {}
+    is_web = path.parts[0] in _HTTP
+    prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
+    for row in rows:
+        shown = _web_name(row["name"]) if is_web else row["name"].rstrip("/")
+        if shown == prefix and row["type"] == "file" and not is_web:
+            raise _IsFile(_info_of(path, row))
+        folder, _, last = shown.rpartition("/")
+        # A page may link to anywhere; only what lies in this very folder is of it.
+        if folder == prefix and last not in ("", ".", ".."):
+            is_folder = row["type"] == "directory" or row["name"].endswith("/")
+            known = row.get("size") is not None or is_folder
+            found[last] = FileInfo(0, True, 0) if is_folder else _info_of(path / last, row) if known else _UNKNOWN
+    if not found and not rows and not _may_be_empty(filesystem, name):
+        raise FileNotFoundError(str(path))
+    _fill_sizes(path, found)
+    with _lock:
+        _listings[path] = found
+    return found
+
+
+_LINK = re.compile(r"""href=["']([^"'?#]+)""")
+
+
+def _rows(filesystem: Any, name: str) -> list[dict[str, Any]]:
+    """What a store lists; of a web server what its page links to."""
+    if not name.startswith(("http:", "https:")):
+        rows: list[dict[str, Any]] = filesystem.ls(name, detail=True)
+        return rows
+    page = filesystem.cat_file(name).decode("utf-8", "replace")
+    folder = name.partition("?")[0].rstrip("/") + "/"
+    return [{"name": urljoin(folder, link), "type": "file", "size": None} for link in _LINK.findall(page)]
+
+
+def _web_name(url: str) -> str:
+    """What tells one file of a web server from another: host and path, without user and query."""
+    parts = urlsplit(url)
+    return f"{parts.netloc.rpartition('@')[2]}{unquote(parts.path).rstrip('/')}"
+
+
+_UNKNOWN = FileInfo(-1, False, 0)
+
+
+def files_after(path: RemotePath, most: int) -> list[tuple[str, int]]:
+    """Names and sizes of the files that follow one in its folder, where that was listed."""
+    with _lock:
+        found = _listings.get(_above(path), {})
+        names = list(found) if path.name in found else []
+    after = names[names.index(path.name) + 1 :][:most] if names else []
+    return [(name, found[name].size) for name in after if found[name].size > 0]
+
+
+def _fill_sizes(folder: RemotePath, found: dict[str, FileInfo]) -> None:
+    """Ask for the sizes of files that a listing does not tell, as that of a web page does not."""
+    from tensordiff.util.remote.ranges import pool
+
+    names = [name for name, one in found.items() if one is _UNKNOWN]
+    infos = list(pool().map(lambda name: _ask_server(folder / name), names))
+    for name, one in zip(names, infos, strict=True):
+        if one is None or (one.is_folder and "." in name):  # a page beside the files
+            del found[name]
+        else:
+            found[name] = one
+
+
+def _may_be_empty(filesystem: Any, name: str) -> bool:
+    return bool(filesystem.exists(name))
+
+
+def _info_of(path: RemotePath, row: dict[str, Any]) -> FileInfo:
+    size = row.get("size")
+    if not isinstance(size, int):
+        raise BadFile(path, "its server does not say how long it is, so no part of it can be asked for; copy it")
+    if row.get("type") == "directory":
+        return FileInfo(0, True, 0)
+    return FileInfo(size, False, _version(row))
+
+
+def _version(row: dict[str, Any]) -> int:
+    written: Any = row.get("LastModified") or row.get("last_modified") or row.get("mtime") or row.get("updated")
+    if hasattr(written, "timestamp"):
+        return int(written.timestamp() * 1e9)
+    if isinstance(written, int | float):
+        return int(written * 1e9)
+    tag = row.get("ETag") or row.get("etag") or written
+    return 0 if tag is None else int.from_bytes(str(tag).encode()[:7], "little")
+
+
+# --- its bytes ------------------------------------------------------------------------------------
+
+
+def read(path: RemotePath, start: int, end: int, size: int) -> bytes:
+    """The bytes from ``start`` up to ``end`` of a file that is ``size`` bytes long, in one request."""
+    if end <= start:
+        return b""
+    filesystem, name = place(path)
+
+    def ask() -> bytes:
+        with _turn(filesystem):
+            data: bytes = filesystem.cat_file(name, start=start, end=end)
+        if len(data) == size != end - start:  # a server that knows no ranges sends all of it
+            data = data[start:end]
+        if len(data) != end - start:
+            raise _ShortAnswerError(f"{len(data):,} of {end - start:,} bytes came")
+        return data
+
+    try:
+        return attempt(path, "read", ask)
+    except FileNotFoundError as error:
+        raise BadFile(path, "is gone from its store since it was listed; open the dump again") from error
+
+
+_turns = threading.Lock()
+
+
+def _turn(filesystem: Any) -> AbstractContextManager[Any]:
+    """Filesystems that wait by themselves (sftp) are asked for one thing at a time: few of them may be shared."""
+    return nullcontext() if filesystem.async_impl else _turns
+
+
+class _ShortAnswerError(Exception):
+    """A store sent fewer bytes than it was asked for."""
+
+
+def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
+    """Ask a store for something, again and again with growing waits; a sentence that names it where it keeps failing.
+
+    Raises ``FileNotFoundError`` where it says that there is no such thing.
+    """
+    for number in range(1, TRIES + 1):
+        requests[kind] += 1
+        try:
+            return call()
+        except BadFile:
+            raise
+        except Exception as raised:
+            error = _cause(raised)
+            if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+                raise FileNotFoundError(str(path)) from raised
+            said = _reason(path, error)
+            if isinstance(error, PermissionError) or _is_final(error):
+                hint = "the store's own library looks for credentials; see its documentation"
+                raise BadFile(path, f"cannot be read ({said}); {hint}") from error
+            if number == TRIES:
+                again = f"its store failed {TRIES} times ({said}); try again when it answers"
+                raise StoreError(f"{printable(path)}: {again}") from error
+            time.sleep(FIRST_WAIT_S * 2 ** (number - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
+    raise AssertionError("unreachable")
+
+
+def _cause(error: Exception) -> Exception:
+    """Why a web server's file was not found, where it could not even be asked: fsspec says "not found" of both."""
+    cause = error.__cause__
+    is_web = isinstance(cause, Exception) and type(cause).__module__.startswith("aiohttp")
+    return cause if is_web and getattr(cause, "status", None) not in (404, 410) else error  # type: ignore[return-value]
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether asking again would give the same answer."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
+        return True
+    return _FINAL.search(f"{type(error).__name__} {error}") is not None
+
+
+def _reason(path: RemotePath, error: Exception) -> str:
+    text = without_secrets(path, str(error)).partition("\n")[0].strip().rstrip(".")
+    return printable(f"{text:.300}" if text else type(error).__name__)

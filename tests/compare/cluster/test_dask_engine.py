@@ -1,0 +1,177 @@
+"""Dask's own cluster: answers to the byte, workers that are lost, Ctrl-C, and clusters that are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import distributed
+import pytest
+
+from tests import processes
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, process
+from tests.making import SAMPLES, numbers, write
+from tests.test_cases import CASES
+
+BLOCK_DASK = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "distributed":
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from tensordiff.cli.main import run
+sys.argv = ["tensordiff", *sys.argv[1:]]
+run()
+"""
+
+
+@pytest.mark.parametrize("address", ["", "local", "local:0", "local:x", "localhost"])
+def test_an_address_that_is_none(address: str) -> None:
+    said = process("compare", REFERENCE, CANDIDATE, "--cluster", address)
+    assert said.status == 2
+    assert "neither tcp://HOST:PORT of a Dask scheduler nor local:N" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_no_scheduler_answers() -> None:
+    said = process("compare", REFERENCE, CANDIDATE, "--json", "--cluster", "tcp://127.0.0.1:1")
+    assert (said.status, said.out) == (2, "")
+    assert "tcp://127.0.0.1:1: no scheduler answers there" in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_without_dask_it_says_what_to_install() -> None:
+    done = processes.run([sys.executable, "-c", BLOCK_DASK, "compare", REFERENCE, CANDIDATE, "--cluster", "local:2"])
+    assert done.returncode == 2
+    assert "pip install 'tensordiff[cluster]'" in done.stderr
+
+
+# Ends its own worker the first time, as the system does where memory ends.
+_KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from tensordiff.compare.cluster import engine as engines
+from tensordiff.compare.cluster.dask_engine import DaskEngine
+from tensordiff.session.request import Request
+from tensordiff.session.session import Session
+
+def measure_or_die(data, asked_by, flag=sys.argv[3]):
+    import os, signal
+    from pathlib import Path
+    from tensordiff.compare.cluster.worker import measure_packed
+    try:
+        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return measure_packed(data, asked_by)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    engines.measure_packed = measure_or_die
+    session = Session.open(Request(Path(sys.argv[1]), Path(sys.argv[2])))
+    here = [repr(row.diff) for row in session.rows()]
+    there = [repr(row.diff) for row in replace(session.comparer, cluster="local:2").rows(session.pairs)]
+    print(os.path.exists(sys.argv[3]), here == there, len(there))
+"""
+
+
+def test_the_pairs_of_a_killed_worker_are_measured_again(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(_KILLED)
+    done = processes.run([sys.executable, script, REFERENCE, CANDIDATE, tmp_path / "flag"])
+    assert done.stdout.split() == ["True", "True", "76"], done.stderr
+    assert done.stderr == ""
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address and the scheduler of a cluster with one worker, as somebody else would have started it."""
+    address = folder / "scheduler.json"
+    start = [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard", "--scheduler-file", str(address)]
+    more = {"scheduler": ("--host", "127.0.0.1", "--port", "0"), "worker": ("--nthreads", "1", "--no-nanny")}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with contextlib.ExitStack() as stack:
+        scheduler, _ = (
+            stack.enter_context(processes.started([*(part.format(what) for part in start), *more[what]], **quiet))
+            for what in ("scheduler", "worker")
+        )
+        processes.until(lambda: address.exists() and address.read_text().rstrip().endswith("}"))
+        with distributed.Client(scheduler_file=str(address), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=processes.PATIENCE_S)
+            found = client.scheduler.address
+        yield found, scheduler
+
+
+def test_a_scheduler_that_is_killed_in_the_midst_is_one_sentence(tmp_path: Path) -> None:
+    # More lines than a pipe holds: it cannot have ended before the scheduler does.
+    tensors = {f"layers.{k}.mlp-output": numbers(4, 4, seed=k) for k in range(3000)}
+    sides = [str(write(tmp_path / side, tensors)) for side in ("ref", "cand")]
+    with cluster(tmp_path) as (address, scheduler):
+        command = [*COMMAND, "compare", *sides, "--cluster", address]
+        with processes.started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            assert any(line.startswith("✓") for line in running.stdout)
+            scheduler.kill()
+            processes.ended(scheduler)
+            said, errors = running.communicate(timeout=processes.PATIENCE_S)
+    assert running.returncode == 2
+    assert "its scheduler was lost before all pairs were measured" in errors
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert "verdict: agrees" not in said
+
+
+def test_ctrl_c_ends_the_workers(tmp_path: Path) -> None:
+    # More lines than a pipe holds: it cannot have ended before the signal comes.
+    tensors = {f"layers.{k}.mlp-output": numbers(4, 4, seed=k) for k in range(3000)}
+    sides = [str(write(tmp_path / side, tensors)) for side in ("ref", "cand")]
+    command = [*COMMAND, "compare", *sides, "--cluster", "local:2"]
+    with processes.started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert any(line.startswith("✓") for line in running.stdout)
+        workers = processes.children(running.pid)
+        running.send_signal(signal.SIGINT)
+        status, said = processes.ended(running), running.stderr.read()
+    assert status == 130
+    assert "Traceback" not in said
+    processes.until(lambda: not any(map(processes.is_there, workers)))
+
+
+COMPARED = [
+    (REFERENCE, CANDIDATE), (REFERENCE, str(SAMPLES / "max")),
+    (REFERENCE, CANDIDATE, "--golden", str(SAMPLES / "golden"), "--injected", str(SAMPLES / "candidate_injected")),
+    (str(CASES / "llama_bf16" / "torch"), str(CASES / "llama_bf16" / "max")),
+    (str(CASES / "qwen3" / "torch"), str(CASES / "qwen3" / "max")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sides", COMPARED)
+def test_the_same_bytes_as_on_one_machine(sides: tuple[str, ...]) -> None:
+    if not Path(sides[0]).exists():
+        pytest.skip("the cases are not beside this checkout")
+    here, there = (process("compare", *sides, "--json", *more) for more in ((), ("--cluster", "local:2")))
+    assert here == there
+
+
+def test_another_cluster_on_this_machine_is_no_news() -> None:
+    with socket.socket() as other:
+        with contextlib.suppress(OSError):  # somebody else has Dask's usual port
+            other.bind(("127.0.0.1", 8787))
+            other.listen()
+        assert process("compare", REFERENCE, CANDIDATE, "-q", "--cluster", "local:1").err == ""
+
+
+def test_reports_and_searches_are_the_same(tmp_path: Path) -> None:
+    for more, name in (((), "here"), (("--cluster", "local:2"), "there")):
+        assert process("report", REFERENCE, CANDIDATE, "-o", str(tmp_path / f"{name}.json"), *more).status in (0, 1)
+    assert (tmp_path / "here.json").read_bytes() == (tmp_path / "there.json").read_bytes()
+    here, there = (
+        process("bisect", REFERENCE, CANDIDATE, "--auto", "--json", *more) for more in ((), ("--cluster", "local:2"))
+    )
+    assert here == there

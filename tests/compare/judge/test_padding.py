@@ -1,0 +1,54 @@
+"""Masks of padding: whose tokens they hide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensordiff.dump.dtypes import Array
+from tests.compare.test_comparer import rows
+from tests.making import numbers
+
+STATES = numbers(2, 8, 64)
+MASK = np.ones((2, 8), np.int64)
+MASK[1, 4:] = 0
+IDS = np.arange(16).reshape(2, 8)
+
+
+def with_other_padding(states: Array) -> Array:
+    found = states.copy()
+    found[1, 4:] = 7
+    return found
+
+
+def verdicts(layer: str, **inputs: Array) -> set[str]:
+    """Of two outputs that differ only where the mask of an encoder hides tokens."""
+    given = {f"model-input_{name}": values for name, values in inputs.items()}
+    right = {"model.embed": STATES, f"model.{layer}": 2 * STATES, "model": 3 * STATES}
+    reference: dict[str, Array | None] = {**given, **right}
+    wrong = {f"model.{layer}": with_other_padding(2 * STATES), "model": with_other_padding(3 * STATES)}
+    return {row.verdict.name for row in rows(reference, {**reference, **wrong})}
+
+
+def test_padding_is_nobodys_business() -> None:
+    assert verdicts("layers.0", attention_mask=MASK) == {"agrees"}
+    assert verdicts("decoder.layers.0", attention_mask=MASK) == {"agrees"}  # of a model that has no encoder
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"encoder_attention_mask": MASK},
+        {"attention_mask": MASK, "decoder_input_ids": IDS},
+        {"decoder_input_ids": IDS, "attention_mask": MASK},
+        {"attention_mask": MASK, "decoder_input_ids": IDS, "decoder_attention_mask": np.ones_like(MASK)},
+    ],
+)
+def test_the_mask_of_an_encoder_hides_nothing_of_its_decoder(inputs: dict[str, Array]) -> None:
+    assert verdicts("decoder.layers.0", **inputs) & {"diverges", "drifts"}
+
+
+def test_each_side_of_such_a_model_has_a_mask_of_its_own() -> None:
+    decoder = {"decoder_input_ids": IDS, "decoder_attention_mask": MASK}
+    assert verdicts("encoder.layers.0", attention_mask=MASK, **decoder) == {"agrees"}
+    assert verdicts("decoder.layers.0", attention_mask=MASK[::-1], **decoder) == {"agrees"}

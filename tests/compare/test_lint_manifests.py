@@ -1,0 +1,68 @@
+"""Configs, sizes and weights of two manifests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensordiff.compare.lint_manifests import lint_manifests
+from tensordiff.dump.model import Dump, MemoryTensor, Origin, entry
+from tests.making import numbers
+
+TORCH: dict[str, Any] = {"framework": "torch", "dtype": "float32", "model": {"class": "Llama", "parameters": 10}}
+
+
+def dump(facts: dict[str, Any], layer: str = "a", module: str | None = "Linear") -> Dump:
+    made = entry(layer, MemoryTensor(numbers(3)))._replace(origin=Origin(module_class=module))
+    return Dump(Path("d"), "tensordiff", (made,), ordered=True, facts=TORCH | facts)
+
+
+def found(ours: dict[str, Any], theirs: dict[str, Any], **module: Any) -> list[str]:
+    return [f"{one.level}: {one.what}" for one in lint_manifests(dump(ours), dump(theirs, **module))]
+
+
+@pytest.mark.parametrize("facts", [{}, {"model": None, "config_overrides": None, "weights_hash": None}, {"model": 3}])
+def test_what_is_not_said_is_no_finding(facts: dict[str, Any]) -> None:
+    full = {"config_overrides": {"a": 1}, "weights_hash": "x"}
+    assert found(facts, full) == found(full, facts) == found(facts, facts) == []
+
+
+def test_other_configs() -> None:
+    ours, theirs = {"config_overrides": {"layers": 2, "eps": 1e-5}}, {"config_overrides": {"eps": 1e-6, "rope": "yarn"}}
+    assert found(ours, ours) == []
+    assert found(ours, theirs) == [
+        "warning: the configs were overridden differently: layers 2 and (as the model has it), eps 1e-05 and 1e-06, "
+        "rope (as the model has it) and 'yarn'"
+    ]
+
+
+def test_configs_of_two_checkpoints() -> None:
+    ours: dict[str, Any] = {"rms_norm_eps": 1e-6, "rope": {"theta": 1e4}, "eos_token_id": 2, "dtype": "float32"}
+    theirs = ours | {"rms_norm_eps": 1e-5, "rope": {"theta": 5e5}, "eos_token_id": 3, "dtype": "bfloat16", "more": 1}
+    assert found({"config": ours}, {"config": ours}) == found({"config": ours}, {"config": 3}) == []
+    assert found({"config": ours}, {"config": theirs}) == [
+        "warning: the configs differ: rms_norm_eps 1e-06 and 1e-05, rope.theta 10000.0 and 500000.0"
+    ]
+
+
+def test_other_sizes() -> None:
+    assert found({}, {"model": {"class": "Other", "parameters": 12000}}) == [
+        "note: the models have 10 and 12,000 parameters"
+    ]
+
+
+def test_other_weights() -> None:
+    ours, theirs = {"weights_hash": "sha256:a"}, {"weights_hash": "sha256:b"}
+    assert found(ours, ours) == []
+    assert found(ours, theirs)[0].startswith("warning: the weights differ, by their hashes")
+    assert found(ours, theirs | {"dtype": "bfloat16"}) == []
+    assert found(ours, theirs | {"framework": "max"}) == []
+
+
+def test_other_names_of_parameters_make_another_hash_of_the_same_weights() -> None:
+    ours, theirs = {"weights_hash": "sha256:a"}, {"weights_hash": "sha256:b"}
+    assert (
+        found(ours, theirs, layer="b") == found(ours, theirs, module="Conv") == found(ours, theirs, module=None) == []
+    )
