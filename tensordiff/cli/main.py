@@ -12,6 +12,8 @@ import re
 import signal
 import sys
 from importlib import import_module
+from time import sleep
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -167,16 +169,28 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _repeat_interrupt(lost: sys.UnraisableHookArgs) -> None:
-    """A Ctrl-C that came while an object was destroyed has nobody above to catch it: it comes again, a little later."""
+    """A Ctrl-C that came while an object was destroyed has nobody above to catch it: it is sent again afterwards."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
     import threading
 
     number = signal.SIGTERM if issubclass(lost.exc_type, _Terminated) else signal.SIGINT
-    again = threading.Timer(0.01, os.kill, (os.getpid(), number))  # raised in here it would be lost as well
-    again.daemon = True
-    again.start()
+    main_thread = threading.main_thread().ident
+    threading.Thread(target=_send_later, args=(number, main_thread), daemon=True).start()
+
+
+def _send_later(number: signal.Signals, main_thread: int) -> None:
+    """Send a signal once the main thread has left ``_repeat_interrupt``: raised in there it would be lost again."""
+    while _is_repeating(sys._current_frames().get(main_thread)):
+        sleep(0.001)
+    os.kill(os.getpid(), number)
+
+
+def _is_repeating(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not _repeat_interrupt.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def run() -> NoReturn:

@@ -73,8 +73,16 @@ def test_ctrl_c_while_a_module_makes_its_classes_has_its_status(tmp_path: Path) 
 
 
 WITHIN_DEL = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from tensordiff.cli import main
+
+start = threading.Thread.start
+
+def slow_start(thread):  # as on a busy machine
+    start(thread)
+    time.sleep(0.2)
+
+threading.Thread.start = slow_start
 
 class Dropped:
     def __del__(self):

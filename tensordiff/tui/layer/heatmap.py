@@ -112,7 +112,9 @@ class HeatmapPane(Pane[Heat]):
         cursor = self._wanted_in(answer) or self.view.cursor
         self._wanted = None
         self.view = self.view.fitted(answer.view.size, self._room).to(cursor)
-        if self.is_whole:
+        if self.view.without_cursor() != answer.view.without_cursor():
+            self.ask()  # there is other room meanwhile
+        elif self.is_whole:
             if not answer.view.zoom:
                 self._scales[answer.chosen, self.subject] = answer.scale
             self.asked = self.subject, self.question()

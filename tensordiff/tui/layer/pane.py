@@ -211,6 +211,12 @@ class Pane(Widget, Generic[A], can_focus=True):
         self._inked_before = how, list(zip(lines, made, strict=True))
         return made
 
+    def notify_style_update(self) -> None:
+        """Colours have changed: after the theme, whose name is known before its colours are."""
+        super().notify_style_update()
+        self._drawn, self._strips = (None, ()), None
+        self.refresh()
+
     def text(self) -> str:
         """What is drawn, as plain text."""
         return "\n".join(plain(line).rstrip() for line in self.lines())

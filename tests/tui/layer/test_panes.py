@@ -151,6 +151,31 @@ async def test_the_whole_picture_has_a_scale_of_its_own_whatever_was_drawn_befor
         assert pane.answer and pane.answer.view.zoom and pane.answer.scale == shaded.scale  # a part, as in the whole
 
 
+async def test_a_picture_painted_in_the_midst_of_a_change_of_theme_is_painted_again() -> None:
+    async with showing(samples(), size=(80, 24)) as shown:
+        await shown.show("heatmap")
+        shown.app.theme = "textual-light"  # known by name at once; its colours follow with the next message
+        panes = (shown.screen.facts, shown.screen.pane)
+        painted = [[pane.render_line(y) for y in range(pane.content_size.height)] for pane in panes]
+        await shown.settle()
+        anew = [[pane.render_line(y) for y in range(pane.content_size.height)] for pane in panes]
+        muted = shown.screen.facts.get_component_rich_style("pane--muted")
+        assert [next(iter(line)).style for line in anew[0][1:3]] == [muted, muted]
+        assert all(old != new for old, new in zip(painted, anew, strict=True))
+
+
+async def test_an_answer_for_other_room_is_asked_for_again() -> None:
+    async with showing(samples(), size=(80, 24)) as shown:
+        await shown.show("heatmap")
+        pane = shown.screen.query_one(HeatmapPane)
+        coloured = pane.answer
+        assert coloured is not None
+        pane.shades = True  # half the room, before the pane was told
+        pane.take()
+        await shown.settle()
+        assert pane.answer and pane.answer.view.room == pane.view.room != coloured.view.room
+
+
 async def test_heads_are_seen_where_a_person_says_so() -> None:
     async with showing(samples(), "layers.1.self_attn.o_proj") as shown:
         await shown.show("heatmap")
