@@ -168,7 +168,7 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     matcher = _Matcher(*sides)
     matcher.take_all("map", mapped(plan.maps, *sides))
     matcher.take_all("rule", pair_operations(*sides))
-    matcher.take_learned(plan.learned_over_names)
+    matcher.take_learned_over_names(plan.learned_over_names)
     overruled = frozenset(matcher.used_reference) if plan.learned_over_names else frozenset()
     matcher.take_named()
     if matcher.has_orphans:
@@ -236,6 +236,12 @@ class _Matcher:
             made = resolve_map(rule, self.reference, self.candidate)
             self.take_all("learned", fitting(made), only_orphans=only_orphans)
             self.learned_usage[rule] = len(self.pairs) - before
+
+    def take_learned_over_names(self, maps: Iterable[MapRule]) -> None:
+        """The same before names are looked at; a part of the candidate's tensor is then no whole of that name."""
+        before = len(self.pairs)
+        self.take_learned(maps)
+        self._only_parts -= {id(part) for _, candidate, _ in self.pairs[before:] for part in parts_of(candidate)}
 
     def take_named(self) -> None:
         """Take the entries whose names the rules make equal; what is part of an expression may be whole elsewhere."""

@@ -37,3 +37,17 @@ def test_what_a_model_gives_on_is_paired_beyond_the_bug_like_what_it_copies(name
     """MAX's model gives the last token's logits, as its head does when called again; the other side's gives all."""
     trial = run_trial(next(one for one in pairings() if one.name == name), 1)
     assert trial.is_same and not trial.wrong and trial.missed == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        pytest.param("vllm-gpt2", 168, id="dropout gives what the projection before it gives"),
+        pytest.param("llamacpp", 175, id="a norm and the model around it give one tensor"),
+        pytest.param("bert", 166, id="a module and the one in it give one tensor"),
+        pytest.param("vllm", 155, id="the first norm is given no residual"),
+    ],
+)
+def test_which_of_several_layers_that_give_one_tensor_is_meant(name: str, seed: int) -> None:
+    trial = run_trial(next(one for one in pairings() if one.name == name), seed)
+    assert trial.is_same and not trial.wrong

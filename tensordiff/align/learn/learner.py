@@ -99,9 +99,16 @@ class _Learner:
         yield from fused.pairs_of_rest()
         tokens = list(fused.tokens_alike())
         yield from tokens
-        ports.used |= fused.used
+        ports.used = (ports.used | fused.used) - self._left_by_names(ports.pairs)
         yield from ports.pair_again()
         yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
+
+    def _left_by_names(self, pairs: Iterable[LearnedPair]) -> set[int]:
+        """Ids of the candidate's entries that names pair with a reference entry which learning pairs with another."""
+        parts = {id(pair.reference.parts[0]): pair.candidate.parts for pair in pairs if len(pair.reference.parts) == 1}
+        paired = {id(part) for some in parts.values() for part in some}
+        left = {id(pair.candidate) for pair in self.alignment.pairs if id(pair.reference) in parts}
+        return left - paired
 
     def _look_at_namesakes(self, named: list[tuple[Node, Node]]) -> None:
         free = [pair for pair in named if self.matches.are_free(*pair)]
@@ -126,12 +133,16 @@ class _Learner:
     # --- what holds ------------------------------------------------------------------------------------
 
     def _holds(self, rule: Lifted) -> bool:
-        """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from."""
+        """Whether no values refute a rule, and all layers it is for have the ports of those it was learned from.
+
+        A layer that values prove may have others: the first norm is given no residual, and has one output.
+        """
         if not rule.is_general and rule.proven:
             return True
         steps = [self.evidence.reference.step]
         made = list(resolve_map(MapRule(rule.reference, rule.candidate), self.reference, self.candidate, steps))
-        if rule.is_general and not all(map(self._has_ports_of(rule), made)):
+        unproven = [(ours, theirs) for ours, theirs in made if self._proven.get(id(ours)) is not theirs]
+        if rule.is_general and not all(map(self._has_ports_of(rule), unproven)):
             return False
         return not any(self._is_refuted_pair(r, c) for r, c in made)
 

@@ -23,6 +23,7 @@ from tensordiff.dump.model import Entry
 _SEPARATORS = "./:_-|"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _WRAPPED = 1.2  # what counts against a node that another wraps
+_PASSED_ON = 0.8  # and against one that computes something, where the other does not
 _CROWD = 24
 """A tensor that so many nodes have is no way to find one of them."""
 Block = tuple[str, int]
@@ -50,6 +51,12 @@ class Node:
         """The block it belongs to; a layer that is called for every block belongs to none."""
         numbers = self.outline.numbers
         return (self.outline.pieces[0], numbers[0]) if numbers and not self.is_shared else None
+
+    @cached_property
+    def depth(self) -> int:
+        """How many modules of its block it is in."""
+        around = self.parent
+        return 0 if around is None or around.block != self.block else around.depth + 1
 
     @property
     def module_class(self) -> str | None:
@@ -196,11 +203,12 @@ class NodeMatches:
         if is_alone:
             return Score(4 * outputs + 3 * inputs, outputs, inputs)
         total = 4 * outputs + 3 * inputs + 0.3 * ((id(ours), id(theirs)) in named)
-        total += 0.5 * (bool(ours.children) == bool(theirs.children))
+        total += 0.8 * (bool(ours.children) == bool(theirs.children))
         total += 0.5 * _same_class(ours, theirs) + likeness(ours.tail, theirs.tail)
-        total += 0.6 * self._same_rank(ours, theirs)
+        total += 0.6 * self._same_rank(ours, theirs) + 0.4 * (ours.depth == theirs.depth)
         total -= 2.0 * gets_other_shapes(ours, theirs)
         total -= _WRAPPED * (self._is_wrapped(ours, 0) != self._is_wrapped(theirs, 1))
+        total -= _PASSED_ON * (self.passes_on(ours) != self.passes_on(theirs))
         total -= 0.1 * abs(len(ours.outputs) - len(theirs.outputs))
         return Score(total, outputs, inputs)
 
@@ -211,6 +219,12 @@ class NodeMatches:
             return False
         classes = (self.evidence.of_entry.get(id(entry)) for entry in node.outputs)
         return any(other is around for one in classes if one is not None for other in self._producers(one, side))
+
+    def passes_on(self, node: Node) -> bool:
+        """Whether a layer gives what it is given, as dropout does when nothing is trained."""
+        given = (self.evidence.of_entry.get(id(entry)) for entry in node.inputs)
+        classes = {id(one) for one in given if one is not None and not one.is_weak}
+        return any(id(self.evidence.of_entry.get(id(entry))) in classes for entry in node.outputs)
 
     def _gets_same_ids(self, ours: Node, theirs: Node) -> bool:
         """Whether both are given the same integers, as a model is its tokens; many nodes may be."""

@@ -22,6 +22,7 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.dump.model import Entry
 from tensordiff.errors import AlignError, DumpError
 
+_SUM = "sum({0}, {1})"
 _FEW_IDS = 4
 _MOST_CHOICES = 256
 
@@ -84,6 +85,11 @@ class LearnedPair(NamedTuple):
     is_proven: bool
     is_again: bool = False
     """Whether the reference's entry has another pair, which comes first."""
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether one side has a tensor whole that the other carries in two parts."""
+        return _SUM in (self.reference.template, self.candidate.template)
 
 
 @dataclass(eq=False)
@@ -202,7 +208,7 @@ class PortPairs:
                 for a, b in combinations(self._free(apart), 2):
                     is_equal = _is_sum_of(entry, a, b)
                     if is_equal or self._is_sum_there(entry, a, b, side):
-                        own, total = Formula((entry,)), Formula((a, b), "sum({0}, {1})")
+                        own, total = Formula((entry,)), Formula((a, b), _SUM)
                         both = (own, total) if side == 0 else (total, own)
                         self.pairs.append(LearnedPair(*both, is_proven=is_equal))
                         self.used |= {id(entry), id(a), id(b)}
@@ -312,7 +318,7 @@ class PortPairs:
                     continue
                 is_equal = _is_sum_of(entry, a, b)
                 if is_equal or self._is_sum_there(entry, a, b, 0):
-                    self._take_again(entry, Formula((a, b), "sum({0}, {1})"), is_proven=is_equal)
+                    self._take_again(entry, Formula((a, b), _SUM), is_proven=is_equal)
                     break
 
     def _take_again(self, reference: Entry, candidate: Formula, *, is_proven: bool) -> None:

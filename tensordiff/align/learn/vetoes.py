@@ -21,6 +21,7 @@ from tensordiff.align.learn.evidence import Evidence
 from tensordiff.align.learn.learned import LearnedRule
 from tensordiff.align.learn.lift import Lifted
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches
+from tensordiff.align.learn.ports import LearnedPair
 from tensordiff.align.learn.resemblance import alike
 from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
@@ -127,12 +128,18 @@ class Vetoes:
 
     def beats_names(self, rule: Lifted) -> bool:
         """Whether names pair the entries otherwise in every layer that supports a rule, and are refuted there."""
-        support = rule.proven or list(rule.pairs)
-        plain = [pair for pair in support if len(pair.reference.parts) == len(pair.candidate.parts) == 1]
-        if not plain or len(plain) < len(support):
-            return False
-        against = [self._is_against(pair.reference.parts[0], pair.candidate.parts[0]) for pair in plain]
+        against = [self._are_against(pair) for pair in rule.proven or rule.pairs]
         return any(against) and None not in against
+
+    def _are_against(self, pair: LearnedPair) -> bool | None:
+        """Whether names pair what a learned pair is made of otherwise; None where values leave that possible."""
+        ours, theirs = pair.reference.parts, pair.candidate.parts
+        if len(ours) == len(theirs) == 1:
+            return self._is_against(ours[0], theirs[0])
+        if not pair.is_proven or not pair.is_sum:
+            return None
+        named = [(entry, self._partners[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self._partners]
+        return None if any(self.evidence.is_same(*both) for both in named) else bool(named)
 
     def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than a rule does; None where values leave that possible."""

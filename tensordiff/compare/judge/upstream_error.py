@@ -13,6 +13,7 @@ import re
 from collections import defaultdict, deque
 from functools import lru_cache, reduce
 
+from tensordiff.align.index import parts_of
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
 from tensordiff.compare.measure.diff import Diff
@@ -96,6 +97,7 @@ class UpstreamError:
         if diff is None:
             return
         is_input, agrees = entry.is_input, row.verdict.name == "agrees"
+        is_given = is_input and not self._is_own_result(row)
         self.is_equal_so_far = self.is_equal_so_far and _is_equal(diff)
         parent = parent_of(entry.layer)
         if not (is_input and agrees):
@@ -106,23 +108,33 @@ class UpstreamError:
             if row.shape is not None and len(row.shape) >= 2:
                 key = mixture_of(entry.layer), entry.step
                 self.same_routes[key] = self.same_routes.get(key, True) and diff.max_abs == 0
-            if is_input:
+            if is_given:
                 call = entry.call_key
                 self.equal_integers[call] = self.equal_integers.get(call, True) and row.verdict.name != "diverges"
             return
-        if is_input:
+        if is_given:
             call = entry.call_key
             own = diff.rel_l2 if error is None else error
             self.input_errors[call] = worse(self.input_errors.get(call, 0.0), own)
             self.input_rows.setdefault(call, []).append(row)
             if _STATE.search(entry.port):
                 self._record_state(parent, entry.step, own)
-        else:
+        elif not is_input:
             self._record_output(entry.layer, parent, diff.rel_l2 if error is None else error)
             if agrees:
                 self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2 if error is None else error)
-        if golden is not None and row.ignored_golden is None:
+        if golden is not None and row.ignored_golden is None and (is_given or not is_input):
             self._record_golden(row, golden)
+
+    def _is_own_result(self, row: Row) -> bool:
+        """Whether an input of the reference's layer is what the candidate's own computes: a norm adds the residual to
+        its input and gives the sum on. What it was given was compared before.
+        """
+        if row.pair.candidate.is_input:
+            return False
+        computed = {part.call_key for part in parts_of(row.pair.candidate)}
+        given = (part for known in self.inputs_of(row.pair) for part in parts_of(known.pair.candidate))
+        return any(part.is_input and part.call_key in computed for part in given)
 
     def _record_state(self, module: str, step: int, error: float) -> None:
         """What a part of a module, and of those around it, kept of earlier steps."""

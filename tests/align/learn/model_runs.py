@@ -34,8 +34,18 @@ class Run:
         return Dump(Path("run"), "arrays", tuple(self.entries), ordered=True)
 
 
-def run(run: Run, *, wrong_from: tuple[int, str] | None = None, fused: bool = False, layers: int = LAYERS) -> Dump:
-    """Run the model; from ``wrong_from`` on, a layer's result is wrong, and so is all that follows."""
+def run(
+    run: Run,
+    *,
+    wrong_from: tuple[int, str] | None = None,
+    fused: bool = False,
+    residual_apart: bool = False,
+    layers: int = LAYERS,
+) -> Dump:
+    """Run the model; from ``wrong_from`` on, a layer's result is wrong, and so is all that follows.
+
+    With ``residual_apart`` a block gives its residual beside its result, and the next one's norm adds them.
+    """
     rng = np.random.default_rng(0)
 
     def weight(*shape: int) -> Array:
@@ -46,10 +56,18 @@ def run(run: Run, *, wrong_from: tuple[int, str] | None = None, fused: bool = Fa
 
     x = np.asarray(rng.standard_normal((1, TOKENS, HIDDEN)), np.float32)
     x = run.layer("embed", x * 2, x)
+    down, residual = x, x
     for i in range(layers):
-        at, before = f"layers.{i}", x
-        run.see(at, "input_0", before)
-        normed = run.layer(f"{at}.norm", x, result(i, "norm", x / np.sqrt((x**2).mean(-1, keepdims=True))))
+        at = f"layers.{i}"
+        carried = [down, residual] if residual_apart and i else [x]
+        for name in (at, f"{at}.norm"):
+            for place, value in enumerate(carried):
+                run.see(name, f"input_{place}", value)
+        x = result(i, "sum", x)
+        normed = result(i, "norm", x / np.sqrt((x**2).mean(-1, keepdims=True)))
+        run.see(f"{at}.norm", "output_0" if len(carried) > 1 else "output", normed)
+        if len(carried) > 1:
+            run.see(f"{at}.norm", "output_1", x)
         q, k, v = (normed @ weight(HIDDEN, width) for width in (HIDDEN, 8, 8))
         if fused:
             run.layer(f"{at}.attn.qkv", normed, np.concatenate([q, k, v], -1))
@@ -62,7 +80,11 @@ def run(run: Run, *, wrong_from: tuple[int, str] | None = None, fused: bool = Fa
         up = run.layer(f"{at}.mlp.up", x, x @ weight(HIDDEN, 32))
         act = run.layer(f"{at}.mlp.act", up, result(i, "act", np.maximum(up, 0) + 0.1 * up))
         down = run.layer(f"{at}.mlp.down", act, act @ weight(32, HIDDEN))
-        x = x + down
-        run.see(at, "output", x)
+        residual, x = x, x + down
+        if residual_apart:
+            run.see(at, "output_0", down)
+            run.see(at, "output_1", residual)
+        else:
+            run.see(at, "output", x)
     run.layer("head", x, x @ weight(HIDDEN, 40))
     return run.dump()

@@ -62,6 +62,21 @@ def test_the_culprit_is_named_as_with_the_true_names() -> None:
         assert culprit is not None and culprit.pair.reference.name == "layers.2.mlp.act-output"
 
 
+@pytest.mark.parametrize("layers", [2, 4])
+@pytest.mark.parametrize("part", ["norm", "sum"])
+def test_a_norm_that_adds_the_residual_is_named_though_the_first_one_has_none(part: str, layers: int) -> None:
+    """The last block's is like no other that is right; and the sum, which the reference's norm is given, it computes
+    itself.
+    """
+    reference = run(Run(), layers=layers)
+    for spell in (str, renamed):
+        other = Run(spell, lay_out=lambda array: array[0])
+        candidate = run(other, wrong_from=(layers - 1, part), residual_apart=True, layers=layers)
+        session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+        culprit = session.outcome(session.rows()).culprit
+        assert culprit is not None and culprit.pair.reference.name == f"layers.{layers - 1}.norm-output"
+
+
 def test_few_rules_each_with_its_proof_and_what_it_pairs() -> None:
     found = learned(run(Run(renamed), wrong_from=(2, "act"))).learned
     assert len(found.rules) == 22  # one for each place, not for each layer
