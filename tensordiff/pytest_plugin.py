@@ -25,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(_OPTION, metavar="DIR", default=None, help="Keep reports of failing assert_agrees in this folder.")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """That tensordiff measures slowly stays a warning where warnings are errors, as a slow test is no failed one."""
+    config.addinivalue_line("filterwarnings", "default:tensordiff measures in numpy:RuntimeWarning")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """While a test runs, ``assert_agrees`` knows where to write a report."""

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
+import numpy as np
 import pytest
 
 import build_kernel
@@ -15,6 +17,7 @@ from build_kernel import Compiler, NoKernel
 from tensordiff.compare.measure import kernel
 from tests.making import SAMPLES
 from tests.processes import run
+from tests.weights.making import write_npz
 
 
 @pytest.fixture(autouse=True)
@@ -94,18 +97,62 @@ def test_every_target_has_a_library_name_and_a_tag() -> None:
 # --- an install without it ----------------------------------------------------------------------------
 
 
+_NOTICE = "tensordiff measures in numpy here, right but many times slower: it was never compiled"
+
+
+def _without(library: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, *arguments], env=os.environ | {"TENSORDIFF_KERNEL": str(library)})
+
+
 def _compare_without(library: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tensordiff", "compare", str(SAMPLES / "reference"), str(SAMPLES / "candidate")]
-    return run(command, env=os.environ | {"TENSORDIFF_KERNEL": str(library)})
+    return _without(library, "-m", "tensordiff", "compare", SAMPLES / "reference", SAMPLES / "candidate")
 
 
 def test_commands_say_it_once_and_find_the_same(tmp_path: Path) -> None:
     done = _compare_without(tmp_path / "none.so")
     [line] = done.stderr.splitlines()
-    assert line.startswith("tensordiff measures in numpy here, right but many times slower: it was never compiled")
+    assert line.startswith(_NOTICE)
     assert done.returncode == 1 and "verdict: diverges, first at layers.1.mlp.act_fn" in done.stdout
     if kernel.why_missing() is None:
         assert _compare_without(kernel.LIBRARY).stderr == ""
+
+
+def test_weights_say_it_too(tmp_path: Path) -> None:
+    file = write_npz({"layers.0.mlp.weight": np.ones((4, 4), np.float32)}, tmp_path / "model.npz")
+    for command in ("weights", "compare"):
+        done = _without(tmp_path / "none.so", "-m", "tensordiff", command, file, file)
+        assert done.stderr.startswith(_NOTICE) and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_tolerances_say_it_once_for_several_pairs(tmp_path: Path) -> None:
+    sides = [SAMPLES / "reference", SAMPLES / "max"] * 2
+    [line] = _without(tmp_path / "none.so", "-m", "tensordiff", "tolerances", *sides).stderr.splitlines()
+    assert line.startswith(_NOTICE)
+
+
+_TWICE = """
+import tensordiff
+def compare():
+    return tensordiff.compare({"a": [1.0, 2.0]}, {"a": [1.0, 2.0]})  # this line
+assert compare().verdict == compare().verdict == "agrees"
+"""
+
+
+def test_the_library_warns_once_at_the_caller_s_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_TWICE)
+    done = _without(tmp_path / "none.so", script)
+    told, line = done.stderr.splitlines()
+    assert told.startswith(f"{script}:4: RuntimeWarning: {_NOTICE}") and line.endswith("# this line")
+    strict = _without(tmp_path / "none.so", "-W", "error", script)
+    assert strict.returncode == 1 and f"RuntimeWarning: {_NOTICE}" in strict.stderr
+
+
+def test_tests_whose_warnings_are_errors_do_not_fail(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (tmp_path / "test_it.py").write_text(f"def test_it():\n{indent(_TWICE, '    ')}")
+    done = _without(tmp_path / "none.so", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
+    assert done.returncode == 0 and "1 passed, 1 warning" in done.stdout, done.stdout
 
 
 def test_the_reason_that_the_build_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

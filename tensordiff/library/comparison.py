@@ -11,6 +11,7 @@ from tensordiff.capture.job import Job
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import TensordiffError, printable
+from tensordiff.library.notices import warn_if_slow
 from tensordiff.library.result import Result
 from tensordiff.library.run_options import PathLike, RunOptions, run_settings
 from tensordiff.library.runs import Tell, run_into
@@ -83,6 +84,7 @@ def open_sides(
     **asked: Unpack[SessionOptions],
 ) -> Session:
     """The session of two sides, for the functions of this library; sources are run first."""
+    warn_if_slow()
     settings = run_settings(
         function, options or {}, others=("atol", "rtol", "threshold", *SessionOptions.__annotations__)
     )

@@ -15,6 +15,7 @@ import click
 from tensordiff.align.rules.file import RulesFile, read_rules_file, write_rules_file
 from tensordiff.align.rules.tables import ToleranceRule
 from tensordiff.cli.commands.compare import measure
+from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import PATH, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
@@ -83,6 +84,7 @@ def command(
 
 def learn_tolerances(dump_pairs: Sequence[tuple[Path, Path]], rules: Path | None, options: TolerancesOptions) -> int:
     """Learn, print and write; the exit status. Raises where there is nothing to learn from."""
+    say_if_slow()
     needs: Needs = {}
     for reference, candidate in dump_pairs:
         session = Session.open(Request(reference, candidate, rules=rules))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import click
 
+from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.options import _AMOUNT, PATH, json_option
 from tensordiff.cli.progress import Progress
 from tensordiff.cli.streams import Page, echo
@@ -93,6 +94,7 @@ def command(
 
 def print_weights(comparison: WeightsComparison, options: WeightsOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
+    say_if_slow()
     if options.as_json:
         with Progress("reading", len(comparison)) as progress:
             outcome = comparison.outcome(progress.over(comparison.rows()))

@@ -67,6 +67,12 @@ def why_missing() -> str | None:
     return None
 
 
+def slow_notice() -> str | None:
+    """What a person is told once where this install measures in numpy; None where it does not."""
+    why = why_missing()
+    return None if why is None else f"tensordiff measures in numpy here, right but many times slower: {why}"
+
+
 def describe() -> str:
     """Which pass measures in this install, and by which instructions."""
     if why := why_missing():
