@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -51,6 +52,38 @@ def test_a_command_of_the_docs(command: str, status: int, tmp_path: Path) -> Non
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_rows_of_tables_have_the_cells_of_their_header(page: Path) -> None:
+    tables = list(tables_of(page.read_text("utf-8")))
+    broken = [row for header, *rows in tables for row in rows if cells_in(row) != cells_in(header)]
+    assert broken == []
+
+
+def test_a_row_over_several_lines_is_no_row() -> None:
+    header = "| a | b |\n|---|---|\n"
+    for rows in ("|\n`x` | y |\n", "| x | y |\nz |\n", "| x |\n", "| x | y | z |\n"):
+        (table,) = tables_of(f"Text.\n\n{header}{rows}\nMore text.\n")
+        assert any(cells_in(row) != cells_in(table[0]) for row in table), rows
+    (table,) = tables_of(f"Text.\n\n{header}| `x|y` \\| | y |\n\nMore text.\n")
+    assert [cells_in(row) for row in table] == [2, 2, 2]
+
+
+def tables_of(text: str) -> Iterator[list[str]]:
+    """The lines of every table: from a header, which a line of dashes follows, to the next empty line."""
+    prose = re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
+    for block in re.split(r"\n[ ]*\n", prose):
+        lines = block.strip("\n").splitlines()
+        starts = [at for at, line in enumerate(lines) if re.fullmatch(r"\s*\|[-:| ]*-[-:| ]*\|\s*", line)]
+        if starts:
+            yield lines[max(starts[0] - 1, 0) :]
+
+
+def cells_in(line: str) -> int:
+    """How many cells a line of a table has; -1 where it is not one row in one line."""
+    line = re.sub(r"`[^`]*`", "code", line.strip()).replace(r"\|", "")
+    return line.count("|") - 1 if line.startswith("|") and line.endswith("|") and line != "|" else -1
 
 
 def test_the_site_builds_and_all_its_links_lead_somewhere(tmp_path: Path) -> None:
