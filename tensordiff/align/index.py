@@ -109,7 +109,16 @@ class Index:
         calls: dict[tuple[str, str, int, int], Entry] = {}
         for entry in self.dump.entries:
             calls.setdefault((entry.layer, port_of(entry.port), entry.step, entry.call), entry)
+        for entry, parts in self._spelled:
+            calls.setdefault((parts.layer, port_of(parts.port), entry.step, parts.call), entry)
         return calls
+
+    @cached_property
+    def _spelled(self) -> list[tuple[Entry, NameParts]]:
+        """Entries called ``layer.out`` that are outputs of ``layer``, and what those names say alone, for maps."""
+        outputs = (entry for entry in self.dump.entries if entry.port == "output" and entry.name.endswith("out"))
+        spelled = ((entry, parse_name(entry.name)) for entry in outputs)
+        return [(entry, parts) for entry, parts in spelled if parts.layer != entry.layer]
 
     def numbers(self, pattern: str, step: int) -> list[dict[str, int]]:
         """The numbers that placeholders of a name may stand for, by the layers and calls there are."""
@@ -142,6 +151,8 @@ class Index:
             calls[layer, step].update(entry.call for entry in entries)
         for entry in self.dump.entries:
             calls[entry.layer, entry.step].add(entry.call)
+        for entry, parts in self._spelled:
+            calls[parts.layer, entry.step].add(parts.call)
         return calls
 
     def release(self) -> None:

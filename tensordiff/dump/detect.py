@@ -22,6 +22,7 @@ from tensordiff.dump.numbered_parts import missing_parts, of_one_part
 from tensordiff.dump.ranks.joined_tensor import RankPart
 from tensordiff.dump.ranks.ranks import join_ranks, join_shards
 from tensordiff.dump.readers import PLAIN_FORMATS, SUFFIXES, readers
+from tensordiff.dump.short_outputs import with_short_outputs
 from tensordiff.errors import BadFile, DumpError, NotADump, printable
 from tensordiff.util.mappings import put_handler_first
 from tensordiff.util.remote import RemotePath
@@ -75,12 +76,13 @@ def _ask_readers(at: DumpPath) -> Dump | None:
         return None
     if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
         dump = replace(dump, problems=dump.problems + gone)
+    is_plain = dump.format in PLAIN_FORMATS
     if not at.is_folder:
-        return dump
-    if dump.format in PLAIN_FORMATS and not is_checkpoint(at.files, dump.files):
+        return with_short_outputs(dump) if is_plain else dump
+    if is_plain and not is_checkpoint(at.files, dump.files):
         dump = _with_other_formats(at, dump)
     if dump.format in PLAIN_FORMATS:
-        dump = in_numbered_order(dump)
+        dump = with_short_outputs(in_numbered_order(dump))
     return _with_leftovers(at, dump, dump.files)
 
 

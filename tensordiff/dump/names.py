@@ -2,8 +2,8 @@
 
 MAX's print hooks and ours write ``layer(2)-output_1``; MAX's ``verify_layers`` writes ``layer_output_1``. Other tools
 write ``layer.inputs.0``, ``layer.outputs``, ``layer.in_0`` and ``layer/output0``. A name in no such spelling is the
-output of a layer of that name; so is ``layer.output``, since BERT has layers that are called so. Nothing here changes
-a name: rules that do live in ``align``.
+output of a layer of that name; so is ``layer.output``, since BERT has layers that are called so, and ``layer.out``, of
+which ``short_outputs`` knows more. Nothing here changes a name: rules that do live in ``align``.
 """
 
 from __future__ import annotations
