@@ -37,6 +37,11 @@ def fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry
     return ((reference, candidate) for reference, candidate in pairs if fits_whole(reference, candidate))
 
 
+def is_of_wholes(rule: MapRule) -> bool:
+    """Whether a map says that one tensor is another, both as they were dumped."""
+    return all(isinstance(parse(side), Name) for side in (rule.reference, rule.candidate))
+
+
 def resolve_map(
     rule: MapRule, reference: Index, candidate: Index, steps: Sequence[int] | None = None
 ) -> Iterator[tuple[Entry, Entry]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tensordiff.align.expression.activations import silu
+from tensordiff.align.match import AlignmentPlan, align
+from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.dtypes import Array
-from tests.making import aligned, numbers
+from tests.making import aligned, held, numbers
 
 Tensors = dict[str, Array | None]
 NAMES = ("x", "q", "k", "v", "gate", "up", "attention", "down", "residual")
@@ -91,6 +95,18 @@ def test_the_product_before_down_proj(split: Tensors, fused: Tensors, unrecorded
     product = "model.layers.layers.1.mlp.down_proj-input_0"
     assert product in pairs(reference, candidate).values()
     assert product in pairs(candidate, reference)
+
+
+def test_a_product_that_was_dumped_is_compared_and_not_computed(split: Tensors) -> None:
+    """The layer is renamed, so that only what was learned pairs what it was given."""
+    theirs = {name.replace("down_proj", "wdown"): array for name, array in split.items()}
+    mlp = "model.layers.{i}.mlp"
+    learned = tuple(MapRule(f"{mlp}.down_proj{port}", f"{mlp}.wdown{port}") for port in ("", "-input_0"))
+    sides = held(split), held(theirs)
+    made = align(*sides, replace(AlignmentPlan.for_dumps(*sides), learned_maps=learned))
+    names = {pair.reference.name: pair.candidate.name for pair in made.pairs}
+    assert names["model.layers.1.mlp.down_proj-input_0"] == "model.layers.1.mlp.wdown-input_0"
+    assert not made.candidate_orphans
 
 
 def test_an_mlp_without_a_gate_multiplies_nothing() -> None:
