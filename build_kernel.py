@@ -67,6 +67,11 @@ class Compiler:
         return cls((own,), is_zig=False)
 
 
+def is_named() -> bool:
+    """Whether the environment names a compiler; its failure is then the build's."""
+    return os.environ.get("TENSORDIFF_CC", "") not in ("", "none")
+
+
 def wants_zig() -> bool:
     """Whether the build should fetch zig."""
     return platform.machine().lower() in _ZIG_MACHINES and not os.environ.get("TENSORDIFF_CC")

@@ -1,6 +1,7 @@
 """The build hook: the measuring pass is compiled while a wheel is built or an editable install is made.
 
-Where nothing can compile it the install has none, and measures in numpy: see ``build_kernel.py``.
+Where nothing can compile it the install has none, and measures in numpy: see ``build_kernel.py``. A compiler that the
+user named must compile it, or there is no install.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from build_kernel import (
     NoKernel,
     build,
     build_in_place,
+    is_named,
     library_name,
     this_machine,
     wants_zig,
@@ -28,6 +30,10 @@ from build_kernel import (
 )
 
 _INSIDE = "tensordiff/compare/measure/kernel"
+_NAMED_FAILED = (
+    "tensordiff was not built, as the compiler that TENSORDIFF_CC names does not compile its measuring pass; name "
+    "another, or TENSORDIFF_CC=none for an install that measures in numpy, slower"
+)
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -51,6 +57,8 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         except NoKernel as error:
             if os.environ.get("TENSORDIFF_TARGET"):
                 raise  # a wheel for others is not made without it
+            if is_named():
+                self.app.abort(f"{_NAMED_FAILED}: {error}")
             self.app.display_warning(f"tensordiff has no compiled pass and measures in numpy, slower: {error}")
             self._say_why(str(error), version, build_data)
 

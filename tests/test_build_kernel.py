@@ -94,6 +94,53 @@ def test_every_target_has_a_library_name_and_a_tag() -> None:
     assert f"TARGETS := {' '.join(build_kernel.TARGETS)}\n" in makefile
 
 
+ROOT = Path(build_kernel.__file__).parent
+
+
+@pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
+@pytest.mark.parametrize("version", ["standard", "editable"])
+def test_a_named_compiler_that_fails_fails_the_install(
+    compiler: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pip calls it: what it left of an earlier build stays as it was."""
+    pytest.importorskip("hatchling")
+    before = kernel.LIBRARY.read_bytes() if kernel.LIBRARY.exists() else None
+    make = "build_editable" if version == "editable" else "build_wheel"
+    code = f"import sys; from hatchling.build import {make}; {make}(sys.argv[1])"
+    monkeypatch.setenv("TENSORDIFF_CC", compiler)
+    done = run([sys.executable, "-c", code, tmp_path], cwd=ROOT)
+    said = "as the compiler that TENSORDIFF_CC names does not compile its measuring pass; name another, or "
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert compiler in done.stderr and not list(tmp_path.glob("*.whl"))
+    assert (kernel.LIBRARY.read_bytes() if kernel.LIBRARY.exists() else None) == before
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+@pytest.mark.parametrize(
+    ("named", "works", "tried"),
+    [
+        ("", "", [""]),
+        ("", "cc", ["", "cc"]),
+        ("", "none", ["", "cc", "none"]),
+        ("", "nothing", ["", "cc", "none"]),
+        ("tcc", "tcc", ["tcc"]),
+        ("tcc", "cc", ["tcc"]),
+    ],
+)
+def test_make_tries_other_compilers_unless_one_is_named(
+    named: str, works: str, tried: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a pip that only one of the compilers satisfies."""
+    pip = tmp_path / "pip"
+    pip.write_text(f'#!/bin/sh\necho "tried $TENSORDIFF_CC."\ntest "$TENSORDIFF_CC" = "{works}"\n')
+    pip.chmod(0o755)
+    monkeypatch.setenv("TENSORDIFF_CC", named)
+    done = run(["make", "-s", f"VENV={tmp_path}", f"PIP={pip}", "PYTHON=true", tmp_path / ".core"], cwd=ROOT)
+    assert done.stdout.splitlines()[1:] == [f"tried {compiler}." for compiler in tried], done.stderr
+    assert (done.returncode == 0) is (tmp_path / ".core").exists() is (works == tried[-1])
+    assert ["(TENSORDIFF_CC=" in line for line in done.stderr.splitlines()].count(True) == len(tried) - 1
+
+
 # --- an install without it ----------------------------------------------------------------------------
 
 
