@@ -1,9 +1,11 @@
 """Vetoes: names that pair two tensors although the values say that another is meant.
 
 A name loses where a learned rule pairs its entry otherwise, what the names pair is refuted, and what is computed from
-it agrees, so that it is no error but another name. Beyond the first error, where nothing is equal, it loses where the
-rule's partner resembles the entry far more, or where its word means something else in all layers that are healthy.
-Where two sides count the same blocks differently, every rule of these blocks wins against equal numbers.
+it agrees, so that it is no error but another name. Two layers that each give what the other should look like an error:
+their names lose only where a layer that gets one of their tensors is given the right one. Beyond the first error, where
+nothing is equal, a name loses where the rule's partner resembles the entry far more, or where its word means something
+else in all layers that are healthy. Where two sides count the same blocks differently, every rule of these blocks wins
+against equal numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import cached_property
 
 from tensordiff.align.by_value import Fingerprint, fingerprint
 from tensordiff.align.expression.placeholder import placeholders_in
-from tensordiff.align.learn.evidence import Evidence
+from tensordiff.align.learn.evidence import Evidence, ValueClass, view_between
 from tensordiff.align.learn.learned import LearnedRule
 from tensordiff.align.learn.lift import Lifted
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches
@@ -86,18 +88,54 @@ class Vetoes:
     # --- what is computed from an entry -----------------------------------------------------------------
 
     def agrees_after(self, entry: Entry) -> bool:
-        """Whether what is computed from an entry is proven to be the same, so that it is no error but another name.
+        """Whether what is computed from an entry is proven to be the same.
 
         Where nothing is seen to get it: whether anything is, after its module has ended.
         """
         node, one = self.matches.node_of.get(id(entry)), self.evidence.of_entry.get(id(entry))
         if node is None or one is None:
             return False
+        made = self._made_from(one)
+        return any(map(self._is_proven, made)) if made else self._is_before_proven(node)
+
+    def _is_before_proven(self, node: Node) -> bool:
+        """Whether anything is proven that comes after a node's module."""
+        is_ordered = self.evidence.reference.index.dump.ordered  # else nothing says what came after what
+        return is_ordered and (node.parent or node).position < self._last_proven(0)
+
+    def _made_from(self, one: ValueClass) -> list[Entry]:
+        """The outputs of the reference's layers that get a tensor, other than that tensor."""
         getting = [self.matches.node_of[id(item.entry)] for item in one.members[0] if item.entry.is_input]
-        outputs = [e for other in getting for e in other.outputs if self.evidence.of_entry.get(id(e)) is not one]
-        if outputs:
-            return any(self._is_proven(output) for output in outputs)
-        return (node.parent or node).position < self._last_proven(0)
+        return [e for node in getting for e in node.outputs if self.evidence.of_entry.get(id(e)) is not one]
+
+    def _is_given_by_name(self, one: ValueClass) -> bool:
+        """Whether a layer gets a tensor, or what is made from it, on both sides under the same name.
+
+        Of two layers that an error has swapped, what gets the tensor of one is given that of the other.
+        """
+        left, seen = [one], {id(one)}
+        while left:
+            current = left.pop()
+            inputs = (item.entry for item in current.members[0] if item.entry.is_input)
+            if any(self._is_named_right(entry, current) for entry in inputs):
+                return True
+            made = (self.evidence.of_entry[id(entry)] for entry in self._made_from(current) if self._is_proven(entry))
+            new = {id(other): other for other in made if id(other) not in seen}
+            seen |= new.keys()
+            left += new.values()
+        return False
+
+    def _is_named_right(self, entry: Entry, one: ValueClass) -> bool:
+        """Whether names pair an entry with one that has the same tensor."""
+        partner = self._partners.get(id(entry))
+        return partner is not None and any(partner is item.entry for item in one.members[1])
+
+    def _has_lost_its_name(self, entry: Entry) -> bool:
+        """Whether both sides have a tensor, likely, that names pair right nowhere, as one swapped with another."""
+        one = self.matches.evidence.of_entry.get(id(entry))
+        if one is None or one.is_weak or not one.is_shared:
+            return False
+        return not any(self._is_named_right(item.entry, one) for item in one.members[0])
 
     def _is_proven(self, entry: Entry) -> bool:
         one = self.evidence.of_entry.get(id(entry))
@@ -139,7 +177,15 @@ class Vetoes:
         if not pair.is_proven or not pair.is_sum:
             return None
         named = [(entry, self._partners[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self._partners]
-        return None if any(self.evidence.is_same(*both) for both in named) else bool(named)
+        return bool(named) if all(self._are_different(*both) for both in named) else None
+
+    def _are_different(self, one: Entry, other: Entry) -> bool:
+        """Whether two entries are different tensors; what was not read before is read."""
+        known = [self.evidence.of_entry.get(id(entry)) for entry in (one, other)]
+        if None not in known:
+            return known[0] is not known[1]
+        prints = self._print_of(one), self._print_of(other)
+        return prints[0] is not None and prints[1] is not None and view_between(prints[0], prints[1]) is None
 
     def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than a rule does; None where values leave that possible."""
@@ -150,11 +196,23 @@ class Vetoes:
             return True
         if self.evidence.is_proven(ours, theirs):
             is_refuted = self.evidence.are_others(ours, named[0]) or self.evidence.are_others(named[1], theirs)
-            return True if is_refuted and self.agrees_after(ours) else None
+            return True if is_refuted and self._is_other_name(ours, theirs, named) else None
+        if any(map(self._has_lost_its_name, _others(ours, theirs, named))):
+            return None
         others = [(ours, named[0])] if named[0] is not theirs else []
         others += [(named[1], theirs)] if named[1] is not ours else []
         rival = self._alike(ours, theirs)
         return True if all(self._is_unlike(a, b, rival) for a, b in others) else None
+
+    def _is_other_name(self, ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> bool:
+        """Whether two entries, of which names pair one or both with others, have other names and are no error."""
+        one, node, other = self.evidence.of_entry[id(ours)], *(self.matches.node_of[id(e)] for e in (ours, theirs))
+        others = _others(ours, theirs, named)
+        if (node.is_shared or other.is_shared) and len(others) == 1:
+            return self.agrees_after(ours)  # names do not say which call is which
+        if any(map(self._has_lost_its_name, others)):
+            return self._is_given_by_name(one)
+        return any(map(self._is_proven, self._made_from(one)))
 
     def _is_renamed(self, ours: Entry, theirs: Entry, named: Entry) -> bool:
         """Whether a rule pairs two calls that are matched, and names another call of the same layer."""
@@ -208,6 +266,11 @@ class Vetoes:
             if (ours := nodes.get(id(pair.reference))) and (theirs := nodes.get(id(pair.candidate)))
         ]  # fmt: skip
         return {(ours[0], theirs[0], theirs[1] - ours[1]) for ours, theirs in blocks if ours and theirs}
+
+
+def _others(ours: Entry, theirs: Entry, named: tuple[Entry, Entry]) -> list[Entry]:
+    """What names pair two entries with, other than each other."""
+    return [entry for entry in named if entry is not ours and entry is not theirs]
 
 
 def _numbering(rule: MapRule) -> tuple[str, str, int] | None:

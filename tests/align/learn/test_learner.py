@@ -246,6 +246,17 @@ def test_a_part_of_a_run_is_paired_by_its_names_though_other_blocks_resemble_it(
         assert all(pair.reference.name == pair.candidate.name for pair in session.alignment.pairs)
 
 
+def test_what_was_not_read_is_not_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual has the same name on both sides; only the result is carried apart from it."""
+    x, result, residual = (noise(seed, 1, 9, 16) for seed in range(3))
+    outputs = {"block-output_0": result + residual, "block-output_1": residual}
+    reference = arrays(**{"trunk": x, "block-input_0": x, **outputs})
+    candidate = arrays(**{"stem": x, "block-input_0": x, **outputs, "block-output_0": result})
+    monkeypatch.setattr("tensordiff.align.learn.evidence.MAX_BYTES", 2 * x.nbytes)
+    pairs = {pair.reference.name: pair.candidate.name for pair in learned(candidate, reference).alignment.pairs}
+    assert pairs["block-output_1"] == "block-output_1"
+
+
 def test_swapped_siblings_stay_the_culprit() -> None:
     """Two layers of which each gives what the other should, as after loading weights crosswise: no matter of names."""
     x = noise(1, 1, 9, 16)
