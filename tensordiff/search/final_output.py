@@ -27,6 +27,8 @@ from tensordiff.errors import DumpError, printable
 _LAST_NAMES = frozenset(("lm_head", "logits", "output_logits", "score", "classifier"))
 WITHOUT_VALUES = "empty, zero or infinite throughout, or NaN in most places"
 """What is said of an output of which ``has_values`` is false."""
+_MOST_PADDING = 0.25
+"""Of a last axis: how much may be padding."""
 _UNPROVEN = "tokens took other experts, and nothing shows that these were near-ties: compare runs in float32 to tell"
 
 
@@ -81,16 +83,28 @@ def _own_of_both(
 
 
 def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
-    """An output of a model that was not compared, and one of the other side that was not either and has its shape."""
+    """An output of a model that was not compared, and one of the other side that was not either and has its shape.
+
+    So may one for a vocabulary that was padded, or cut, have.
+    """
     if own.compared:
         return None
     used = {id(entry) for entry in compared}
     left = [e for e in other.entries if not e.is_input and id(e) not in used and e.step == own.outputs[0].step]
+    both = [(ours, theirs) for ours in own.outputs for theirs in left]
     try:
-        alike = ((ours, e) for ours in own.outputs for e in left if reconcile(ours.spec.shape, e.spec.shape))
-        return next(alike, None)
+        fits = next(((one, e) for one, e in both if reconcile(one.spec.shape, e.spec.shape)), None)
+        return fits or next(((one, e) for one, e in both if _is_padded(one.spec.shape, e.spec.shape)), None)
     except DumpError:
         return None  # what cannot be read is named as such
+
+
+def _is_padded(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Whether two shapes are the same but for a last axis of nearly the same length."""
+    one, other = ([size for size in shape if size != 1] for shape in (ours, theirs))
+    if not (one and other) or one[:-1] != other[:-1]:
+        return False
+    return abs(one[-1] - other[-1]) <= _MOST_PADDING * max(one[-1], other[-1])
 
 
 def empty_output(rows: Sequence[Row], alignment: Alignment) -> str | None:

@@ -45,11 +45,23 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
             if (found := second_run(covered)) is not None:
                 what = f"the {side} {found.sentence}, and what was not compared repeats what was"
                 yield f"{what}; open one of them alone, or accept that with --allow-partial"
+        yield from _namesakes(dumps, coverage)
     if 100 * coverage.share < request.min_coverage:
         share = f"coverage is {format_percent(coverage.share)}, below {request.min_coverage:g}%: {coverage.sentence}"
         has_orphans = dumps.alignment.reference_orphans and dumps.alignment.candidate_orphans
         find = "tensordiff align --auto pairs what the values prove, " if has_orphans else ""
         yield f"{share}; {find}--min-coverage {int(100 * coverage.share)} accepts it"
+
+
+def _namesakes(dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
+    """What the reference has under a name that means another tensor in the candidate, and that nothing was compared with.
+
+    The candidate may compute it nowhere: a port that forgot the dense layer of a pooler looks like one that pools.
+    """
+    left = {entry.layer for entry in coverage.reference.left}
+    for one in dumps.learned.namesakes:
+        if one.reference in left:
+            yield f"{one.sentence}; map the tensor that is meant, or accept that with --allow-partial"
 
 
 def _missing_steps(steps: Sequence[int]) -> str:

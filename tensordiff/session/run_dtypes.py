@@ -1,8 +1,8 @@
 """The types that two runs computed in, as far as that is believed.
 
-Captures note the type of their weights. Of a reference that is believed. What a candidate says of itself could loosen
-how it is judged, so it is believed only where the values bear it out: the model's own output holds nothing that the
-type could not hold.
+Captures note the type of their weights. What a candidate says of itself could loosen how it is judged, so it is
+believed only where the values bear it out: the model's own output holds nothing that the type could not hold. A
+reference is believed where it names a type of 16 bits or more; with fewer, its values must bear it out as well.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from tensordiff.search.final_output import own_outputs
 
 _LOOKED_AT = 1 << 14  # elements
 _FEWEST = 64
+_BELIEVED_BYTES = 2
 
 
 def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
     """The types that the two runs computed in, the finest where one is not known; None where neither is."""
     ours, theirs = _noted(reference), _noted(candidate)
+    if ours is not None and DTYPES[ours].itemsize < _BELIEVED_BYTES and not _is_borne_out(reference, ours):
+        ours = None
     if theirs is not None and not _is_borne_out(candidate, theirs):
         theirs = None
     return None if ours is None and theirs is None else (ours or "float64", theirs or "float64")

@@ -282,6 +282,14 @@ def test_an_output_that_only_one_side_calls_the_model_s_own_is_not_passed() -> N
         assert "the model's own output was not compared (lm_head and zz)" in outcome.doubts[0]
 
 
+@pytest.mark.parametrize("name", ["head", "proj_out", "net/final", "model-output"])
+def test_logits_of_a_padded_vocabulary_under_another_name_are_asked_for(name: str) -> None:
+    ours, theirs = {**MODEL, "lm_head": numbers(32, 100, seed=77)}, {**MODEL, name: numbers(32, 128, seed=78)}
+    outcome = outcome_of(ours, theirs)
+    assert outcome.exit_status == 2
+    assert f"the model's own output was not compared (lm_head and {name})" in outcome.doubts[0]
+
+
 @pytest.mark.parametrize("side", ["reference", "candidate"])
 def test_an_output_that_only_one_side_has_is_said_not_to_have_been_compared(side: str, tmp_path: Path) -> None:
     """All that was compared agrees, and nobody is left to think that the logits do."""

@@ -39,3 +39,9 @@ def test_a_candidate_is_believed_by_its_values(logits: Array, dtype: str | None,
 def test_a_reference_is_believed_and_nothing_is_made_up() -> None:
     assert run_dtypes(dump(EXACT, "bfloat16"), dump(EXACT, None)) == ("bfloat16", "float64")
     assert run_dtypes(dump(EXACT, None), dump(EXACT, None)) is None
+
+
+def test_a_reference_that_names_eight_bits_is_believed_by_its_values() -> None:
+    few = EXACT.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    assert run_dtypes(dump(EXACT, "float8_e4m3fn"), dump(EXACT, None)) is None
+    assert run_dtypes(dump(few, "float8_e4m3fn"), dump(few, None)) == ("float8_e4m3fn", "float64")

@@ -88,7 +88,7 @@ def diff_of_visible(pair: Pair, diff: Diff) -> Diff | None:
     if not 0 < places[0].hidden < ref.size:
         return None
     visible = _measure_visible(ref, cand)
-    if visible.ref_rms == 0:
+    if visible.ref_rms == visible.max_abs == 0:
         return None  # a mask by itself, see is_same_mask
     is_mask = all(place.is_mask for place in places)
     return visible if is_mask or not visible.rel_l2 <= diff.rel_l2 else None

@@ -49,6 +49,8 @@ def test_a_pooler_that_only_pools_is_not_compared_with_one_that_has_weights(pool
     assert not any(pair.reference.name == pair.candidate.name == "pooler-output" for pair in session.alignment.pairs)
     [said] = session.dumps.learned.overruled()
     assert said.startswith("pooler is not compared with pooler: it is the ")
+    assert outcome.exit_status == 2  # a port that forgot the dense layer looks the same
+    assert any(doubt.startswith(said) for doubt in outcome.doubts)
 
 
 def test_a_pooler_with_wrong_weights_stays_the_culprit() -> None:

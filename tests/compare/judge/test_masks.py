@@ -59,6 +59,15 @@ def test_what_one_side_alone_hides_is_wrong() -> None:
     assert row_of(masked(SCORES, -1e9), other).verdict.name == "diverges"
 
 
+@pytest.mark.parametrize("name", ["attention_mask", "attn.scores", "attn-input_attention_mask"])
+@pytest.mark.parametrize("shown", [0.5, 1000.0, -1000.0])
+def test_what_a_mask_shows_must_be_zero_where_the_reference_shows_zero(name: str, shown: float) -> None:
+    zeros = np.zeros_like(SCORES)
+    assert row_of(masked(zeros, -1e9), masked(zeros + np.float32(shown), -1e9), name).verdict.name == "diverges"
+    assert row_of(masked(zeros, -1e9), masked(SCORES, -1e9), name).verdict.name == "diverges"
+    assert row_of(masked(zeros, -1e9), masked(zeros, LOWEST), "attention_mask").verdict.name == "agrees"
+
+
 def test_large_activations_are_not_left_out() -> None:
     """Trained models have a few channels far below -1e4; an error in these is an error."""
     large = numbers(16, 64)
