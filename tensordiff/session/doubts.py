@@ -54,7 +54,7 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
 
 
 def _namesakes(dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
-    """What the reference has under a name that means another tensor in the candidate, and that nothing was compared with.
+    """Tensors of the reference whose name means another one in the candidate, and that were compared with nothing.
 
     The candidate may compute it nowhere: a port that forgot the dense layer of a pooler looks like one that pools.
     """
