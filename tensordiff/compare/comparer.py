@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.compare.judge.judge import Judge
+from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure_many
@@ -70,10 +71,14 @@ class Comparer:
     reads_ahead: bool = False
     """Whether a side lies in a store: waiting for it is most of the work."""
 
-    def rows(self, pairs: Sequence[Pair]) -> Iterator[Row]:
-        """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time."""
+    def rows(self, pairs: Sequence[Pair], pairing: Pairing | None = None) -> Iterator[Row]:
+        """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time.
+
+        ``pairing`` is of the whole runs, where these are some of its pairs.
+        """
         precision = Precision(self.run_dtypes, self.in_eight_bits, self.reference_tf32)
-        judge = Judge(precision, has_gradients=any(pair.reference.is_gradient for pair in pairs))
+        has_gradients = any(pair.reference.is_gradient for pair in pairs)
+        judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients)
         put_handler_first()
         if self.cluster is not None:
             yield from self._rows_by_cluster(judge, pairs, self.cluster)

@@ -21,6 +21,7 @@ from tensordiff.align.structure_gaps import Gap
 from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.hint.row_hint import hint_for_row
+from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.lint import lint_pair
 from tensordiff.compare.look.elements import Element, worst_elements
 from tensordiff.compare.look.logits import LogitsDiff, combined, compare_logits, has_distributions, is_logits
@@ -218,7 +219,9 @@ class Session:
     def rows(self) -> Iterator[Row]:
         """Measure the pairs, in order. Two checkpoints are refused: see ``weights.compare_checkpoints``."""
         refuse_checkpoints(self.reference, self.candidate)
-        return self.comparer.rows(self.pairs)
+        alignment = self.alignment
+        pairing = Pairing(alignment.pairs, self.reference, alignment.reference_orphans)
+        return self.comparer.rows(self.pairs, pairing)
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
         """What the rows come to."""

@@ -8,6 +8,7 @@ from tensordiff.align.match import Pair
 from tensordiff.align.views import Views
 from tensordiff.compare.judge.masks import diff_of_visible
 from tensordiff.compare.judge.padding import Padding
+from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
 from tensordiff.compare.judge.routes import RouteFlips
 from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
@@ -47,8 +48,8 @@ def of_visible(measured: Measurement) -> Measurement:
 class History:
     """All that earlier pairs say about the next one."""
 
-    def __init__(self, precision: Precision) -> None:
-        self.upstream = UpstreamError()
+    def __init__(self, precision: Precision, pairing: Pairing | None = None) -> None:
+        self.upstream = UpstreamError(pairing)
         self.precision = precision
         self.padding = Padding()
         self.flips: RouteFlips | None = None

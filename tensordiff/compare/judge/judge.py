@@ -15,6 +15,7 @@ from tensordiff.compare.judge.evidence import History, Measurement, of_visible
 from tensordiff.compare.judge.gradients import GradientJudge
 from tensordiff.compare.judge.masks import is_same_mask
 from tensordiff.compare.judge.padding import Visible
+from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
 from tensordiff.compare.judge.uneven_errors import (
     are_few_wrong,
@@ -52,8 +53,8 @@ _EXCUSES = (
 class Judge:
     """Judges pairs in execution order, each in the light of those before it."""
 
-    def __init__(self, precision: Precision, *, has_gradients: bool = False) -> None:
-        self.history = History(precision)
+    def __init__(self, precision: Precision, pairing: Pairing | None = None, *, has_gradients: bool = False) -> None:
+        self.history = History(precision, pairing)
         self.gradients = GradientJudge(self.history) if has_gradients else None
         """Remembers every row of the forward, which is in vain where no gradients follow."""
 

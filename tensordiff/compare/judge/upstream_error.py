@@ -13,8 +13,8 @@ import re
 from collections import defaultdict, deque
 from functools import lru_cache, reduce
 
-from tensordiff.align.index import parts_of
 from tensordiff.align.match import Pair
+from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
@@ -22,12 +22,14 @@ from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
 
 _LATEST = 24  # outputs that are kept, for routes and for naming what ran before
+_SHOWN = 3  # parts that are named
 
 
 class UpstreamError:
     """The rows judged so far, as far as they matter for those that follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairing: Pairing | None = None) -> None:
+        self.pairing = pairing or Pairing()
         self.input_errors: dict[CallKey, float] = {}
         self.equal_integers: dict[CallKey, bool] = {}
         """Calls that were given integers or booleans: whether all of them are equal."""
@@ -97,7 +99,7 @@ class UpstreamError:
         if diff is None:
             return
         is_input, agrees = entry.is_input, row.verdict.name == "agrees"
-        is_given = is_input and not self._is_own_result(row)
+        is_given = is_input and row.pair.index not in self.pairing.own_results
         self.is_equal_so_far = self.is_equal_so_far and _is_equal(diff)
         parent = parent_of(entry.layer)
         if not (is_input and agrees):
@@ -125,16 +127,6 @@ class UpstreamError:
                 self.worst_agreeing = max(self.worst_agreeing or 0.0, diff.rel_l2 if error is None else error)
         if golden is not None and row.ignored_golden is None and (is_given or not is_input):
             self._record_golden(row, golden)
-
-    def _is_own_result(self, row: Row) -> bool:
-        """Whether an input of the reference's layer is what the candidate's own computes: a norm adds the residual to
-        its input and gives the sum on. What it was given was compared before.
-        """
-        if row.pair.candidate.is_input:
-            return False
-        computed = {part.call_key for part in parts_of(row.pair.candidate)}
-        given = (part for known in self.inputs_of(row.pair) for part in parts_of(known.pair.candidate))
-        return any(part.is_input and part.call_key in computed for part in given)
 
     def _record_state(self, module: str, step: int, error: float) -> None:
         """What a part of a module, and of those around it, kept of earlier steps."""
@@ -219,22 +211,40 @@ def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = Fal
     """What to add to the reason of a row that diverges, about where the fault lies; empty where nothing is known."""
     parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
     if any(not part.is_input for part in parts):
-        return _of_parts(row, parts)
+        return _of_parts(row, parts, upstream.pairing)
     if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
         return ""
     before = upstream.latest_outputs[-1].pair.reference.layer
     return f"; its inputs were not compared, so the fault may lie between {printable(before)} and it"
 
 
-def _of_parts(row: Row, parts: list[Row]) -> str:
+def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:
     """A part that diverges explains its module; where none does, the fault is between the parts."""
     if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
         return ""
     first = _first_wrong_input(parts)
-    where = f", first seen in what {_short(first, row)} was given" if first else ""
-    return (
-        f"; its parts are right by themselves, so what it does between them is wrong (residual, scale, reshape){where}"
-    )
+    where = f" (residual, scale, reshape){_seen(first, row)}"
+    if left := _not_compared(row, parts, first, pairing):
+        was, it = ("was", "it") if len(left) == 1 else ("were", "them")
+        names = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
+        return (
+            f"; those of its parts that were compared are right by themselves; {names} {was} not compared, so the fault"
+            f" is in {it} or between the parts{where}"
+        )
+    return f"; its parts are right by themselves, so what it does between them is wrong{where}"
+
+
+def _not_compared(row: Row, parts: list[Row], first: Row | None, pairing: Pairing) -> list[str]:
+    """Parts of a module that ran before the first wrong input and have no row."""
+    module, compared = row.pair.reference, {part.pair.reference.layer for part in parts if not part.is_input}
+    left = (entry for entry in pairing.orphans_before(first and first.pair.reference) if not entry.is_input)
+    inside = (entry.layer for entry in left if entry.step == module.step and parent_of(entry.layer) == module.layer)
+    own = first and first.pair.reference.layer
+    return [_short(layer, row) for layer in dict.fromkeys(inside) if layer not in compared and layer != own]
+
+
+def _seen(first: Row | None, row: Row) -> str:
+    return f", first seen in what {_short(first.pair.reference.layer, row)} was given" if first else ""
 
 
 def _first_wrong_input(parts: list[Row]) -> Row | None:
@@ -242,5 +252,5 @@ def _first_wrong_input(parts: list[Row]) -> Row | None:
     return next((part for part in parts if part.is_input and part.verdict.name == "diverges"), None)
 
 
-def _short(part: Row, row: Row) -> str:
-    return printable(part.pair.reference.layer.removeprefix(f"{row.pair.reference.layer}."))
+def _short(layer: str, row: Row) -> str:
+    return printable(layer.removeprefix(f"{row.pair.reference.layer}."))

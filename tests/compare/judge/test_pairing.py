@@ -1,0 +1,65 @@
+"""What pairs say of one another before they are measured, and parts that have none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensordiff.align.expression import parse
+from tensordiff.align.index import computed
+from tensordiff.align.match import Pair, align
+from tensordiff.compare.comparer import Comparer
+from tensordiff.compare.judge.pairing import Pairing
+from tensordiff.compare.row import Row
+from tensordiff.dump.dtypes import Array
+from tests.making import held, nudged, numbers
+
+A, B, C = (numbers(16, 16, seed=k) for k in range(3))
+BLOCK: dict[str, Array | None] = {
+    "m.q-output": C, "m.a-input_0": A, "m.a-output": B, "m.o-input_0": B, "m.o-output": A, "m.drop-output": C,
+    "m-input_0": A, "m-output": A,
+}  # fmt: skip
+WRONG: dict[str, Array | None] = {name: nudged(A, 0.2) for name in ("m.o-input_0", "m.o-output", "m-output")}
+
+
+def why(*missing: str, ordered: bool = True) -> str:
+    """What is said of a module that is wrong between its parts, some of which the candidate does not have."""
+    both = BLOCK | WRONG
+    reference = held(BLOCK, ordered=ordered)
+    candidate = held({name: array for name, array in both.items() if not name.startswith(missing)}, ordered=ordered)
+    made = align(reference, candidate)
+    rows = Comparer().rows(made.pairs, Pairing(made.pairs, reference, made.reference_orphans))
+    return next(row.verdict.why for row in rows if row.pair.name == "m" and not row.is_input)
+
+
+def test_a_part_that_was_not_compared_may_be_wrong() -> None:
+    assert "; its parts are right by themselves, so what it does between them is wrong" in why("none")
+    said = why("m.q")
+    assert "its parts are right by themselves" not in said
+    assert (
+        "; those of its parts that were compared are right by themselves; q was not compared, so the fault is" in said
+    )
+    assert said.endswith("in it or between the parts (residual, scale, reshape), first seen in what o was given")
+
+
+def test_a_part_that_ran_after_the_first_wrong_input_explains_nothing() -> None:
+    assert "its parts are right by themselves, so" in why("m.drop")
+    assert "drop was not compared" in why("m.drop", ordered=False)  # nobody knows when it ran
+    assert "its parts are right by themselves, so" in why("m.o-output")  # what it was given is wrong
+
+
+@pytest.mark.parametrize("is_sum_first", [True, False])
+def test_what_a_norm_computes_itself_is_not_what_it_was_given(is_sum_first: bool) -> None:
+    """The candidate's norm adds the residual and gives the sum on, which is what the reference's norm is given."""
+    ours = {entry.name: entry for entry in held({"n-input_0": A + B, "n-output": C}).entries}
+    wrong: dict[str, Array | None] = {"n-output_0": nudged(C, 0.2), "n-output_1": nudged(A + B, 0.2)}
+    theirs = {entry.name: entry for entry in held({"n-input_0": A, "n-input_1": B, **wrong}).entries}
+    given = {name: theirs[name] for name in ("n-input_0", "n-input_1")}
+    partners = [computed(parse('sum("n-input_0", "n-input_1")'), given), theirs["n-output_1"]]
+    order = [*(partners if is_sum_first else partners[::-1]), theirs["n-output_0"]]
+    names = ("n-input_0", "n-input_0", "n-output")
+    pairs = [
+        Pair(k, "n", ours[name], other, "learned") for k, (name, other) in enumerate(zip(names, order, strict=True))
+    ]
+    rows: list[Row] = list(Comparer().rows(pairs))
+    assert rows[-1].verdict.name == "diverges"
+    assert "though its input agrees" in rows[-1].verdict.why
