@@ -129,6 +129,17 @@ class Amount(click.types.FloatParamType):
 
 _AMOUNT = Amount()
 _SIDES = (click.argument("reference", type=PATH), click.argument("candidate", type=PATH))
+
+
+def _hear_cluster(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+    """Let a cluster say on stderr what it waits for."""
+    if address is not None:
+        from tensordiff.cli.notices import say_logged
+
+        say_logged("tensordiff.compare.cluster")
+    return address
+
+
 _COMPARISON = (
     click.option("--rules", type=PATH, metavar="FILE", help="Rules (TOML) that make names alike."),
     click.option("--session", type=PATH, metavar="FILE", help="A session file of the app: its rules, its search."),
@@ -144,7 +155,7 @@ _COMPARISON = (
                  help="Least share of outputs that must be compared (default 50)."),
     click.option("--learn/--no-learn", default=True,
                  help="Learn from the values how names differ (default: on)."),
-    click.option("--cluster", metavar="ADDRESS",
+    click.option("--cluster", metavar="ADDRESS", callback=_hear_cluster,
                  help="Let a Dask cluster's workers measure: tcp://HOST:8786, or local:4 here."),
     click.option("--allow-partial", is_flag=True, help="Let an interrupted capture agree."),
 )  # fmt: skip

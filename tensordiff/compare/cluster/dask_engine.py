@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from time import monotonic
 from typing import Any
 
 from tensordiff.errors import ClusterError, printable
@@ -18,6 +20,9 @@ from tensordiff.errors import ClusterError, printable
 RETRIES = 3
 """How often a task is given to another worker after one was lost with it."""
 _CONNECT_S = 20
+_LOOK_EVERY_S = 2.0
+_WORKERS_COME_BACK_S = 30.0
+"""How long a cluster may be without workers: a batch system or a nanny starts lost ones again."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
 _INSTALL = "pip install 'tensordiff[cluster]'"
 _MORE_AT_ONCE = 4
@@ -27,6 +32,8 @@ _CONFIG = {
     "distributed.worker.daemon": True,
     "distributed.admin.tick.limit": "1h",  # a busy machine is no news
 }
+
+_log = logging.getLogger(__name__)
 
 
 class DaskEngine:
@@ -43,6 +50,7 @@ class DaskEngine:
         for name in ("distributed", "distributed.client"):  # which Dask gives a level of its own
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._is_connected = False
+        self._alone_since: float | None = None
         with dask.config.set(_CONFIG):
             if (match := _LOCAL.fullmatch(address)) is not None:
                 self._cluster = distributed.LocalCluster(
@@ -57,6 +65,7 @@ class DaskEngine:
                 self._client = distributed.Client(
                     self._cluster or address, timeout=_CONNECT_S, set_as_default=False, name="tensordiff"
                 )
+        self._client.loop.asyncio_loop.set_exception_handler(_ignore)
         self._is_connected = True
         self._refuse_empty()
 
@@ -67,6 +76,22 @@ class DaskEngine:
 
     def _threads(self) -> int:
         return sum(self._client.nthreads().values())
+
+    def expect_workers(self) -> None:
+        """Say where a cluster has no workers any more, and raise where none has come back for a while."""
+        if self._threads():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = monotonic()
+            _log.warning(
+                "--cluster %s: all its workers are lost; waiting %d s for others to start",
+                printable(self._address), _WORKERS_COME_BACK_S,
+            )  # fmt: skip
+        elif monotonic() - self._alone_since > _WORKERS_COME_BACK_S:
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: all its workers were lost before all pairs were measured, and "
+                "none came back; look at their logs, start some, and run the command again"
+            )
 
     @property
     def width(self) -> int:
@@ -123,6 +148,10 @@ class DaskEngine:
             ) from error
 
 
+def _ignore(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What Dask's own loop has left unanswered is no news: whoever waits for a result is told what became of it."""
+
+
 class _Ticket:
     def __init__(self, engine: DaskEngine, future: Any) -> None:
         self._engine, self._future = engine, future
@@ -130,7 +159,13 @@ class _Ticket:
     def result(self) -> Any:
         """The result, once it is there."""
         with self._engine._sentences():
-            return self._future.result()
+            while True:
+                try:
+                    return self._future.result(timeout=_LOOK_EVERY_S)
+                except TimeoutError:
+                    if self._future.status == "error":  # it was the task that timed out
+                        return self._future.result()
+                    self._engine.expect_workers()
 
     def cancel(self) -> None:
         """It is no longer wanted."""

@@ -7,12 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import distributed
 import pytest
 
+from tensordiff.compare.cluster import dask_engine
+from tensordiff.compare.cluster.dask_engine import DaskEngine
+from tensordiff.errors import ClusterError
 from tests import processes
 from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, process
 from tests.making import SAMPLES, numbers, write
@@ -90,29 +95,30 @@ def test_the_pairs_of_a_killed_worker_are_measured_again(tmp_path: Path) -> None
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address and the scheduler of a cluster with one worker, as somebody else would have started it."""
+def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str], subprocess.Popen[str]]]:
+    """The address, the scheduler and the one worker of a cluster, as somebody else would have started it."""
     address = folder / "scheduler.json"
-    start = [sys.executable, "-m", "distributed.cli.dask_{}", "--no-dashboard", "--scheduler-file", str(address)]
-    more = {"scheduler": ("--host", "127.0.0.1", "--port", "0"), "worker": ("--nthreads", "1", "--no-nanny")}
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with contextlib.ExitStack() as stack:
-        scheduler, _ = (
-            stack.enter_context(processes.started([*(part.format(what) for part in start), *more[what]], **quiet))
-            for what in ("scheduler", "worker")
-        )
+    with part_of_cluster(folder, "scheduler") as scheduler, part_of_cluster(folder, "worker") as worker:
         processes.until(lambda: address.exists() and address.read_text().rstrip().endswith("}"))
         with distributed.Client(scheduler_file=str(address), set_as_default=False) as client:
             client.wait_for_workers(1, timeout=processes.PATIENCE_S)
             found = client.scheduler.address
-        yield found, scheduler
+        yield found, scheduler, worker
+
+
+def part_of_cluster(folder: Path, what: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """A scheduler, or a worker of the one in the same folder."""
+    start = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard"]
+    more = {"scheduler": ("--host", "127.0.0.1", "--port", "0"), "worker": ("--nthreads", "1", "--no-nanny")}
+    at = ("--scheduler-file", str(folder / "scheduler.json"))
+    return processes.started([*start, *at, *more[what]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def test_a_scheduler_that_is_killed_in_the_midst_is_one_sentence(tmp_path: Path) -> None:
     # More lines than a pipe holds: it cannot have ended before the scheduler does.
     tensors = {f"layers.{k}.mlp-output": numbers(4, 4, seed=k) for k in range(3000)}
     sides = [str(write(tmp_path / side, tensors)) for side in ("ref", "cand")]
-    with cluster(tmp_path) as (address, scheduler):
+    with cluster(tmp_path) as (address, scheduler, _):
         command = [*COMMAND, "compare", *sides, "--cluster", address]
         with processes.started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             assert running.stdout is not None
@@ -124,6 +130,61 @@ def test_a_scheduler_that_is_killed_in_the_midst_is_one_sentence(tmp_path: Path)
     assert "its scheduler was lost before all pairs were measured" in errors
     assert len(errors.strip().splitlines()) == 1, errors
     assert "verdict: agrees" not in said
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_engine, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(dask_engine, "_WORKERS_COME_BACK_S", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_cluster_that_lost_all_its_workers_ends_with_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster(tmp_path) as (address, _, worker), contextlib.closing(DaskEngine(address)) as engine:
+        ticket = engine.submit(time.sleep, processes.PATIENCE_S)
+        worker.kill()
+        with pytest.raises(ClusterError, match="all its workers were lost before all pairs were measured, and none"):
+            ticket.result()
+    assert [f"--cluster {address}: all its workers are lost; waiting 1 s for others to start"] == caplog.messages
+
+
+def test_a_worker_that_starts_in_time_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dask_engine, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(dask_engine, "_WORKERS_COME_BACK_S", processes.PATIENCE_S)
+    with cluster(tmp_path) as (address, _, worker), contextlib.closing(DaskEngine(address)) as engine:
+        worker.kill()
+        processes.until(lambda: not engine._threads())
+        ticket = engine.submit(abs, -3)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ticket.result)
+            processes.until(lambda: caplog.messages)
+            with part_of_cluster(tmp_path, "worker"):
+                assert waiting.result(processes.PATIENCE_S) == 3
+
+
+def test_ctrl_c_while_workers_are_waited_for(tmp_path: Path) -> None:
+    # More lines than a pipe holds: it cannot have ended before its worker does.
+    tensors = {f"layers.{k}.mlp-output": numbers(4, 4, seed=k) for k in range(3000)}
+    sides = [str(write(tmp_path / side, tensors)) for side in ("ref", "cand")]
+    said = tmp_path / "said"
+    with cluster(tmp_path) as (address, _, worker), said.open("w") as errors:
+        command = [*COMMAND, "compare", *sides, "--cluster", address]
+        with processes.started(command, stdout=subprocess.PIPE, stderr=errors, text=True) as running:
+            assert running.stdout is not None
+            assert any(line.startswith("✓") for line in running.stdout)
+            worker.kill()
+            processes.ended(worker)
+            reader = ThreadPoolExecutor(1)
+            reader.submit(running.stdout.read)
+            processes.until(lambda: "all its workers are lost" in said.read_text())
+            running.send_signal(signal.SIGINT)
+            assert processes.ended(running) == 130
+            reader.shutdown()
+    assert said.read_text().splitlines()[1:] == ["interrupted"]
 
 
 def test_ctrl_c_ends_the_workers(tmp_path: Path) -> None:
