@@ -22,12 +22,13 @@ from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.regex import UserRegex
 from tensordiff.weights.hint.catalogue import hint_for
 from tensordiff.weights.hint.seen import Slots, see
-from tensordiff.weights.layouts import MIXED_LAYOUT, replicas_differ
+from tensordiff.weights.layouts import replicas_differ
 from tensordiff.weights.measure import measure_pair
 from tensordiff.weights.packed import quantization_of
 from tensordiff.weights.pairing import Pairing, pair_parameters
 from tensordiff.weights.parameters import Parameter
 from tensordiff.weights.sides import ParameterPair, SideView
+from tensordiff.weights.transposition import LAYOUT_FINDINGS, is_turned
 from tensordiff.weights.views import Reshaped, Rows, read_rows, row_ranges
 
 WeightVerdict = Literal["agrees", "diverges", "missing", "unexpected", "unknown"]
@@ -213,6 +214,9 @@ class WeightsComparison:
             yield f"on one side only, but computed by the model itself: {names}{more}"
         if training := self.pairing.training:
             yield f"training state on one side only, ignored: {printable(training[0].name)}{_and_more(training)}"
+        if turned := [pair for pair in self.pairing.pairs if is_turned(pair) and not pair.unlike]:
+            names = f"{printable(turned[0].name)}{_and_more(turned)}"
+            yield f"taken as laid out [in, out] on one side and [out, in] on the other: {names}"
         for rule in self.pairing.learned:
             yield f"learned: {rule.reference} is {rule.candidate} (values of {rule.proofs} prove it)"
 
@@ -291,8 +295,8 @@ class WeightsComparison:
 
     def _hint_of_shapes(self, pair: ParameterPair) -> Hint | None:
         """Where shapes or layouts differ: the same numbers in another shape, or a slice of them."""
-        if pair.unlike == MIXED_LAYOUT:
-            return Hint("transposed", MIXED_LAYOUT, {})
+        if pair.unlike in LAYOUT_FINDINGS:
+            return Hint("transposed", pair.unlike, {})
         ref, cand = pair.reference.stored, pair.candidate.stored
         a, b = ref.spec.shape, cand.spec.shape
         if ref.spec.size == cand.spec.size:

@@ -7,7 +7,7 @@ where all parameters of its kind are so. Where some are and one is not, that one
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tensordiff.dump.model import StoredTensor
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.weights.packed import quantization_of
-from tensordiff.weights.samples import are_alike, as_floats, sample, slack_of
+from tensordiff.weights.samples import are_alike, as_floats, slack_of
 from tensordiff.weights.sides import ParameterPair, SideView
+from tensordiff.weights.transposition import with_transposition
 from tensordiff.weights.views import (
     Concatenated,
     Reshaped,
@@ -33,7 +34,6 @@ from tensordiff.weights.views import (
 
 _ROPE = re.compile(r"(?:^|\.)([qk])_proj\.(?:weight|bias)$")
 _NORM = re.compile(r"norm\.weight$")
-_LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _SAMPLE_COLUMNS = 64
 _MOST_HEAD = 1024
 
@@ -100,63 +100,8 @@ def replicas_differ(side: SideView) -> bool:
 
 def with_conventions(pairs: Sequence[ParameterPair], is_permuted: bool) -> list[ParameterPair]:
     """Pairs seen by the layouts that their checkpoints keep throughout."""
-    found = _same_in_all_layers(_square_transposed(pairs))
+    found = with_transposition(pairs)
     return _norms(_rope_rows(found)) if is_permuted else found
-
-
-def _square_transposed(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """Where oblong weights are transposed throughout, so are the square ones, if their values say so, too."""
-    if not any("transposed" in pair.candidate.views for pair in pairs):
-        return list(pairs)
-    return [_transposed_if_so(pair) for pair in pairs]
-
-
-MIXED_LAYOUT = "laid out differently from the other layers: rows and columns are exchanged"
-
-
-def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
-    kinds: defaultdict[str, list[int]] = defaultdict(list)
-    for k, pair in enumerate(pairs):
-        if not pair.unlike and len(pair.reference.stored.spec.shape) > 1:
-            kinds[_LAYER_NUMBER.sub("{}", pair.name)].append(k)
-    turned = {k for members in kinds.values() for k in members if "transposed" in pairs[k].candidate.views}
-    mostly_turned = 2 * len(turned) > sum(map(len, kinds.values()))
-    found = list(pairs)
-    for members in kinds.values():
-        count = sum(k in turned for k in members)
-        usual = mostly_turned if 2 * count == len(members) else 2 * count > len(members)
-        for k in members:
-            if (k in turned) != usual:
-                found[k] = _otherwise(pairs[k])
-    return found
-
-
-def _otherwise(pair: ParameterPair) -> ParameterPair:
-    """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
-    a, b = pair.reference.stored, pair.candidate.stored
-    if "transposed" not in pair.candidate.views and a.spec.shape[-1] == a.spec.shape[-2]:
-        try:
-            is_same = are_alike(sample(b), sample(a), slack_of(a, b))
-        except (DumpError, AlignError):
-            return pair  # measuring says why
-        if not is_same:
-            return replace(pair, candidate=pair.candidate.seen(Transposed(b), "transposed"), convention="transposed")
-    return replace(pair, unlike=MIXED_LAYOUT)
-
-
-def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
-    a, b = pair.reference.stored, pair.candidate.stored
-    shape = a.spec.shape
-    if pair.unlike or len(shape) < 2 or shape[-1] != shape[-2] or "transposed" in pair.candidate.views:
-        return pair
-    try:
-        first, slack = sample(a), slack_of(a, b)
-        if are_alike(sample(b), first, slack) or not are_alike(sample(Transposed(b)), first, slack):
-            return pair
-    except (DumpError, AlignError):
-        return pair  # measuring says why
-    return replace(pair, candidate=pair.candidate.seen(Transposed(b), "transposed"), convention="transposed")
 
 
 def _norms(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:

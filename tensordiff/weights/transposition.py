@@ -1,0 +1,119 @@
+"""Weights that one side keeps as [in, out] and the other as [out, in]: when that is a layout, and when a bug.
+
+It is a layout where a checkpoint keeps most of its linear weights so, or calls them ``kernel``. A stack of experts says
+nothing of linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head that
+is transposed alone was transposed by mistake. Values of a square weight are looked at only where there is a layout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tensordiff.errors import AlignError, DumpError
+from tensordiff.weights.samples import are_alike, sample, slack_of
+from tensordiff.weights.sides import ParameterPair
+from tensordiff.weights.views import Transposed
+
+VIEW = "transposed"
+MIXED_LAYOUT = "laid out differently from the other layers: rows and columns are exchanged"
+ODD_LAYOUT = "transposed: rows and columns are exchanged, while most other weights have them in order"
+LAYOUT_FINDINGS = (MIXED_LAYOUT, ODD_LAYOUT)
+
+_LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_KERNEL = re.compile(r"(?:^|[./])kernel$")
+
+
+def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+    """Pairs seen by the layout that their checkpoints keep throughout; what is laid out otherwise is a finding."""
+    ways = {is_stack: _is_layout(list(_voters(pairs, is_stack))) for is_stack in (False, True)}
+    squares = [
+        _transposed_if_so(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
+    ]  # fmt: skip
+    found = _same_in_all_layers(squares)
+    return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_turned(pair) for pair in found]
+
+
+def is_turned(pair: ParameterPair) -> bool:
+    """Whether the candidate is seen transposed."""
+    return VIEW in pair.candidate.views
+
+
+def _finding_if_turned(pair: ParameterPair) -> ParameterPair:
+    is_finding = is_turned(pair) and not pair.unlike and pair.by != "map"  # what the user maps is as it should be
+    return replace(pair, unlike=ODD_LAYOUT) if is_finding else pair
+
+
+def _voters(pairs: Sequence[ParameterPair], is_stack: bool) -> Iterator[ParameterPair]:
+    """The weights that show the layout of linear ones, or of stacks."""
+    for pair in pairs:
+        sides = pair.reference, pair.candidate
+        is_vocabulary = any(item.is_vocabulary for side in sides for item in side.parameters)
+        is_matrix = not pair.unlike and len(pair.reference.stored.spec.shape) > 1
+        if is_matrix and not is_vocabulary and _is_stack(pair) == is_stack:
+            yield pair
+
+
+def _is_layout(voters: Sequence[ParameterPair]) -> bool:
+    """Whether most weights are transposed: an oblong one shows it by its shape, a square one by its values."""
+    if not any(map(is_turned, voters)):
+        return False
+    seen = [_transposed_if_so(pair) for pair in voters]
+    return 2 * sum(map(is_turned, seen)) > len(seen)
+
+
+def _is_stack(pair: ParameterPair) -> bool:
+    return len(pair.reference.stored.spec.shape) > 2
+
+
+def _is_kernel(pair: ParameterPair) -> bool:
+    """Whether one side calls it a kernel, which is [in, out], and the other does not."""
+    ours, theirs = (any(_KERNEL.search(p.name) for p in side.parameters) for side in (pair.reference, pair.candidate))
+    return ours != theirs
+
+
+def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+    kinds: defaultdict[str, list[int]] = defaultdict(list)
+    for k, pair in enumerate(pairs):
+        if not pair.unlike and len(pair.reference.stored.spec.shape) > 1:
+            kinds[_LAYER_NUMBER.sub("{}", pair.name)].append(k)
+    turned = {k for members in kinds.values() for k in members if is_turned(pairs[k])}
+    mostly_turned = 2 * len(turned) > sum(map(len, kinds.values()))
+    found = list(pairs)
+    for members in kinds.values():
+        count = sum(k in turned for k in members)
+        usual = mostly_turned if 2 * count == len(members) else 2 * count > len(members)
+        for k in members:
+            if (k in turned) != usual:
+                found[k] = _otherwise(pairs[k])
+    return found
+
+
+def _otherwise(pair: ParameterPair) -> ParameterPair:
+    """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
+    a, b = pair.reference.stored, pair.candidate.stored
+    if not is_turned(pair) and a.spec.shape[-1] == a.spec.shape[-2]:
+        try:
+            is_same = are_alike(sample(b), sample(a), slack_of(a, b))
+        except (DumpError, AlignError):
+            return pair  # measuring says why
+        if not is_same:
+            return replace(pair, candidate=pair.candidate.seen(Transposed(b), VIEW), convention=VIEW)
+    return replace(pair, unlike=MIXED_LAYOUT)
+
+
+def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
+    a, b = pair.reference.stored, pair.candidate.stored
+    shape = a.spec.shape
+    if pair.unlike or len(shape) < 2 or shape[-1] != shape[-2] or is_turned(pair):
+        return pair
+    try:
+        first, slack = sample(a), slack_of(a, b)
+        if are_alike(sample(b), first, slack) or not are_alike(sample(Transposed(b)), first, slack):
+            return pair
+    except (DumpError, AlignError):
+        return pair  # measuring says why
+    return replace(pair, candidate=pair.candidate.seen(Transposed(b), VIEW), convention=VIEW)
