@@ -192,7 +192,7 @@ def _values(dump: Dump) -> tuple[dict[EntryKey, Array], set[EntryKey]]:
 
 
 def _partners(session: Session, original: Path) -> dict[EntryKey, EntryKey]:
-    """What each tensor of the original was compared with: where damage exchanged two names, values overrule them."""
+    """What each tensor of the original was compared with: where damage made a name another, values pair it."""
     is_reference = session.reference.path == original
     pairs = ((pair.reference, pair.candidate) for pair in session.alignment.pairs)
     sides = (pair if is_reference else pair[::-1] for pair in pairs)
@@ -212,6 +212,8 @@ def _of_agreement(
             yield f"agrees, although {partner.name} cannot be read"
         elif partner in theirs and (off := _distance(ref, theirs[partner])):
             yield f"agrees, although {key.name} is off: {off}"
+        elif partner in ours and key in theirs and _distance(ref, theirs[key]) and _distance(ref, ours[partner]):
+            yield f"agrees, although {key.name} and {partner.name} were exchanged"
 
 
 def _distance(ref: Array, cand: Array) -> str:
