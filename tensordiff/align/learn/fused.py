@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tensordiff.align.by_value import ACTIVATIONS, Fingerprint, common_tolerance, rel_l2
 from tensordiff.align.expression import evaluate, parse
+from tensordiff.align.learn.cuts import cut
 from tensordiff.align.learn.evidence import Evidence, ValueClass
 from tensordiff.align.learn.nodes import NodeMatches
 from tensordiff.align.learn.ports import Formula, LearnedPair, is_one_token
@@ -285,11 +286,7 @@ def _slices(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:
         step = int(np.gcd(part.item.width, width))
         for start in range(0, part.item.width - width + 1, step):
             if _is_near(part.row[start : start + width], target.row, common_tolerance(part.item, item)):
-                if part.item.width % width == 0 and start % width == 0:
-                    template = f"split({{0}}, {start // width}, {part.item.width // width})"
-                else:
-                    template = f"slice({{0}}, -1, {start}, {start + width})"
-                yield Formula((part.item.entry,), template)
+                yield Formula((part.item.entry,), cut(start, width, part.item.width))
 
 
 def _tokens(target: Part, parts: Sequence[Part]) -> Iterator[Formula]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tensordiff.align.index import Index, parts_of
+from tensordiff.align.learn.cuts import LastParts
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
 from tensordiff.align.learn.learned import Learned, LearnedRule, Namesake
@@ -91,7 +92,10 @@ class _Learner:
         ports = PortPairs(matches)
         yield from ports.pair_all()
         fused = FusedPairs(matches, ports.used | self._named)
-        whole = [*fused.pairs(), *fused.pairs_alike()]
+        whole = list(fused.pairs())
+        last = list(LastParts(matches, fused.used).pairs(whole))
+        fused.used |= {id(one.parts[0]) for pair in last for one in pair[:2] if one.template == "{0}"}
+        whole += [*last, *fused.pairs_alike()]
         yield from whole
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()

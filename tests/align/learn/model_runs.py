@@ -69,6 +69,7 @@ def run(
         if len(carried) > 1:
             run.see(f"{at}.norm", "output_1", x)
         q, k, v = (normed @ weight(HIDDEN, width) for width in (HIDDEN, 8, 8))
+        q = result(i, "q", q)
         if fused:
             run.layer(f"{at}.attn.qkv", normed, np.concatenate([q, k, v], -1))
         else:

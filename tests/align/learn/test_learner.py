@@ -100,6 +100,23 @@ def test_fused_projections_are_found_and_carried_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("fused_side", ["candidate", "reference"])
+def test_the_wrong_projection_of_a_fused_tensor_is_the_one_that_is_left(fused_side: str) -> None:
+    """In the first block, so that no other proves how the three are fused."""
+    is_fused = fused_side == "candidate"
+    reference = run(Run(), fused=not is_fused)
+    candidate = run(Run(renamed), wrong_from=(0, "q"), fused=is_fused)
+    session = Session.of_dumps(Request(Path("a"), Path("b")), reference, candidate)
+    found = {(p.reference.name, p.candidate.name) for p in session.alignment.pairs}
+    for i in range(4):
+        ours, theirs = f"layers.{i}.attn.q-output", f"split(gpt.blocks.{i}.mixer.qkv, 0, 2)"
+        if not is_fused:
+            ours, theirs = f"split(layers.{i}.attn.qkv, 0, 2)", f"gpt.blocks.{i}.mixer.wq-output"
+        assert (ours, theirs) in found
+    culprit = session.outcome(session.rows()).culprit
+    assert culprit is not None and "layers.0.attn.q" in culprit.pair.reference.name
+
+
 def heads_first(array: Array) -> Array:
     """[B, S, n*d] as [n, S, d]."""
     whole = array.reshape(array.shape[1], 4, -1)

@@ -79,7 +79,8 @@ def test_swapped_heads_that_are_not_quite_equal_diverge(spell: dict[str, str]) -
 def test_swapped_caches_diverge_though_the_attention_beside_them_agrees() -> None:
     dumps = []
     for names, head in ((("key", "value"), "head"), (("value", "key"), "roof")):
-        x, values = X, {}
+        x = X
+        values: dict[str, Array] = {}
         for i in range(3):
             made = x @ noise(10 + i, 16, 16), x @ noise(20 + i, 16, 16)
             values |= {f"layers.{i}.attn-input_0": x}
@@ -112,7 +113,8 @@ def test_whole_experts_that_are_swapped_diverge() -> None:
 
 def attention(swapped_in: int | None, out: str = "o") -> Dump:
     """Attention of four blocks; what q and k give is swapped in one of them, and their weights are not."""
-    x, values = X, {}
+    x = X
+    values: dict[str, Array] = {}
     for i in range(4):
         given, at = x, f"layers.{i}.self_attn"
         q, k, v = (given @ noise(60 + 3 * i + n, 16, 16) / 4 for n in range(3))
@@ -140,7 +142,8 @@ def test_positions_in_a_dump_without_order_prove_nothing(swapped_in: int) -> Non
 
 
 def gated(names: tuple[str, str], down: str) -> Dump:
-    x, values = X, {}
+    x = X
+    values: dict[str, Array] = {}
     for i in range(3):
         gate, up = x @ noise(90 + i, 16, 24), x @ noise(95 + i, 16, 24)
         for name, made in zip(names, (gate, up), strict=True):
