@@ -23,6 +23,8 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.signature import sign
 from tensordiff.dump.manifest import JOURNAL, MANIFEST
 from tensordiff.errors import CaptureError, printable
+from tensordiff.util.remote import is_url
+from tensordiff.util.shell_line import shell_line
 
 _GRACE_S = 3.0  # how long a child may take to end by itself
 _CANCEL_S = 0.5  # and where it was cancelled
@@ -36,10 +38,21 @@ _HINTS = {
 }
 
 
+def _refuse_remote_injection(job: Job) -> None:
+    injection = job.settings.inject
+    if injection is not None and is_url(injection.dump):
+        line = shell_line(["tensordiff", "convert"], [injection.dump])
+        raise CaptureError(
+            f"--inject {printable(injection.dump)}: the model's own process reads local files only; copy it with "
+            f"{line} -o DIR, and inject DIR"
+        )
+
+
 class Run:
     """A source being run. Iterate for its events; the last is ``Done`` or ``Failed``."""
 
     def __init__(self, job: Job, reusable_child: ReusableChild | None = None) -> None:
+        _refuse_remote_injection(job)
         self.job = replace(job, signature=sign(job))
         self.is_cancelled = False
         self._reusable_child = reusable_child

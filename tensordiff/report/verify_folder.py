@@ -56,6 +56,14 @@ class Verification(NamedTuple):
     """Why there is no scenario with injection; empty where there is one."""
     has_layers: bool = True
     """Whether the dumps are still there."""
+    inject_with: tuple[str, ...] = ()
+    """Lines for a shell that make a run with injection all the same."""
+
+    @property
+    def left_out_sentence(self) -> str:
+        """Why there is no scenario with injection, and how to make one."""
+        lines = ", then ".join(self.inject_with)
+        return f"{self.left_out}; inject with: {lines}" if lines else self.left_out
 
 
 def verify_summary(found: Verification) -> str:
@@ -98,6 +106,9 @@ def _scenarios(found: Verification) -> Lines:
     if found.left_out:
         yield ""
         yield f"**The scenario with injection was left out**: {prose(found.left_out)}."
+    if found.inject_with:
+        yield ""
+        yield f"Inject with: {', then '.join(map(code, found.inject_with))}"
 
 
 def _blame(found: Verification) -> Lines:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tensordiff.dump import open_dump
 from tests import processes
-from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, environment, process
+from tests.capture.models import SMALL, script
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, assert_one_sentence, environment, process
 from tests.making import SAMPLES, numbers, write
 from tests.mounts import on_small_disk
 from tests.stores import KEYS, S3, WebServer, s3_server
@@ -116,6 +118,26 @@ def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -
         assert process("compare", "s3://dumps/captured", target, env=env).status == 0
     assert not list(tmp_path.glob("s3:*"))
     assert not os.path.exists("s3:")  # noqa: PTH110 - as the shell would see it
+
+
+def test_what_verify_says_to_inject_a_remote_reference_with(s3: S3, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source, env = f"py:{script(tmp_path, SMALL)}:", environment(s3.environment)
+    assert process("capture", source + "good", "-o", "s3://dumps/streamed", env=env).status == 0
+    refused = process("capture", source + "bad", "--inject", "s3://dumps/streamed", "-o", str(tmp_path / "x"), env=env)
+    assert_one_sentence(refused, "copy it with tensordiff convert s3://dumps/streamed -o DIR, and inject DIR")
+    out = tmp_path / "out"
+    said = process("verify", "s3://dumps/streamed", source + "bad", "-o", str(out), "--stream", "--json", env=env)
+    assert said.status == 1, said.err
+    why, _, line = json.loads(said.out)["left_out"].partition("; inject with: ")
+    assert why == "with --stream nothing is injected"
+    lines = line.split(", then ")
+    assert f"Inject with: {', then '.join(f'`{one}`' for one in lines)}\n" in (out / "summary.md").read_text()
+    for one in lines:
+        _, *words = one.replace("REF_DIR", str(tmp_path / "reference")).split()
+        done = process(*words[:-1], str(tmp_path / words[-1]), env=env)
+        assert done.status == 0, done.err
+    assert open_dump(tmp_path / "DIR").facts["injection"]
 
 
 def test_other_outputs_are_local_files() -> None:

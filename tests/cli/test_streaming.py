@@ -108,10 +108,12 @@ def test_verify_streams(source: str, tmp_path: Path) -> None:
     assert found["culprit"]["name"] == "blocks.2.act" and "--inject-at model.blocks.2.act" in found["left_out"]
     assert (out / "without_injection" / "report.html").is_file() and (out / "summary.md").is_file()
     assert {path.name for path in (out / "kept").iterdir()} == {"reference", "candidate"}
-    line = found["left_out"].partition("inject them with: tensordiff ")[2].replace(" -o DIR", "")
+    line = found["left_out"].partition("; inject with: tensordiff ")[2].replace(" -o DIR", "")
     injected = process(*line.split(), "-o", str(tmp_path / "injected"))
     assert injected.status == 0, injected.err
     assert open_dump(tmp_path / "injected").facts["injection"]
+    assert "with --stream only the culprit's inputs are kept" in found["left_out"]
+    assert f"Inject with: `tensordiff {line} -o DIR`" in (out / "summary.md").read_text()
 
 
 def test_both_runs_end_at_the_first_culprit(source: str, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import echo
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.report.comparison_json import dumps
-from tensordiff.util.remote import RemotePath
 from tensordiff.util.sizes import format_bytes
 
 SCHEMA = "tensordiff.capture/1"
@@ -78,8 +77,6 @@ def capture(text: str, output: Path, options: dict[str, Any], *, as_json: bool) 
     """Capture, and print what was written; raises where nothing was."""
     source = required_source(text)
     inject, at, rules = options.pop("inject"), options.pop("inject_at"), options.pop("rules")
-    if isinstance(inject, RemotePath):
-        raise CaptureError(f"--inject {printable(inject)}: the model's own process reads it; convert it to a local one")
     if inject is not None:
         options["inject"] = Injection(_absolute(inject), at, None if rules is None else _absolute(rules))
     elif rules is not None or at != "all":

@@ -58,6 +58,7 @@ from tensordiff.session.sources import Sources, source_in
 from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.third_dumps import injected_beside, injected_path
+from tensordiff.util.remote import RemotePath
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.shell_line import shell_line
 
@@ -174,7 +175,7 @@ def verify(request: Request, options: VerifyOptions) -> int:
     else:
         echo(found.whole.sentence)
         if found.left_out:
-            say(f"the scenario with injection was left out: {printable(found.left_out)}")
+            say(f"the scenario with injection was left out: {printable(found.left_out_sentence)}")
         say(f"written: {printable(options.output / 'summary.md')}")
     outcome = found.whole.outcome
     if outcome.verdict == "unknown":
@@ -213,25 +214,32 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
         model = _scenario(session, options.output / WITHOUT, title)
         if model.outcome.culprit is not None:
             session.keep_culprit(model.outcome.culprit)
-        found = Verification(model, model, None, _not_injected(session, model, kept), has_layers=False)
+        why, lines = _not_injected(session, model, kept)
+        found = Verification(model, model, None, why, has_layers=False, inject_with=lines)
         write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(options.junit, model.outcome, model.title)
     return Verified(found, session, ())
 
 
-def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> str:
-    """Why nothing was injected under ``--stream``, and how to."""
-    if session.request.injected is not None:
-        return ""
-    culprit, source = model.outcome.culprit, source_in(session.request.candidate)
+def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> tuple[str, tuple[str, ...]]:
+    """Why nothing was injected under ``--stream``, and what to type for it."""
+    request, culprit = session.request, model.outcome.culprit
+    if request.injected is not None:
+        return "", ()
+    source, is_dump = source_in(request.candidate), source_in(request.reference) is None
+    if source is None or (session.options.keep == "none" and not is_dump):
+        return "with --stream no dump of the reference is there to be injected; verify without it", ()
     if culprit is None:
-        return "with --stream no dump of the reference is there to be injected"
-    if source is None or session.options.keep == "none":
-        return "with --stream no dump of the reference is there to be injected; verify without it"
-    reference = kept / "reference" if source_in(session.request.reference) else session.request.reference
-    layer = culprit.pair.candidate.layer
-    line = shell_line(["tensordiff", "capture", str(source), "--inject", str(reference), "--inject-at", layer], ())
-    return f"with --stream only the culprit's inputs are kept; inject them with: {line} -o DIR"
+        return "with --stream nothing is injected", ()
+    reference = request.reference if is_dump else kept / "reference"
+    lines = []
+    if isinstance(reference, RemotePath):
+        lines.append(shell_line(["tensordiff", "convert"], [reference]) + " -o REF_DIR")
+        reference = Path("REF_DIR")
+    at = ["--inject-at", culprit.pair.candidate.layer]
+    lines.append(shell_line(["tensordiff", "capture", str(source), "--inject", str(reference), *at], ()) + " -o DIR")
+    what = "nothing is injected" if is_dump else "only the culprit's inputs are kept"
+    return f"with --stream {what}", tuple(lines)
 
 
 def _side_name(side: Path) -> str:
@@ -254,7 +262,7 @@ def _as_json(found: Verification, options: VerifyOptions) -> dict[str, object]:
         "sentence": found.whole.sentence,
         "culprit": culprit_json(found.whole.outcome.culprit),
         "victims": [row.pair.name for row in found.whole.victims],
-        "left_out": found.left_out or None,
+        "left_out": found.left_out_sentence or None,
         "scenarios": {
             name: {"verdict": model.verdict, "pairs": len(model.rows), "counts": model.counts, **model.statistics}
             for name, model in models.items()
