@@ -14,6 +14,7 @@ import numpy as np
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.hint import Evidence, Hint, attention, tables
+from tensordiff.compare.hint.axes import as_dumped, row_as_dumped
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
 from tensordiff.compare.hint.layouts import transposed
@@ -36,6 +37,7 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
     """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
     if reference.statistics:
         return None  # a vector of statistics has no tokens, channels or inputs
+    row, pairs = row_as_dumped(row), [as_dumped(pair) for pair in pairs]
     around = Surroundings(row, pairs)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
