@@ -24,10 +24,15 @@ class ChildTraceback(Exception):
     """The traceback or log of a child process; shown with ``--debug``."""
 
 
-def open_session(request: Request) -> Session:
-    """Open what is to be compared, as a session file left it where one is given; sources are run first."""
+def open_session(request: Request, *, reruns: bool = False) -> Session:
+    """Open what is to be compared; sources are run first. ``reruns`` is as of ``refuse_unused_options``."""
     say_if_slow()
-    request = run_sources(request)
+    return open_dumps(run_sources(request, reruns=reruns))
+
+
+def open_dumps(request: Request) -> Session:
+    """Open two dumps, as a session file left them where one is given."""
+    say_if_slow()
     if request.session is None:
         return Session.open(request)
     state = read_state(request.session)
@@ -37,10 +42,18 @@ def open_session(request: Request) -> Session:
     return session
 
 
-def run_sources(request: Request) -> Request:
-    """The same request with a dump in the place of each source."""
+def sources_of(request: Request, *, reruns: bool = False) -> Sources:
+    """The sources of a request, once all that can be refused before a run is; stderr says which options one lacks."""
     sources = Sources.of(request)
-    check_sources(sources)
+    check_sources(sources, reruns=reruns)
+    for sentence in sources.unused_options():
+        say(sentence)
+    return sources
+
+
+def run_sources(request: Request, *, reruns: bool = False) -> Request:
+    """The same request with a dump in the place of each source."""
+    sources = sources_of(request, reruns=reruns)
     while (side := sources.side) is not None:
         sources = sources.with_dump(run_source(sources.job(), side))
     return sources.request

@@ -10,12 +10,12 @@ from tensordiff.align.rules.rule import Side
 from tensordiff.capture.job import Job
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
-from tensordiff.errors import TensordiffError, printable
-from tensordiff.library.notices import warn_if_slow
+from tensordiff.errors import printable
+from tensordiff.library.notices import warn, warn_if_slow
 from tensordiff.library.result import Result
 from tensordiff.library.run_options import PathLike, RunOptions, run_settings
 from tensordiff.library.runs import Tell, run_into
-from tensordiff.session.from_arrays import Arrays, SessionOptions, has_source, session_of
+from tensordiff.session.from_arrays import Arrays, SessionOptions, session_of
 from tensordiff.session.session import Session
 from tensordiff.session.weights import refuse_checkpoints
 
@@ -88,10 +88,9 @@ def open_sides(
     settings = run_settings(
         function, options or {}, others=("atol", "rtol", "threshold", *SessionOptions.__annotations__)
     )
-    if options and not has_source(reference, candidate):
-        name = next(iter(options))
-        raise TensordiffError(f"{name} is an option of sources, and neither side is one; leave it out")
-    session = session_of(reference, candidate, settings=settings, run=_Runner(progress).run, **asked)
+    session = session_of(
+        reference, candidate, settings=settings, run=_Runner(progress).run, note=progress or warn, **asked
+    )
     refuse_checkpoints(session.reference, session.candidate)
     return session
 

@@ -19,6 +19,11 @@ def warn_if_slow() -> None:
         warnings.warn(notice, RuntimeWarning, stacklevel=_levels_to_caller())
 
 
+def warn(sentence: str) -> None:
+    """Warn at the caller's own line."""
+    warnings.warn(sentence, UserWarning, stacklevel=_levels_to_caller())
+
+
 def _levels_to_caller() -> int:
     """The ``stacklevel`` of the first frame outside tensordiff, for the function that calls this."""
     level, frame = 0, sys._getframe(1)

@@ -28,7 +28,7 @@ from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.source_checks import check_sources
-from tensordiff.session.sources import Sources, refuse_source, source_in
+from tensordiff.session.sources import Sources, refuse_source, refuse_unused_options, source_in
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.session.weights import IN_MEMORY
 from tensordiff.util.remote import user_path
@@ -66,18 +66,24 @@ def session_of(
     *,
     settings: Settings | None = None,
     run: RunJob | None = None,
+    note: Callable[[str], None] | None = None,
     **options: Unpack[SessionOptions],
 ) -> Session:
-    """A session of dumps, of arrays, of sources that ``run`` runs, or of some of each."""
+    """A session of dumps, of arrays, of sources that ``run`` runs, or of some of each.
+
+    ``note`` takes sentences on how the sources are run.
+    """
     golden, injected = options.get("golden"), options.get("injected")
     asked: dict[str, Any] = {**options, "golden": _path(golden), "injected": _path(injected)}
     asked |= {name: _path(asked[name]) for name in _PATHS if name in asked}
     sides = _path(reference) or Path("reference"), _path(candidate) or Path("candidate")
     request = Request(*sides, settings=settings or Settings(), **asked)
     if run is not None and has_source(reference, candidate):
-        request = _run_sources(request, reference, candidate, run)
+        request = _run_sources(request, reference, candidate, run, note)
         reference = reference if isinstance(reference, Mapping) else request.reference
         candidate = candidate if isinstance(candidate, Mapping) else request.candidate
+    elif run is not None:
+        refuse_unused_options(request)
     third_dumps = ThirdDumps(
         injected=None if injected is None else _dump("injected", injected),
         golden=None if golden is None else _dump("golden", golden),
@@ -90,7 +96,13 @@ def has_source(*sides: PathLike | Arrays) -> bool:
     return any(path is not None and source_in(path) is not None for path in map(_path, sides))
 
 
-def _run_sources(request: Request, reference: PathLike | Arrays, candidate: PathLike | Arrays, run: RunJob) -> Request:
+def _run_sources(
+    request: Request,
+    reference: PathLike | Arrays,
+    candidate: PathLike | Arrays,
+    run: RunJob,
+    note: Callable[[str], None] | None,
+) -> Request:
     """The request with a dump in the place of each source; arrays beside a source are written to a temporary one."""
     if isinstance(reference, Mapping):
         request = replace(request, reference=write_arrays("reference", reference))
@@ -98,6 +110,9 @@ def _run_sources(request: Request, reference: PathLike | Arrays, candidate: Path
         request = replace(request, candidate=write_arrays("candidate", candidate))
     sources = Sources.of(request)
     check_sources(sources)
+    if note is not None:
+        for sentence in sources.unused_options():
+            note(sentence)
     while (side := sources.side) is not None:
         sources = sources.with_dump(run(sources.job(), side))
     return sources.request

@@ -21,16 +21,23 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 from tensordiff.session.session import rules_of_request
-from tensordiff.session.sources import Sources, refuse_source
+from tensordiff.session.sources import Sources, refuse_source, refuse_unused_options
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
-def check_sources(sources: Sources) -> None:
-    """Raise where a side, or a third dump beside sources, cannot be what the request takes it for."""
+def check_sources(sources: Sources, *, reruns: bool = False) -> None:
+    """Raise where a side, or a third dump beside sources, cannot be what the request takes it for.
+
+    Of dumps alone, options of sources are refused; ``reruns`` is as of ``refuse_unused_options``.
+    """
     request, first = sources.request, sources.side
     if first is None:
-        return  # opening the dumps says it as early
+        refuse_unused_options(request, reruns=reruns)
+        return  # opening the dumps says the rest as early
+    own = request.candidate_settings
+    if sources.candidate is None and own is not None and own.device != request.settings.device:
+        raise CaptureError("--candidate-device: the candidate is a dump, and is not run; leave it out")
     settings = {"reference": request.settings, "candidate": request.candidate_settings or request.settings}
     for side, source, path in (
         ("reference", sources.reference, request.reference),

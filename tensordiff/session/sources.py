@@ -13,6 +13,7 @@ the command line, the app and the library; running a job and showing its progres
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,9 +26,12 @@ from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.quantized import quantized_target
 from tensordiff.session.request import Request
+from tensordiff.session.rerun.trust import CODE_SETTINGS
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder
 
+_OF_FUNCTIONS = ("seed", "deterministic", "gradients", "python")
+"""The settings that reach a function beside a model."""
 _INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 
 
@@ -67,6 +71,20 @@ class Sources:
                 refuse_settings(source, sources._settings(side))
         return sources
 
+    def unused_options(self) -> Iterator[str]:
+        """Options that only one side takes, since the other is a function that decides for itself, as a sentence."""
+        one, other = ("reference", self.reference), ("candidate", self.candidate)
+        for (side, source), (_, beside) in ((one, other), (other, one)):
+            if source is None or beside is None or not _is_function_beside(source, beside):
+                continue
+            said = self.request.settings if side == "reference" else self._candidate_settings
+            if names := options_of(_of_model(said)):
+                it = "it is" if len(names) == 1 else "they are"
+                yield (
+                    f"{', '.join(names)}: {it} for {printable(beside)} alone; the function {printable(source)} decides "
+                    "for itself what it runs, and in which precision"
+                )
+
     @property
     def side(self) -> Side | None:
         """The side to be run next; None where both are dumps."""
@@ -97,8 +115,12 @@ class Sources:
                 if self.reference is None
                 else _own_settings(self.reference, self.candidate, request.settings)
             )
-        said = replace(request.candidate_settings or request.settings, quantized_as=None)
+        said = self._candidate_settings
         return said if self.candidate is None else _own_settings(self.candidate, self.reference, said)
+
+    @property
+    def _candidate_settings(self) -> Settings:
+        return replace(self.request.candidate_settings or self.request.settings, quantized_as=None)
 
     def with_dump(self, path: Path) -> Sources:
         """What is left to run, now that the next side has run into a dump."""
@@ -109,10 +131,39 @@ class Sources:
 
 def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
     """Options are for models that take them: a function beside such a model brings its own input and precision."""
-    if _has_own_inputs(source) and other is not None and not _has_own_inputs(other):
-        kept = ("seed", "deterministic", "gradients", "python")
-        return Settings(**{name: getattr(settings, name) for name in kept})
+    if other is not None and _is_function_beside(source, other):
+        return Settings(**{name: getattr(settings, name) for name in _OF_FUNCTIONS})
     return settings
+
+
+def _is_function_beside(source: Source, other: Source) -> bool:
+    return _has_own_inputs(source) and not _has_own_inputs(other)
+
+
+def _of_model(settings: Settings) -> Settings:
+    """The settings without those that a function takes, too."""
+    usual = Settings()
+    return replace(settings, **{name: getattr(usual, name) for name in _OF_FUNCTIONS})
+
+
+def options_of(settings: Settings) -> list[str]:
+    """The options that were given, as the command line spells them."""
+    return [f"--{name.replace('_', '-')}" for name in settings.to_json()]
+
+
+def refuse_unused_options(request: Request, *, reruns: bool = False) -> None:
+    """Refuse options of sources where neither side is one: nothing is run that could take them.
+
+    ``reruns`` says that a dump's own source may be run again, in the interpreter that the user gives.
+    """
+    kept = CODE_SETTINGS if reruns else ()
+    for settings in filter(None, (request.settings, request.candidate_settings)):
+        names = options_of(replace(settings, **{name: getattr(Settings(), name) for name in kept}))
+        if names:
+            raise TensordiffError(
+                f"{names[0]} is an option of sources, and neither side is one; leave it out, or give a source such as "
+                "hf:MODEL"
+            )
 
 
 def _as_candidate_is(reference: Source, candidate: Source | None, settings: Settings) -> Settings:

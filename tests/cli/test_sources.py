@@ -6,14 +6,25 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tensordiff.align.rules.file import MapRule, RulesFile
 from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.storage.state import SessionState, identity_of, write_state
+from tests.capture.models import tiny_model
 from tests.cli.command import Call, assert_one_sentence
 from tests.making import numbers, save
+
+PORT = """
+import torch
+from transformers import AutoModelForCausalLM
+
+def load():
+    model = AutoModelForCausalLM.from_pretrained({model!r}, dtype=torch.float32).eval()
+    return model, (), dict(input_ids=torch.tensor([[1, 2]]), use_cache=False)
+"""
 
 
 def kept(folder: Path, **more: str) -> tuple[Path, Path, Path]:
@@ -50,6 +61,37 @@ def test_bisect_goes_on_where_the_search_stood(call: Call, tmp_path: Path) -> No
     _, _, session = kept(tmp_path, bisect=start.mark("good", 2).log())
     said = json.loads(call("bisect", ours, theirs, "--auto", "--session", session, "--json").out)
     assert said["probes"][0]["mark"] == "good" and said["probes"][0]["index"] == 2
+
+
+@pytest.mark.parametrize("command", [["compare"], ["report"], ["bisect", "--auto"], ["verify", "-o", "out"], []])
+def test_options_of_sources_are_refused_beside_dumps(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, theirs, _ = kept(tmp_path)
+    for words in (["--input-ids", "1,2"], ["--steps", "2"], ["--dtype", "bfloat16"], ["--candidate-device", "gpu"]):
+        option = "--device" if words[0] == "--candidate-device" else words[0]
+        told = f"{option} is an option of sources, and neither side is one"
+        assert_one_sentence(call(*command, ours, theirs, *words), told)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_checkpoints_take_no_options_of_sources(call: Call, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"layers.0.mlp.down_proj.weight": numbers(8, 8)})
+    assert call("compare", path, path).status == 0
+    assert_one_sentence(call("compare", path, path, "--prompt", "why"), "--prompt is an option of sources")
+
+
+def test_an_option_that_only_the_model_beside_a_function_takes_is_said(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tiny_model("llama", tmp_path)
+    (tmp_path / "port.py").write_text(PORT.format(model=str(model)))
+    said = call("compare", f"hf:{model}", "py:port.py:load", "--input-ids", "1,2", "--dtype", "float32", "-q")
+    assert said.status == 0, said.err
+    told = f"--input-ids, --dtype: they are for hf:{model} alone; the function py:port.py:load decides for itself"
+    assert told in said.err
 
 
 def test_a_session_that_is_none(call: Call, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_an_option_that_there_is_none_of() -> None:
 
 
 def test_an_option_of_sources_beside_dumps() -> None:
-    with pytest.raises(TensordiffError, match="prompt is an option of sources, and neither side is one"):
+    with pytest.raises(TensordiffError, match="--prompt is an option of sources, and neither side is one"):
         tensordiff.compare(REFERENCE, MAX, prompt="a")
 
 

@@ -73,6 +73,44 @@ def test_a_side_that_is_not_there(request_: Request, candidate: str, sentence: s
         check(replace(request_, reference=Path(candidate)))
 
 
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (Settings(input_ids=(1, 2)), "--input-ids"),
+        (Settings(steps=2), "--steps"),
+        (Settings(dtype="bfloat16"), "--dtype"),
+        (Settings(device="gpu"), "--device"),
+        (Settings(python="/usr/bin/python3"), "--python"),
+    ],
+)
+def test_options_of_sources_are_refused_beside_two_dumps(tmp_path: Path, settings: Settings, name: str) -> None:
+    dump = write(tmp_path / "dump", {"a": numbers(2)})
+    told = (
+        rf"^{name} is an option of sources, and neither side is one; leave it out, or give a source such as hf:MODEL$"
+    )
+    for request in (
+        Request(dump, dump, settings=settings),
+        Request(dump, dump, candidate_settings=settings),
+    ):
+        with pytest.raises(TensordiffError, match=told):
+            check(request)
+
+
+def test_a_dump_may_be_run_again_in_the_interpreter_that_the_user_gives(tmp_path: Path) -> None:
+    dump = write(tmp_path / "dump", {"a": numbers(2)})
+    given = Settings(python="/usr/bin/python3", trust_remote_code=True)
+    check_sources(Sources.of(Request(dump, dump, settings=given)), reruns=True)
+    with pytest.raises(TensordiffError, match=r"^--dtype is an option of sources"):
+        check_sources(Sources.of(Request(dump, dump, settings=replace(given, dtype="float16"))), reruns=True)
+
+
+def test_the_device_of_a_candidate_that_is_a_dump(request_: Request, tmp_path: Path) -> None:
+    dump = write(tmp_path / "dump", {"a": numbers(2)})
+    with pytest.raises(TensordiffError, match=r"^--candidate-device: the candidate is a dump, and is not run"):
+        check(replace(request_, candidate=dump, candidate_settings=Settings(device="gpu")))
+    check(replace(request_, candidate=dump, candidate_settings=Settings()))
+
+
 def test_a_model_that_neither_the_hub_nor_its_cache_has(
     request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

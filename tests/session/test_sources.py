@@ -125,6 +125,19 @@ def test_a_function_beside_a_model_is_not_given_the_model_s_options_once_that_ha
     assert sources.with_dump(dump(tmp_path, token_ids=[5])).job().settings == Settings(seed=3)
 
 
+def test_what_reaches_only_the_model_beside_a_function_is_said() -> None:
+    def unused(reference: str, candidate: str, **said: Any) -> list[str]:
+        return list(Sources.of(Request(Path(reference), Path(candidate), settings=Settings(**said))).unused_options())
+
+    told = "alone; the function py:net.py:make decides for itself what it runs, and in which precision"
+    assert unused("hf:one", "py:net.py:make", dtype="float16", seed=3) == [f"--dtype: it is for hf:one {told}"]
+    assert unused("py:net.py:make", "hf:one", prompt="why", steps=2) == [
+        f"--prompt, --steps: they are for hf:one {told}"
+    ]
+    assert unused("hf:one", "py:net.py:make", seed=3, deterministic=True) == []
+    assert unused("hf:one", "hf:two", dtype="float16") == []
+
+
 def test_settings_that_a_source_refuses_are_refused_before_anything_is_run() -> None:
     request = Request(Path("hf:model"), Path("onnx:graph.onnx"), settings=Settings(steps=3))
     with pytest.raises(CaptureError, match=r"^onnx:graph.onnx: --steps is not for onnx: sources; a graph is run once$"):

@@ -106,7 +106,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 def bisect(request: Request, options: BisectOptions) -> int:
     """Search and print; the exit status. Raises after printing where the result is unknown."""
-    session = open_session(request)
+    session = open_session(request, reruns=options.rerun)
     refuse_checkpoints(session.reference, session.candidate)
     if not session.pairs:
         raise inconclusive_error(session, session.outcome(()))

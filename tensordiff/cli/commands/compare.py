@@ -42,6 +42,7 @@ from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
+from tensordiff.session.sources import refuse_unused_options
 from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.weights import compare_checkpoints, open_checkpoints
 
@@ -99,6 +100,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     checkpoints = open_checkpoints(request)
     if checkpoints is None:
         return compare(request, chosen)
+    refuse_unused_options(request)
     printed = WeightsOptions(as_json=chosen.as_json, schema=COMPARE_SCHEMA, junit=chosen.junit)
     return print_weights(compare_checkpoints(request, *checkpoints), printed)
 

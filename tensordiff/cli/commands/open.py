@@ -41,7 +41,7 @@ def command(reference: Path, candidate: Path, served: str | None, **options: Any
 
         request = make_request(reference, candidate, **options)
         if served is None:  # what a visitor may run is decided in the app
-            check_sources(Sources.of(request))
+            check_sources(Sources.of(request), reruns=True)
         return request
 
     launch = Launch(reference, candidate, checked)

@@ -31,7 +31,7 @@ from tensordiff.cli.options import (
     stream_options,
     take,
 )
-from tensordiff.cli.sources import follow, open_session
+from tensordiff.cli.sources import follow, open_dumps, sources_of
 from tensordiff.cli.streaming import KEEPS, StreamChoice, make_stream_options, open_streamed, refuse_without_stream
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
@@ -53,13 +53,12 @@ from tensordiff.report.verify_folder import (
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.reruns import injection
 from tensordiff.session.session import Session
-from tensordiff.session.source_checks import check_sources
-from tensordiff.session.sources import Sources, source_in
+from tensordiff.session.sources import source_in
 from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.third_dumps import injected_beside, injected_path
-from tensordiff.util.remote import RemotePath
 from tensordiff.util.atomic_write import write_file
+from tensordiff.util.remote import RemotePath
 from tensordiff.util.shell_line import shell_line
 
 SCHEMA = "tensordiff.verify/1"
@@ -287,8 +286,7 @@ def _captures(request: Request, options: VerifyOptions) -> Iterator[_Captures]:
 
 def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captures:
     """Run the sources, and the candidate's a second time with injection; ``folders`` gets what was written."""
-    sources, job = Sources.of(request), None
-    check_sources(sources)
+    sources, job = sources_of(request), None
     sources = replace(sources, request=replace(request, injected=None))
     files: list[str] = []
     while (side := sources.side) is not None:
@@ -297,7 +295,7 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         folders.append(folder)
         files += _capture(job, folder, side).files
         sources = sources.with_dump(folder)
-    session = open_session(sources.request)
+    session = open_dumps(sources.request)
     if request.injected is not None:
         return _Captures(session, request.injected, "", tuple(folders), tuple(files))
     if job is None or sources.candidate is None:

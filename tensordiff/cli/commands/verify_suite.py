@@ -36,6 +36,7 @@ from tensordiff.report.comparison_json import dumps
 from tensordiff.report.labels import glyph_of, label, number
 from tensordiff.report.markdown import code, prose, table
 from tensordiff.session.request import Request
+from tensordiff.session.sources import source_in
 from tensordiff.session.storage.dependencies import Dependencies, dependencies_of
 from tensordiff.session.storage.suite_record import (
     RECORD,
@@ -190,7 +191,9 @@ def _model(path: Path, table: Mapping[str, Any], defaults: Request, settings: Se
         raise BadFile(path, f"model {name}: {error} is missing or is not what it should be") from error
     except AlignError as error:
         raise BadFile(path, f"model {name}: {error}") from error
-    own = _settings(path, settings, table.get("settings", {}))
+    is_run = any(source_in(side) for side in (request.reference, request.candidate))
+    shared = settings if is_run else Settings()  # those of all models are about models that are run
+    own = _settings(path, shared, table.get("settings", {}))
     ours, theirs = (_settings(path, own, table.get(f"{side}_settings", {})) for side in ("reference", "candidate"))
     return Model(name, replace(request, settings=ours, candidate_settings=theirs))
 

@@ -25,7 +25,8 @@ from tensordiff.capture.settings import Settings
 from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 
-_CODE = ("python", "trust_remote_code")
+CODE_SETTINGS = ("python", "trust_remote_code")
+"""What is run again is given these by the user alone, never by its dump."""
 """Settings that decide on whose code is run."""
 _LONG = ("prompt", "input_ids", "decode_ids", "rules_text")
 """Settings that are read and nothing else, and may be long."""
@@ -103,7 +104,7 @@ def _is_other_interpreter(python: str | None) -> bool:
 
 def _others(settings: Settings) -> dict[str, Any]:
     """The settings that are shown by no line of their own."""
-    shown = {*_CODE, *settings.files()}
+    shown = {*CODE_SETTINGS, *settings.files()}
     others = {name: value for name, value in settings.to_json().items() if name not in shown}
     if settings.inject is not None:
         others |= {"inject_at": settings.inject.at, "rules_text": settings.inject.rules_text}
@@ -177,7 +178,7 @@ def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()
 def with_code_of(said: Settings, settings: Settings, source: Source) -> Settings:
     """Settings with the interpreter, and the permission to run a model's own code, that the command line has said."""
     refused = ENGINES[source.kind].refuses
-    return replace(settings, **{name: getattr(said, name) for name in _CODE if name not in refused})
+    return replace(settings, **{name: getattr(said, name) for name in CODE_SETTINGS if name not in refused})
 
 
 def _absolute(settings: Settings) -> Settings:

@@ -277,6 +277,8 @@ class Reruns:
         sources = Sources.of(request)
         if sources.side is not None:
             self._refuse_unless_permitted()
+        for sentence in sources.unused_options():
+            tell(self._screen, sentence)
         return self._run_next(sources)
 
     def _run_next(self, sources: Sources) -> bool:
