@@ -11,6 +11,7 @@ from tensordiff.align.index import Index, parts_of
 from tensordiff.align.learn.cuts import LastParts
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
+from tensordiff.align.learn.layout import pairs_in_layout
 from tensordiff.align.learn.learned import Learned, LearnedRule, Namesake
 from tensordiff.align.learn.lift import Lifted, Lifter
 from tensordiff.align.learn.namesakes import Namesakes
@@ -91,6 +92,9 @@ class _Learner:
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()
+        laid_out = pairs_in_layout(matches, ports.pairs)
+        yield from laid_out
+        ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
         fused = FusedPairs(matches, ports.used | self._named)
         whole = list(fused.pairs())
         last = list(LastParts(matches, fused.used).pairs(whole))

@@ -136,6 +136,25 @@ def test_layouts_are_found_by_value_and_carried_to_layers_where_values_differ() 
     assert views == [f"swap_heads(heads(layers.{i}.attn.q, 4))" for i in range(4)]
 
 
+def two_rows(dump: Dump, lay_out: Callable[[Array], Array]) -> Dump:
+    """A batch of two, of which the second row is other tokens."""
+    rows = (np.concatenate([one.read(), one.read()[:, ::-1] * np.float32(1.5)]) for one in dump.entries)
+    entries = (one._replace(stored=MemoryTensor(lay_out(row))) for one, row in zip(dump.entries, rows, strict=True))
+    return replace(dump, entries=tuple(entries))
+
+
+@pytest.mark.parametrize("wrong_from", [None, (2, "act"), (3, "o")])
+def test_tokens_before_the_batch_are_so_in_all_layers_beyond_the_bug_too(wrong_from: tuple[int, str] | None) -> None:
+    candidate = two_rows(run(Run(renamed), wrong_from=wrong_from), lambda rows: rows.transpose(1, 0, 2).copy())
+    reference = two_rows(REFERENCE, lambda rows: rows)
+    pairs = learned(candidate, reference).alignment.pairs
+    assert {(one.reference.name.partition(",")[0], one.candidate.name) for one in pairs} >= {
+        ("permute(head", "gpt.logits-output"),
+        ("permute(head-input_0", "gpt.logits-input_0"),
+    }
+    assert len(pairs) == len(reference)
+
+
 @pytest.mark.parametrize(
     ("spell", "head"),
     [

@@ -1,0 +1,55 @@
+"""The layout of a whole run: a candidate that has its tokens before its batch has them so in all layers.
+
+Past the last block and an error, nothing is equal, and shapes that differ keep structure from matching what is there.
+If all pairs that are proven need one and the same order of axes, what is left there, in order, needs it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tensordiff.align.learn.nodes import Node, NodeMatches
+from tensordiff.align.learn.ports import Formula, LearnedPair
+from tensordiff.align.views import reconcile
+from tensordiff.dump.model import Entry
+from tensordiff.errors import AlignError, DumpError
+
+_PERMUTE = "permute "
+_LEAST = 4
+"""How many pairs must be proven to have a layout."""
+
+
+def pairs_in_layout(matches: NodeMatches, pairs: Iterable[LearnedPair]) -> list[LearnedPair]:
+    """The pairs of what is left outside all blocks, if it is the same number of layers, of shapes that all fit."""
+    views = [pair.reference.view for pair in pairs if pair.is_proven and len(pair.reference.parts) == 1]
+    sides = matches.evidence.reference, matches.evidence.candidate
+    is_clear = len(views) >= _LEAST and len(set(views)) == 1 and views[0].startswith(_PERMUTE)
+    if not is_clear or not all(side.index.dump.ordered for side in sides):
+        return []
+    ours = [node for node in matches.reference if node.block is None and id(node) not in matches.of_reference]
+    theirs = [node for node in matches.candidate if node.block is None and id(node) not in matches.of_candidate]
+    if len(ours) != len(theirs) or not all(map(_have_as_many_ports, ours, theirs)):
+        return []
+    found = [both for one, other in zip(ours, theirs, strict=True) for both in _ports(one, other)]
+    if not all(_fits(a, b, views[0]) for a, b in found):
+        return []
+    return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in found]
+
+
+def _have_as_many_ports(ours: Node, theirs: Node) -> bool:
+    return len(ours.inputs) == len(theirs.inputs) and len(ours.outputs) == len(theirs.outputs)
+
+
+def _ports(ours: Node, theirs: Node) -> Iterator[tuple[Entry, Entry]]:
+    yield from zip(ours.inputs, theirs.inputs, strict=True)
+    yield from zip(ours.outputs, theirs.outputs, strict=True)
+
+
+def _fits(ours: Entry, theirs: Entry, view: str) -> bool:
+    """Whether one shape is another, with its axes in another order."""
+    axes = [int(axis) for axis in view.removeprefix(_PERMUTE).split()]
+    try:
+        before, after = ours.spec.shape, theirs.spec.shape
+    except (DumpError, AlignError):
+        return False
+    return len(axes) == len(before) and reconcile(tuple(before[axis] for axis in axes), after) is not None
