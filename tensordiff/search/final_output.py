@@ -23,6 +23,7 @@ from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError, printable
+from tensordiff.search.outcome import culprits
 
 _LAST_NAMES = frozenset(("lm_head", "logits", "output_logits", "score", "classifier"))
 WITHOUT_VALUES = "empty, zero or infinite throughout, or NaN in most places"
@@ -198,9 +199,8 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
     not ``are_all``, a user has chosen among the rows, and the last of them stands for the model's output.
     """
     outputs = [row for row in rows if not (row.is_input or row.is_exact or row.is_gradient) and row.diff is not None]
-    names = {row.verdict.name for row in outputs}
-    if "drifts" not in names or "diverges" in names:
-        return None  # nothing is off, or a layer is named that is wrong by itself
+    if not any(row.verdict.name == "drifts" for row in outputs) or culprits(rows):
+        return None  # nothing is off, or it is said where that begins: at a layer, or between two
     kind, floor = coarsest_floor(types for row in outputs if (types := row.computed_in or row.dtypes))
     if are_all and (first := _first_above_rounding(outputs)) is not None and first.diff is not None:
         error = (
@@ -224,7 +224,7 @@ def unexplained_gradient(rows: Sequence[Row]) -> str | None:
     """A sentence where a gradient drifts further than precision explains, and nothing is wrong by itself."""
     drifting = (row for row in rows if row.is_gradient and row.verdict.name == "drifts" and not row.is_input)
     gradients = [row for row in drifting if row.diff is not None and not row.after_proven_flips]
-    if not gradients or any(row.verdict.name == "diverges" and not row.is_input for row in rows):
+    if not gradients or culprits(rows):
         return None
     kind, floor = coarsest_floor(types for row in gradients if (types := row.computed_in or row.dtypes))
     worst = max(gradients, key=lambda row: row.diff.rel_l2 if row.diff else 0.0)

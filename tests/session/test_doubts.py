@@ -109,6 +109,16 @@ def test_the_coarsest_type_of_the_run_explains_more() -> None:
     assert outcome_of(reference, {**errors, "lm_head": nudged(reference["lm_head"], 0.14)}).exit_status == 2
 
 
+def test_where_the_fault_lies_before_an_input_it_is_not_called_growth() -> None:
+    """Nothing between the embedding and the norm was compared, but what the norm was given is: the fault is named."""
+    reference = {"embed": A, "norm-input_0": A, "norm-output": LAYERS["layers.1"], "lm_head": LAYERS["layers.2"]}
+    wrong = {name: nudged(array, 0.05) for name, array in reference.items()}
+    outcome = outcome_of(reference, {**wrong, "embed": nudged(A, 1e-7)})
+    assert outcome.culprit is not None and outcome.culprit.is_input
+    assert "the fault lies between embed and it" in outcome.culprit.verdict.why
+    assert (outcome.verdict, outcome.doubts) == ("diverges", ())
+
+
 def test_a_tolerance_of_the_user_s_decides_instead(tmp_path: Path) -> None:
     reference, candidate = save(tmp_path / "r.safetensors", RUN), save(tmp_path / "c.safetensors", growing())
     assert process("compare", str(reference), str(candidate), "--threshold", "100").status == 0
