@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensordiff.dump import open_dump
 from tensordiff.weights.comparison import ParameterRow, WeightsOutcome, compare_weights
+from tensordiff.weights.hint.orders import match_rows
 from tests.weights.making import Weights, llama, write_npz
 
 Values = NDArray[Any]
@@ -45,6 +46,7 @@ SILENT: dict[str, tuple[str, Callable[[Values], Values]]] = {
     "rows repeated": (UP, lambda v: np.repeat(v[:80], 2, 0)),
     "running sums": (UP, lambda v: np.cumsum(v, 0).astype("f4")),
     "a noisy norm": (NORM, lambda v: (v + 0.01 * random().standard_normal(v.shape)).astype("f4")),
+    "rows moved by other numbers of places": (UP, lambda v: v[np.arange(160) // 2 + np.arange(160) % 3]),
     "another shape": (UP, lambda v: v.reshape(80, 128)),
 }
 
@@ -125,3 +127,72 @@ def test_rows_of_one_value_are_equal_in_any_order(tmp_path: Path) -> None:
     weights = llama(77)
     weights[UP] = np.outer(np.ones(160), weights[UP][0]).astype(np.float32)
     assert outcome(tmp_path, weights, weights | {UP: np.roll(weights[UP], 1, 0)}).verdict == "agrees"
+
+
+def rows_of(count: int, columns: int = 32) -> Values:
+    return (0.02 * random(8).standard_normal((count, columns))).astype("f4")
+
+
+def sentence_of_table(
+    tmp_path: Path, reference: Values, candidate: Values, name: str = "model.embed_tokens.weight"
+) -> str:
+    other = {"model.norm.weight": rows_of(1, 64)[0]}
+    (row,) = outcome(tmp_path, {name: reference} | other, {name: candidate} | other).findings
+    return row.sentence
+
+
+def padded(values: Values, before: int, after: int) -> Values:
+    return np.concatenate([np.zeros((before, values.shape[1]), "f4"), values, np.zeros((after, values.shape[1]), "f4")])
+
+
+SHIFTED: dict[str, tuple[Callable[[Values], Values], str]] = {
+    "one row before the first": (lambda v: padded(v, 1, 62),
+                                 "rows shifted by -1: rows 1 to 256 hold the reference's 0 to 255"),
+    "the first row left out": (lambda v: padded(v[1:], 0, 63),
+                               "rows shifted by 1: rows 0 to 255 hold the reference's 1 to 256"),
+    "a row put in": (lambda v: np.concatenate([v[:100], np.zeros((1, 32), "f4"), padded(v[100:], 0, 62)]),
+                     "rows shifted by -1 from row 100 on: rows 101 to 256 hold the reference's 100 to 255"),
+    "a row left out": (lambda v: padded(np.delete(v, 200, 0), 0, 1),
+                       "rows shifted by 1 from row 200 on: rows 200 to 255 hold the reference's 201 to 256"),
+    "the first half twice": (lambda v: np.concatenate([v[:129], v[:128]]),
+                             "rows shifted by -129 from row 129 on: rows 129 to 256 hold the reference's 0 to 127"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_rows_that_moved_from_some_row_on(tmp_path: Path, name: str) -> None:
+    change, sentence = SHIFTED[name]
+    assert sentence_of_table(tmp_path, rows_of(257), change(rows_of(257))) == sentence
+
+
+def test_a_vocabulary_with_repeated_rows_that_moved(tmp_path: Path) -> None:
+    values = padded(rows_of(257), 0, 15)
+    found = sentence_of_table(tmp_path, values, np.roll(values, 1, 0))
+    assert found == "rows shifted by -1: rows 1 to 257 hold the reference's 0 to 256"
+
+
+MANY = 24_000
+MANY_ROWS: dict[str, tuple[Callable[[Values], Values], str]] = {
+    "rolled": (lambda v: np.roll(v, 1, 0), "rows shifted by -1"),
+    "rolled and rounded": (lambda v: np.roll(v, 1, 0).astype("f2"), "rows shifted by -1"),
+    "in another order": (lambda v: v[random(2).permutation(MANY)], "rows in another order: the first are "),
+    "in blocks": (lambda v: v.reshape(-1, 100, 32)[random(2).permutation(MANY // 100)].reshape(v.shape),
+                  "blocks of 100 rows in another order: "),
+    "a row left out": (lambda v: padded(v[1:], 0, 1), "rows shifted by 1: rows 0 to 23998 hold"),
+    "scaled and in another order": (lambda v: v[random(2).permutation(MANY)] * np.float32(1.5), "rel_l2 "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY_ROWS)
+def test_tables_of_many_rows(tmp_path: Path, name: str) -> None:
+    change, sentence = MANY_ROWS[name]
+    assert sentence_of_table(tmp_path, rows_of(MANY), change(rows_of(MANY))).startswith(sentence)
+
+
+def test_rows_of_many_that_are_alike_up_to_noise() -> None:
+    """What no rounding makes equal is found by its neighbours in a projection."""
+    ref = rows_of(MANY)
+    turn = random(2).permutation(MANY)
+    cand = ref[turn] * (1 + 1e-4 * random(3).standard_normal(ref.shape)).astype("f4")
+    order = match_rows(ref, cand.astype("f4"), 4e-3)
+    assert order is not None and np.array_equal(order, turn)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tensordiff.compare.hint import Hint
 from tensordiff.errors import printable
-from tensordiff.weights.hint.orders import fused_order, match_rows, name_of_order
+from tensordiff.weights.hint.orders import fused_order, match_rows, name_of_order, shift_of_rows
 from tensordiff.weights.hint.seen import SeenPair
 from tensordiff.weights.samples import are_alike, is_telling
 
@@ -112,7 +112,23 @@ def rows_permuted(seen: SeenPair) -> Hint | None:
         if text := fused_order(seen_from, parts.part_rows, names):
             return Hint("fused order", f"fused in another order: {text}", {"order": text})
     kind, text, size = name_of_order(order, what)
-    return Hint(kind, text, {"block": size} if size else {})
+    # Where rows repeat, as padding does, a shift is one order of many.
+    shifted = rows_shifted(seen) if (kind, size) == ("permuted", 0) else None
+    return shifted or Hint(kind, text, {"block": size} if size else {})
+
+
+def rows_shifted(seen: SeenPair) -> Hint | None:
+    """Rows moved by a number of places, from some row on: one was put in or left out, the end was padded or cut."""
+    if seen.parts > 1 or seen.ref.shape[1] < _SMALLEST or not is_telling(seen.ref):
+        return None
+    shift = shift_of_rows(seen.ref, seen.cand, seen.equal_rows, seen.slack)
+    if shift is None:
+        return None
+    by, first, last = shift
+    start = int(np.argmin(seen.equal_rows))
+    held = f"rows {first} to {last} hold the reference's {first + by} to {last + by}"
+    where = f" from row {start} on" if start else ""
+    return Hint("shifted", f"rows shifted by {by}{where}: {held}", {"shift": by, "first": first, "last": last})
 
 
 def columns_permuted(seen: SeenPair) -> Hint | None:

@@ -24,6 +24,7 @@ HINTS: tuple[Callable[[SeenPair], Hint | None], ...] = (
     arrangement.transposed,
     arrangement.experts,
     arrangement.rows_permuted,
+    arrangement.rows_shifted,
     arrangement.columns_permuted,
     content.slice_differs,
     arrangement.misread,

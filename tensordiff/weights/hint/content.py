@@ -19,7 +19,7 @@ _FEW = 16
 _BLOCK = 128
 _FIT = 4.0
 _ENOUGH = 256
-_TELLING, _ROWS_TRIED, _ROWS_KNOWN = 16, 32, 1 << 14
+_TELLING, _ROWS_TRIED, _ROWS_AT_ONCE = 16, 32, 1 << 14
 _LAST_PLACES = 64
 _UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}
@@ -240,11 +240,12 @@ def not_loaded(seen: SeenPair) -> Hint | None:
     if not abs(correlation) < 5 / math.sqrt(cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
         return None
     evidence: dict[str, float | int | str | list[int] | list[float]] = {"correlation": correlation}
+    part = "" if seen.is_whole else f" in the first {seen.ref.shape[1]} columns, which were looked at"
     if told := _initialization(cand, seen.ref.shape[1]):
-        return Hint("not loaded", f"not loaded: nothing of the reference in it, and {told}", evidence)
-    return Hint(
-        "other weights", "nothing in common with the reference's: not loaded, or of another checkpoint", evidence
-    )
+        what = "in it," if seen.is_whole else part.strip() + ","
+        return Hint("not loaded", f"not loaded: nothing of the reference {what} and {told}", evidence)
+    return Hint("other weights", f"nothing in common with the reference's{part}: not loaded, or of another checkpoint",
+                evidence)  # fmt: skip
 
 
 def has_related_rows(ref: Floats, cand: Floats) -> bool:
@@ -253,14 +254,23 @@ def has_related_rows(ref: Floats, cand: Floats) -> bool:
         if ours.shape[1] < _TELLING:
             continue
         places = np.unique(np.linspace(0, len(theirs) - 1, _ROWS_TRIED).astype(int))
-        some, every = theirs[places], ours[:_ROWS_KNOWN]
-        lengths = np.linalg.norm(some, axis=1)[:, None] * np.linalg.norm(every, axis=1)[None, :]
-        cosines = np.divide(some @ every.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
         # Of n rows at random in c columns the nearest has a cosine of about sqrt(2 ln n / c).
-        chance = math.sqrt(2 * math.log(max(2, len(every))) / ours.shape[1])
-        if float(np.median(np.abs(cosines).max(axis=1))) > min(0.9, 2 * chance):
+        chance = math.sqrt(2 * math.log(max(2, len(ours))) / ours.shape[1])
+        if float(np.median(_nearest_cosines(ours, theirs[places]))) > min(0.9, 2 * chance):
             return True
     return False
+
+
+def _nearest_cosines(every: Floats, some: Floats) -> Floats:
+    """How near the nearest of all rows points to each of some, in either direction."""
+    found = np.zeros(len(some), np.float32)
+    norms = np.linalg.norm(some, axis=1)[:, None]
+    for start in range(0, len(every), _ROWS_AT_ONCE):
+        known = every[start : start + _ROWS_AT_ONCE]
+        lengths = norms * np.linalg.norm(known, axis=1)[None, :]
+        cosines = np.divide(some @ known.T, lengths, out=np.zeros(lengths.shape, np.float32), where=lengths > 0)
+        np.maximum(found, np.abs(cosines).max(axis=1), out=found)
+    return found
 
 
 def _initialization(values: NDArray[np.float64], columns: int) -> str | None:

@@ -4,28 +4,68 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tensordiff.dump.dtypes import DTYPES
 from tensordiff.weights.hint.seen import Order, rows_alike
 from tensordiff.weights.samples import Floats, are_alike
 from tensordiff.weights.views import deinterleaved, interleaved
 
 _PROJECTIONS = 12
-_MOST_ROWS = 20_000
+_MOST_BY_PAIRS = 20_000
+"""Rows of which each is held against each; of more, those that one projection brings near."""
+_NEIGHBOURS = 128
 _AT_ONCE = 512
+_KNOWN_AT_ONCE = 1 << 14
+_TRIED = 32
+_MOSTLY = 0.9
 _SHOWN = 8
+_FEWEST_MOVED = 8
+_EXACT = 1e-5
 
 
 def match_rows(ref: Floats, cand: Floats, slack: float) -> Order | None:
     """For each row of the candidate, the reference's row that it is; None where they are no permutation."""
     rows, columns = ref.shape
-    if rows < 2 or rows > _MOST_ROWS or ref.shape != cand.shape:
+    if rows < 2 or ref.shape != cand.shape:
         return None
-    order = _by_value(ref, cand) if columns < 4 else _by_projection(ref, cand, slack)
-    if order is None or len(np.unique(order)) != rows or not are_alike(cand, ref[order], slack):
+    if columns < 4:
+        return _if_permutation(_by_value(ref, cand), ref, cand, slack)
+    if rows > _MOST_BY_PAIRS and not _are_rows_of(ref, cand, slack):
         return None
-    return None if bool(np.all(order == np.arange(rows))) else order
+    for made in (_by_bits, _by_projection):
+        if (order := _if_permutation(made(ref, cand, slack), ref, cand, slack)) is not None:
+            return None if bool(np.all(order == np.arange(rows))) else order
+    return None
+
+
+def _if_permutation(order: Order | None, ref: Floats, cand: Floats, slack: float) -> Order | None:
+    if order is None or len(np.unique(order)) != len(ref) or not are_alike(cand, ref[order], slack):
+        return None
+    return order
+
+
+def _are_rows_of(ref: Floats, cand: Floats, slack: float) -> bool:
+    """Whether rows of the candidate, spread over it, are rows of the reference: else it is no permutation."""
+    places = np.unique(np.linspace(0, len(cand) - 1, _TRIED).astype(np.int64))
+    same = rows_alike(cand[places], ref[nearest_rows(ref, cand[places])], 4 * slack)
+    return bool(np.mean(same) >= _MOSTLY)
+
+
+def nearest_rows(ref: Floats, some: Floats) -> Order:
+    """For each of a few rows, the nearest of all rows of the reference."""
+    found, least = np.zeros(len(some), np.int64), np.full(len(some), np.inf, np.float32)
+    for start in range(0, len(ref), _KNOWN_AT_ONCE):
+        known = ref[start : start + _KNOWN_AT_ONCE]
+        distance = np.einsum("ij,ij->i", known, known)[None, :] - 2 * some @ known.T
+        at = np.argmin(distance, axis=1)
+        here = distance[np.arange(len(some)), at]
+        is_nearer = here < least
+        found[is_nearer], least[is_nearer] = start + at[is_nearer], here[is_nearer]
+    return found
 
 
 def _by_value(ref: Floats, cand: Floats) -> Order:
@@ -35,21 +75,88 @@ def _by_value(ref: Floats, cand: Floats) -> Order:
     return order
 
 
+def _by_bits(ref: Floats, cand: Floats, slack: float) -> Order | None:
+    """Rows of the same bits, as they are or rounded as the coarser side is; rows that repeat stay in their order."""
+    for dtype in ("float32", "bfloat16", "float16"):
+        ours, theirs = _row_hashes(ref, dtype), _row_hashes(cand, dtype)
+        ranks = np.argsort(ours, kind="stable"), np.argsort(theirs, kind="stable")
+        if np.array_equal(ours[ranks[0]], theirs[ranks[1]]):
+            order = np.empty(len(ref), np.int64)
+            order[ranks[1]] = ranks[0]
+            return order
+        if slack <= _EXACT:
+            break
+    return None
+
+
+def _row_hashes(values: Floats, dtype: str) -> NDArray[np.uint64]:
+    odd = np.random.default_rng(0).integers(0, 1 << 63, values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    found = []
+    for start in range(0, len(values), _KNOWN_AT_ONCE):
+        some = values[start : start + _KNOWN_AT_ONCE]
+        with np.errstate(all="ignore"):
+            rounded = some.astype(DTYPES[dtype]).astype(np.float32) + np.float32(0)  # which makes -0 a 0
+        found.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
+    return np.concatenate(found)
+
+
 def _by_projection(ref: Floats, cand: Floats, slack: float) -> Order | None:
     """The nearest row, by a few random projections; a row that stayed where it was is taken first."""
     random = np.random.default_rng(0).standard_normal((ref.shape[1], _PROJECTIONS)).astype(np.float32)
-    ours, theirs = ref @ random, cand @ random
-    order = np.arange(len(ref))
     moved = np.flatnonzero(~rows_alike(cand, ref, slack))
     if not len(moved):
         return None
-    pool = ours[moved]
-    squares = np.sum(pool * pool, axis=1)
-    for start in range(0, len(moved), _AT_ONCE):
-        some = moved[start : start + _AT_ONCE]
-        distance = squares[None, :] - 2 * theirs[some] @ pool.T
-        order[some] = moved[np.argmin(distance, axis=1)]
+    nearest = _nearest_of_all if len(moved) <= _MOST_BY_PAIRS else _nearest_of_neighbours
+    order = np.arange(len(ref))
+    order[moved] = moved[nearest(ref[moved] @ random, cand[moved] @ random)]
     return order
+
+
+def _nearest_of_all(ours: Floats, theirs: Floats) -> Order:
+    squares = np.sum(ours * ours, axis=1)
+    found = np.empty(len(theirs), np.int64)
+    for start in range(0, len(theirs), _AT_ONCE):
+        distance = squares[None, :] - 2 * theirs[start : start + _AT_ONCE] @ ours.T
+        found[start : start + _AT_ONCE] = np.argmin(distance, axis=1)
+    return found
+
+
+def _nearest_of_neighbours(ours: Floats, theirs: Floats) -> Order:
+    """The nearest of those that stand beside it in the order of the first projection."""
+    by_first = np.argsort(ours[:, 0])
+    line = ours[by_first, 0]
+    found = np.empty(len(theirs), np.int64)
+    for start in range(0, len(theirs), _AT_ONCE):
+        some = theirs[start : start + _AT_ONCE]
+        places = np.searchsorted(line, some[:, 0])[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS)
+        near = by_first[np.clip(places, 0, len(line) - 1)]
+        apart = ours[near] - some[:, None, :]
+        at = np.argmin(np.einsum("ijk,ijk->ij", apart, apart), axis=1)
+        found[start : start + _AT_ONCE] = near[np.arange(len(some)), at]
+    return found
+
+
+class RowShift(NamedTuple):
+    """Rows ``first`` to ``last`` of the candidate are those of the reference ``by`` further on."""
+
+    by: int
+    first: int
+    last: int
+
+
+def shift_of_rows(ref: Floats, cand: Floats, equal: NDArray[np.bool_], slack: float) -> RowShift | None:
+    """By how much rows moved, where all that differ moved by the same; rows put in or padded match nothing."""
+    moved = np.flatnonzero(~equal & np.any(cand != 0, axis=1))
+    if len(moved) < _FEWEST_MOVED:
+        return None
+    tried = moved[np.unique(np.linspace(0, len(moved) - 1, _TRIED).astype(np.int64))]
+    gaps, counts = np.unique(nearest_rows(ref, cand[tried]) - tried, return_counts=True)
+    by = int(gaps[np.argmax(counts)])
+    inside = moved[(moved + by >= 0) & (moved + by < len(ref))]
+    if not by or len(inside) < _MOSTLY * len(moved):
+        return None
+    same = inside[rows_alike(cand[inside], ref[inside + by], slack)]
+    return RowShift(by, int(same[0]), int(same[-1])) if len(same) >= _MOSTLY * len(moved) else None
 
 
 def divisors(number: int) -> list[int]:

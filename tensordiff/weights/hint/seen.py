@@ -43,6 +43,11 @@ class SeenPair:
         shape = self.pair.reference.stored.spec.shape
         return shape[0] if len(shape) == 3 else 1
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tables hold all columns; of large ones they hold the first."""
+        return self.ref.size == self.pair.reference.stored.spec.size
+
     @cached_property
     def equal_rows(self) -> NDArray[np.bool_]:
         """The rows that are the same on both sides."""
