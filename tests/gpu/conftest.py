@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,3 +69,17 @@ def fake() -> Any:
     if not os.environ.get("FAKE_CUDA"):
         pytest.skip("only the fake devices count this, or can be told to fail so")
     return import_module("fake_cuda_devices")
+
+
+@pytest.fixture
+def room(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Leave so many bytes free on each GPU and, as accelerate counts them, on the host."""
+
+    def leave(*, gpu: int, host: int | None = None) -> None:
+        gc.collect()
+        fake.set_memory(gpu)
+        if host is not None:
+            monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=host, total=host))
+
+    yield leave
+    fake.set_memory()

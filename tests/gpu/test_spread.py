@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tensordiff.capture.events import Note
 from tensordiff.dump import open_dump
+from tensordiff.errors import CaptureError
 from tests import processes
 from tests.capture.engines.torch.test_replay import replay
 from tests.capture.models import Make, run_here
@@ -85,3 +87,63 @@ def test_device_map_auto_uses_both_gpus(tiny: Make, tmp_path: Path, two_gpus: No
     assert_same(open_dump(tmp_path / "cpu"), spread)
     device_map: Any = spread.facts["device_map"]
     assert len(set(device_map.values())) == 2
+
+
+def test_several_gpus_are_the_ones_that_were_named(tiny: Make, tmp_path: Path, fake: Any) -> None:
+    command = [sys.executable, "-m", "tensordiff", "capture", f"hf:{tiny('llama')}", "-o", str(tmp_path / "dump")]
+    ran = processes.run([*command, "--device", "gpu:0,2"], env=os.environ | {"FAKE_CUDA_DEVICES": "3"})
+    assert ran.returncode == 0, ran.stderr
+    facts: Any = open_dump(tmp_path / "dump").facts
+    assert set(facts["device_map"].values()) == {"0", "2"} and facts["device"] == "cuda:0, cuda:2"
+
+
+HALF = 250_000
+"""Bytes: a GPU that has no more holds about half of the model, whose weights have 460,032."""
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "elsewhere"),
+    [("gpu:0,1", None, "disk"), ("device_map=auto", None, "cpu"), ("device_map=auto", 50_000, "disk")],
+)
+def test_what_the_gpus_have_no_room_for_is_loaded_when_it_is_needed(
+    tiny: Make, tmp_path: Path, room: Any, device: str, host: int | None, elsewhere: str
+) -> None:
+    source = f"hf:{tiny('llama')}"
+    run_here(source, tmp_path / "cpu", device="cpu", steps=2, weights=True)
+    room(gpu=HALF, host=host)
+    run_here(source, tmp_path / "spilled", device=device, steps=2, weights=True)
+    cpu, spilled = open_dump(tmp_path / "cpu"), open_dump(tmp_path / "spilled")
+    assert_same(cpu, spilled)
+    facts: Any = spilled.facts
+    assert elsewhere in facts["device_map"].values() and facts["device"].startswith("cuda:0")
+    assert facts["weights_hash"] == cpu.facts["weights_hash"]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (
+            "gpu:0,1",
+            r"does not fit on gpu:0,1 \(there was no room for \S+\); give --device device_map=auto .*, or --num",
+        ),
+        ("device_map=auto", r"does not fit on all devices together \(.*\); give --num-hidden-layers"),
+    ],
+)
+def test_a_model_that_there_is_no_room_for_is_refused(
+    tiny: Make, tmp_path: Path, room: Any, device: str, said: str
+) -> None:
+    """It would lie on the disk and be loaded by nothing: it ran on the meta device, to no effect."""
+    room(gpu=50_000, host=50_000)
+    with pytest.raises(CaptureError, match=said):
+        run_here(f"hf:{tiny('llama')}", tmp_path / "dump", device=device)
+
+
+def test_memory_that_ends_while_a_model_is_loaded_is_told_as_such(
+    tiny: Make, tmp_path: Path, room: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    room(gpu=HALF // 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (1 << 30, 1 << 34))  # others took it since
+    with pytest.raises(CaptureError, match=r"does not fit on gpu:0,1 \(CUDA out of memory.*; give --device device_map"):
+        run_here(f"hf:{tiny('llama')}", tmp_path / "dump", device="gpu:0,1")

@@ -1,4 +1,5 @@
 // Two "cuda" devices for a torch that was built for the CPU, so that what tensordiff does on GPUs can be tested without one.
+// FAKE_CUDA_DEVICES is another number of them, up to four.
 //
 // Device memory is host memory, and kernels are the CPU's, reached by torch's own fallback. What is asynchronous on a GPU is
 // as late here as it can be: a non-blocking copy into pinned memory arrives only when its stream is waited for, or an event
@@ -35,11 +36,12 @@ namespace {
 using c10::DeviceIndex;
 using c10::StreamId;
 
-constexpr int kDevices = 2;
+constexpr int kMostDevices = 4;
+const int kDevices = std::getenv("FAKE_CUDA_DEVICES") ? std::min(std::atoi(std::getenv("FAKE_CUDA_DEVICES")), kMostDevices) : 2;
 constexpr int kUnwritten = 0xFF;
 
 thread_local DeviceIndex current_device = 0;
-thread_local StreamId current_stream[kDevices] = {};
+thread_local StreamId current_stream[kMostDevices] = {};
 thread_local bool in_kernel = false;  // the fallback copies tensors to the CPU and back, which is no copy of the program's
 
 std::recursive_mutex mutex;
@@ -59,7 +61,7 @@ struct Block {
   DeviceIndex device;
 };
 
-Meter device_meter[kDevices], pinned_meter;
+Meter device_meter[kMostDevices], pinned_meter;
 std::map<char*, Block> device_blocks, pinned_blocks;
 
 bool lies_in(const std::map<char*, Block>& blocks, const void* data) {

@@ -1,8 +1,9 @@
 """The Python half of the fake CUDA: what ``torch.cuda`` answers, from the counts of ``fake_cuda.cpp``.
 
-``FAKE_CUDA`` is the compiled library, and switches it on. ``FAKE_CUDA_MEMORY`` is how many bytes each device has,
-``FAKE_CUDA_PINNED`` how many bytes of the host may be pinned, ``FAKE_CUDA_GRAPH=1`` says that a CUDA graph is being
-captured, ``FAKE_CUDA_WRONG=1`` makes linear layers compute wrong.
+``FAKE_CUDA`` is the compiled library, and switches it on. ``FAKE_CUDA_DEVICES`` is how many devices there are, by
+default two, ``FAKE_CUDA_MEMORY`` how many bytes each has, ``FAKE_CUDA_PINNED`` how many bytes of the host may be
+pinned, ``FAKE_CUDA_GRAPH=1`` says that a CUDA graph is being captured, ``FAKE_CUDA_WRONG=1`` makes linear layers
+compute wrong.
 """
 
 from __future__ import annotations
@@ -44,9 +45,14 @@ def load_library() -> None:
     """Load the devices; torch must not have been used yet."""
     global library
     library = Library()
-    library.set_limits(
-        int(os.environ.get("FAKE_CUDA_MEMORY", _MEMORY)), int(os.environ.get("FAKE_CUDA_PINNED", _UNLIMITED))
-    )
+    set_memory()
+
+
+def set_memory(more: int | None = None) -> None:
+    """Let each device have as much memory as the environment says, or so many bytes more than is used now."""
+    used = max(int(library.used(device)) for device in range(library.device_count()))
+    memory = int(os.environ.get("FAKE_CUDA_MEMORY", _MEMORY)) if more is None else used + more
+    library.set_limits(memory, int(os.environ.get("FAKE_CUDA_PINNED", _UNLIMITED)))
 
 
 def install() -> None:
@@ -194,7 +200,7 @@ def _memory_functions() -> dict[str, Any]:
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         limit = int(library.limit(_index(device)))
-        return limit - int(library.used(_index(device))), limit
+        return limit - int(library.used(_index(device))), max(limit, _MEMORY)  # of the whole, others took some
 
     return {
         "memory_allocated": counted(library.used), "memory_reserved": counted(library.used),

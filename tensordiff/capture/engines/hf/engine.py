@@ -18,7 +18,8 @@ from tensordiff.capture.engines.hf.config import load_config, refuse_linear
 from tensordiff.capture.engines.hf.inputs import Inputs, make_inputs
 from tensordiff.capture.engines.torch.capture import perform
 from tensordiff.capture.engines.torch.devices.flags import make_deterministic
-from tensordiff.capture.engines.torch.program import Step, Steps, first_device, placement, seed
+from tensordiff.capture.engines.torch.devices.offload import Weights
+from tensordiff.capture.engines.torch.program import Placement, Step, Steps, first_device, placement, seed
 from tensordiff.capture.engines.torch.quantized import take_weights
 from tensordiff.capture.engines.torch.unchanged import StateCheck
 from tensordiff.capture.events import Done, Note, Phase, Tell
@@ -108,36 +109,63 @@ def load_model(target: str, settings: Settings, tell: Tell) -> nn.Module:
     if place.gpus:
         options["max_memory"] = {number: torch.cuda.mem_get_info(number)[0] for number in place.gpus}
     rounded = _dtype("--weights-dtype", settings.weights_dtype)
-    model, missing = from_pretrained(kind, target, options)
+    model, missing = from_pretrained(kind, target, options, place)
+    _refuse_empty(model, place, target)
     if missing:
         tell(Note(_of_missing(missing, settings.seed)))
     if settings.weights_dtype:
         round_weights(model, rounded)
-    return (model if place.device is None else _moved(model, place.device, target)).eval()
+    return (model if place.device is None else _moved(model, place, target)).eval()
 
 
-def _moved(model: nn.Module, device: torch.device, target: str) -> nn.Module:
+def _moved(model: nn.Module, place: Placement, target: str) -> nn.Module:
     try:
-        return model.to(device)
+        return model.to(place.device)
     except torch.OutOfMemoryError as error:
-        said = printable(str(error).strip().partition("\n")[0])
-        raise CaptureError(
-            f"hf:{printable(target)}: does not fit on {device} ({said:.200}); "
-            "give --device device_map=auto to spread it over all devices, or --num-hidden-layers N for a part of it"
-        ) from error
+        raise _does_not_fit(target, place, str(error)) from error
 
 
-def from_pretrained(kind: Any, target: str, options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
+def _refuse_empty(model: nn.Module, place: Placement, target: str) -> None:
+    """Refuse weights that hold nothing and that no hook loads: the model would run, and compute nothing.
+
+    transformers gives such a model where accelerate found room for all of it on the disk alone.
+    """
+    if empty := Weights(model).empty():
+        raise _does_not_fit(target, place, f"there was no room for {empty[0]}")
+
+
+def _does_not_fit(target: str, place: Placement, said: str) -> CaptureError:
+    said = printable(said.strip().partition("\n")[0])
+    is_spread = place.device_map and not place.gpus
+    where = "all devices together" if is_spread else place
+    spread = "" if is_spread else "--device device_map=auto to spread it over all devices, or "
+    return CaptureError(
+        f"hf:{printable(target)}: does not fit on {where} ({said:.200}); "
+        f"give {spread}--num-hidden-layers N for a part of it"
+    )
+
+
+def from_pretrained(
+    kind: Any, target: str, options: Mapping[str, Any], place: Placement
+) -> tuple[nn.Module, list[str]]:
     """Load, and name the weights that the checkpoint lacks; what transformers says becomes one sentence."""
     try:
         model, info = kind.from_pretrained(target, output_loading_info=True, **options)
+    except torch.OutOfMemoryError as error:
+        raise _does_not_fit(target, place, str(error)) from error
     except Exception as error:  # transformers raises whatever comes its way
         said = printable(" ".join(str(error).split()))
         raise CaptureError(
             f"hf:{printable(target)}: transformers could not load it ({type(error).__name__}: {said:.400}); "
-            "give a folder with config.json and weights, or the id of a model on the hub"
+            f"{_way_out(error)}"
         ) from error
     return model, sorted(info["missing_keys"])
+
+
+def _way_out(error: Exception) -> str:
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # torch's words for the host's memory
+        return "the machine's memory is full: give --num-hidden-layers N for a part of it, or --dtype bfloat16"
+    return "give a folder with config.json and weights, or the id of a model on the hub"
 
 
 def _of_missing(missing: Sequence[str], number: int) -> str:

@@ -30,6 +30,8 @@ class Placement(NamedTuple):
     """The GPUs that accelerate may use; empty for all."""
 
     def __str__(self) -> str:
+        if self.gpus:
+            return f"gpu:{','.join(map(str, self.gpus))}"
         return f"device_map={self.device_map}" if self.device_map else str(self.device)
 
 

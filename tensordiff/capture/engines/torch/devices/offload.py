@@ -80,6 +80,10 @@ class Weights:
         except KeyError:
             return tensor
 
+    def empty(self) -> list[str]:
+        """Those without values that nothing is going to load."""
+        return [name for name, tensor in self.tensors.items() if tensor.is_meta and name not in self._waiting]
+
     def values(self) -> dict[str, Tensor]:
         """All of them."""
         return {name: self.value(name) for name in self.tensors}
