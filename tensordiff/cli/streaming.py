@@ -14,6 +14,8 @@ from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import say
 from tensordiff.errors import printable
+from tensordiff.report.labels import label
+from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.streaming.session import StreamedSession, open_stream
 from tensordiff.session.streaming.side import WINDOW_BYTES, Keep, StreamedSide, StreamOptions
@@ -64,13 +66,30 @@ def make_stream_options(choice: StreamChoice, keep: Keep, folder: Path) -> Strea
 
 @contextmanager
 def open_streamed(request: Request, options: StreamOptions) -> Iterator[StreamedSession]:
-    """The comparison of sources while they run; at the end stderr says what was kept, and where."""
+    """The comparison of sources while they run; at the end, whatever that is, stderr says what was kept."""
     say_if_slow()
-    with open_stream(replace(request, keep=None), options, follow) as session:
-        yield session
-    for side in session.streamed:
-        _say_kept(side, options)
-    _say_open(session, options)
+    session = None
+    try:
+        with open_stream(replace(request, keep=None), options, follow) as session:
+            yield session
+    except BaseException:
+        if session is not None:
+            _say_compared(session)
+        raise
+    finally:
+        if session is not None:
+            for side in session.streamed:
+                _say_kept(side, options)
+            _say_open(session, options)
+
+
+def _say_compared(session: StreamedSession) -> None:
+    """What was found before the comparison failed or was interrupted."""
+    rows, pairs = session.judged, len(session.pairs)
+    if rows and len(rows) < pairs:
+        culprit = Outcome(tuple(rows)).culprit
+        found = f", the first culprit so far is {label(culprit.pair)}: {culprit.verdict.why}" if culprit else ""
+        say(printable(f"{len(rows):,} of {pairs:,} pairs were compared{found or ', none of which diverges'}"))
 
 
 def _say_kept(side: StreamedSide, options: StreamOptions) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from tensordiff.cli.streaming import parse_keep
 from tensordiff.dump import open_dump
+from tests import processes
 from tests.capture.models import SMALL, script
 from tests.cli.command import COMMAND, Call, assert_one_sentence, environment, process
 from tests.mounts import on_small_disk
-from tests.processes import children, is_there, on_terminal, open_files, run, until
+from tests.processes import children, ended, is_there, on_terminal, open_files, run, until
 
 pytest.importorskip("torch")
 SLOW = (
@@ -35,6 +36,11 @@ def slow():
             time.sleep(600)
         (HERE / "listed").touch()
     net.last.register_forward_pre_hook(hook)
+    return net, args, kwargs
+
+def slow_bad():
+    net, args, kwargs = slow()
+    net.blocks[2].act = bad()[0].blocks[2].act
     return net, args, kwargs
 """
 )
@@ -157,3 +163,19 @@ def test_a_stream_that_is_ended_leaves_nothing(
     until(lambda: not any(map(is_there, running)))
     assert list((tmp_path / "tmp").iterdir()) == []
     assert not any(folder.exists() for folder in opened)
+
+
+def test_what_was_found_and_kept_is_told_at_ctrl_c(source: str, tmp_path: Path) -> None:
+    kept, said = tmp_path / "kept", tmp_path / "said"
+    command = [*COMMAND, "compare", source + "good", source + "slow_bad", "--stream", "-q", "--keep", str(kept)]
+    with said.open("w") as errors, processes.started(command, stdout=errors, stderr=errors) as running:
+        until((tmp_path / "sleeping").exists)
+        until(lambda: any((kept / "candidate").glob("*")))
+        running.send_signal(signal.SIGINT)
+        assert ended(running) == 130
+    lines = said.read_text().splitlines()
+    assert "of 40 pairs were compared, the first culprit so far is blocks.2.act: " in lines[-5]
+    assert lines[-4].startswith("kept ") and lines[-4].endswith(str(kept / "reference"))
+    assert lines[-3].startswith("kept ") and lines[-3].endswith(str(kept / "candidate"))
+    assert lines[-2:] == [f"open it with: tensordiff {kept / 'reference'} {kept / 'candidate'}", "interrupted"]
+    assert len(open_dump(kept / "reference").entries)

@@ -54,19 +54,22 @@ class StreamedSession(Session):
     """Those that are sources."""
     learned_from: tuple[int, ...] = ()
     """How many tensors of each side were learned from, where those were not all."""
+    judged: list[Row] = field(default_factory=list)
+    """The rows that were judged so far."""
     _result: _Result = field(default_factory=lambda: _Result())
 
     def rows(self) -> Iterator[Row]:
         """Measure the pairs in order, as their tensors come."""
-        rows: list[Row] = []
+        rows = self.judged
+        rows.clear()
         for side in self.streamed:
             side.expect(part for pair in self.pairs for part in parts_of(_of_side(pair, side.side)))
         for row in super().rows():
             is_wrong = row.verdict.name == "diverges"
             for side in self.streamed:
                 side.judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
-            yield row
             rows.append(row)
+            yield row
             if self.options.stops and is_wrong and not row.is_input and Outcome(tuple(rows)).culprit is not None:
                 for side in self.streamed:
                     side.stop()
