@@ -6,7 +6,7 @@ layers.
 
 ``accept`` takes those that values prove on every layer they generalize to, with nothing else that fits; a
 single tensor is never enough. ``accept_chosen`` takes what the user chose: for every layer where the values
-prove every layer, else for that one alone.
+prove every layer, or most of them up to the first error, else for that one alone.
 """
 
 from __future__ import annotations
@@ -352,16 +352,18 @@ def accept_chosen(
 ) -> tuple[MapRule, ...]:
     """Maps for the suggestions that the user chose, each for every layer where no value speaks against it.
 
-    Beyond the first error nothing is proven, and there the map is needed most.
+    Beyond the first error nothing is proven, and there the map is needed most. The error itself may make tensors equal
+    that are not the same, as where two projections are swapped: what most layers prove outweighs that.
     """
-    groups, accepted = _groups(suggestions), dict[MapRule, None]()
-    elsewhere = _suggested_names(suggestions, reference, candidate)
+    chosen, among = list(chosen), _Found.of(suggestions, reference, candidate)
+    extended = {general: among.extension(general) for general in dict.fromkeys(one.general for one in chosen)}
+    outweighed = {place for places in extended.values() for place in places or ()}
+    accepted = dict[MapRule, None]()
     for one in chosen:
-        general, group = one.general, groups.get(one.general, [one])
-        is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
-        is_general = is_sure and placeholders(parse(general[0]))
-        is_every = is_general and _extends(general, group, reference, candidate, elsewhere)
-        accepted[MapRule(*general) if is_every else MapRule(one.reference, one.candidate, every=False)] = None
+        if extended[one.general] is not None:
+            accepted[MapRule(*one.general)] = None
+        elif outweighed.isdisjoint((r.name, r.step) for r, _ in _pairs_of([one], reference, candidate)):
+            accepted[MapRule(one.reference, one.candidate, every=False)] = None
     return tuple(accepted)
 
 
@@ -373,37 +375,84 @@ def _groups(suggestions: Iterable[Suggestion]) -> _Groups:
     return groups
 
 
-Names = dict[tuple[str, int], set[str]]
-
-
-def _suggested_names(suggestions: Iterable[Suggestion], reference: Index, candidate: Index) -> tuple[Names, Names]:
-    """What each entry of either side is found to equal, by names and steps."""
-    ours: Names = defaultdict(set)
-    theirs: Names = defaultdict(set)
+def _pairs_of(suggestions: Iterable[Suggestion], reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:
+    """The pairs that suggestions make, each of its own layer."""
     for one in suggestions:
-        for r, c in resolve_map(MapRule(one.reference, one.candidate), reference, candidate):
+        yield from resolve_map(MapRule(one.reference, one.candidate), reference, candidate)
+
+
+_Place = tuple[str, int]
+"""An entry of one side, by name and step."""
+_Partners = dict[_Place, set[str]]
+
+
+class _Found(NamedTuple):
+    """All that was suggested, as what chosen suggestions are generalised by."""
+
+    groups: _Groups
+    sides: tuple[Index, Index]
+    partners: tuple[_Partners, _Partners]
+    """What each entry of either side is found to equal."""
+    claimed: tuple[set[_Place], set[_Place]]
+    """The entries of either side that a map pairs which more than one layer proves."""
+
+    @classmethod
+    def of(cls, suggestions: Sequence[Suggestion], reference: Index, candidate: Index) -> _Found:
+        """What suggestions say together."""
+        groups = _groups(suggestions)
+        ours, theirs, ours_claimed, theirs_claimed = defaultdict(set), defaultdict(set), set(), set()
+        for r, c in _pairs_of(suggestions, reference, candidate):
             ours[r.name, r.step].add(c.name)
             theirs[c.name, c.step].add(r.name)
-    return ours, theirs
+        for general in (general for general, group in groups.items() if len(group) > 1):
+            for r, c in resolve_map(MapRule(*general), reference, candidate):
+                ours_claimed.add((r.name, r.step))
+                theirs_claimed.add((c.name, c.step))
+        return cls(groups, (reference, candidate), (ours, theirs), (ours_claimed, theirs_claimed))
+
+    def extension(self, general: tuple[str, str]) -> set[_Place] | None:
+        """Where a general map holds against what values say; None where it does not hold for every layer.
+
+        It holds where each of its pairs is proven, or equals nothing else and fits. It also holds against pairs that
+        equal each other's tensors after all that prove it, as those of two swapped projections do.
+        """
+        group = self.groups.get(general, [])
+        is_sure = len(group) > 1 or "{i}" in general[1]  # another count of the layers is a guess from one alone
+        if not is_sure or not placeholders(parse(general[0])):
+            return None
+        proven = {(r.name, r.step) for r, _ in _pairs_of(group, *self.sides)}
+        pairs = list(resolve_map(MapRule(*general), *self.sides))
+        against = dict[_Place, bool]()
+        for r, c in pairs:
+            rivals = self._rivals(r, c)
+            if rivals:
+                against[r.name, r.step] = all(place in claimed for place, claimed in rivals)
+            elif (r.name, r.step) not in proven and not could_be_same(r, c):
+                return None
+        order = [(r.name, r.step) for r, _ in pairs]
+        is_error = all(against.values()) and _comes_after(set(against), proven - set(against), order)
+        return set(against) if is_error else None
+
+    def _rivals(self, r: Entry, c: Entry) -> list[tuple[_Place, set[_Place]]]:
+        """What a pair's entries equal instead of each other, each with the entries of its side that are claimed."""
+        ours = self.partners[1].get((c.name, c.step), {r.name})
+        theirs = self.partners[0].get((r.name, r.step), {c.name})
+        return [
+            *(((name, r.step), self.claimed[0]) for name in (ours if r.name not in ours else ())),
+            *(((name, c.step), self.claimed[1]) for name in (theirs if c.name not in theirs else ())),
+        ]
 
 
-def _extends(
-    general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index, found: tuple[Names, Names]
-) -> bool:
-    """Whether every pair of a general map is proven, or has nothing else that is, in a shape that fits."""
-    if _covers(general, group, reference, candidate):
-        return True
-    for r, c in resolve_map(MapRule(*general), reference, candidate):
-        partners = found[0].get((r.name, r.step), {c.name}), found[1].get((c.name, c.step), {r.name})
-        if c.name not in partners[0] or r.name not in partners[1] or not could_be_same(r, c):
-            return False
-    return True
+def _comes_after(against: set[_Place], proven: set[_Place], order: Sequence[_Place]) -> bool:
+    """Whether the pairs that speak against a map are fewer than those that prove it, and after them in every step."""
+    at = {place: position for position, place in enumerate(order)}
+    return not against or (
+        len(against) < len(proven)
+        and all(at[one] < at[other] for one in proven for other in against if one in at and one[1] == other[1])
+    )
 
 
 def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:
     """Whether a general map pairs nothing beyond what the group proves."""
     everywhere = {(r.name, c.name) for r, c in resolve_map(MapRule(*general), reference, candidate)}
-    proven = {
-        (r.name, c.name) for s in group for r, c in resolve_map(MapRule(s.reference, s.candidate), reference, candidate)
-    }
-    return everywhere <= proven
+    return everywhere <= {(r.name, c.name) for r, c in _pairs_of(group, reference, candidate)}

@@ -183,6 +183,26 @@ def test_a_match_that_is_chosen_holds_for_every_layer_that_no_value_speaks_again
     assert accept_chosen([chosen], suggestions, *sides) == (MapRule("layers.0.x", "layers.0.y", every=False),)
 
 
+def test_an_error_that_swaps_two_tensors_does_not_outweigh_the_layers_before_it() -> None:
+    ours = {f"layers__{k}__{name}": values(9, 40) for k in range(4) for name in ("gate", "up")}
+    new = {"gate": "w1", "up": "w3"}
+    theirs = {f"{name.rpartition('__')[0]}__{new[name.rpartition('__')[2]]}": array for name, array in ours.items()}
+    theirs["layers__2__w1"], theirs["layers__2__w3"] = theirs["layers__2__w3"], theirs["layers__2__w1"]
+    theirs |= {"layers__3__w1": values(9, 40), "layers__3__w3": values(9, 40)}
+    suggestions, suggester = suggest(dump(**ours), dump(**theirs))
+    sides = suggester.reference, suggester.candidate
+    assert ("layers.2.gate", "layers.2.w3") in texts(suggestions)
+    every = MapRule("layers.{i}.gate", "layers.{i}.w1"), MapRule("layers.{i}.up", "layers.{i}.w3")
+    assert set(accept_chosen(suggestions, suggestions, *sides)) == set(every)
+    swapped = next(one for one in suggestions if one.candidate == "layers.2.w3")
+    alone = MapRule("layers.2.gate", "layers.2.w3", every=False)
+    assert accept_chosen([swapped], suggestions, *sides) == (alone,)  # a user may know better
+    first = {name: array for name, array in theirs.items() if "__0__" not in name}
+    suggestions, suggester = suggest(dump(**ours), dump(**first))  # one layer against one proves nothing
+    accepted = accept_chosen(suggestions, suggestions, suggester.reference, suggester.candidate)
+    assert len(accepted) == 4 and not any(rule.every for rule in accepted)
+
+
 def test_layers_that_are_counted_otherwise_get_one_map_if_several_prove_it() -> None:
     values = {k: numbers(9, 16, seed=k) for k in range(3)}
     reference = dump(**{f"layers__{k}__mlp": values[k] for k in values})
