@@ -26,6 +26,7 @@ from tensordiff.errors import printable
 State = dict[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _ELSEWHERE = ("_parameters", "_buffers", "_modules")
+_HOOKS = "_hooks"
 _DEEPEST = 3
 _AT_ONCE = 1 << 22  # bytes that are summed at once; that takes twenty times as many on the device
 _FACTOR, _MODULUS = 1_000_003, (1 << 61) - 1
@@ -93,7 +94,19 @@ def _of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
     yield "class", type(module).__qualname__
     tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     yield from ((name, _values(tensor)) for name, tensor in tensors)
-    yield from ((key, _spelled(value)) for key, value in vars(module).items() if key not in _ELSEWHERE)
+    for key, value in vars(module).items():
+        if key not in _ELSEWHERE:
+            yield key, _spelled(_in_order(module, key) if _HOOKS in key and isinstance(value, Mapping) else value)
+
+
+def _in_order(module: nn.Module, name: str) -> dict[int, Any]:
+    """Hooks, or what is known of some of them, by their place: torch numbers them by a count over all models."""
+    attributes = vars(module)
+    known = attributes[name]
+    places = {
+        number: place for place, number in enumerate(attributes.get(f"{name.partition(_HOOKS)[0]}{_HOOKS}", known))
+    }
+    return {places.get(number, number): value for number, value in known.items()}
 
 
 def _spelled(value: Any, depth: int = 0) -> Any:

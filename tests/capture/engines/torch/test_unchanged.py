@@ -55,6 +55,21 @@ def test_every_change_is_seen_and_named(name: str) -> None:
     assert str(refused.value).startswith(f"{name}: ")
 
 
+def hooked(*, with_kwargs: int = 0) -> nn.Module:
+    net = made()
+    for number in range(2):
+        net.register_forward_pre_hook(lambda *_: None, with_kwargs=number == with_kwargs)
+    return net
+
+
+def test_hooks_of_a_model_that_is_made_anew_are_the_same() -> None:
+    same = StateCheck(with_inputs=False)
+    for _ in range(2):
+        same.look(Step(hooked(), (), {}))
+    with pytest.raises(StateChanged, match="_forward_pre_hooks_with_kwargs"):
+        same.look(Step(hooked(with_kwargs=1), (), {}))
+
+
 def test_a_flag_of_torch_is_seen() -> None:
     same = StateCheck(with_inputs=False)
     same.look(Step(made(), (), {}))
