@@ -58,6 +58,8 @@ def test_a_right_model_agrees_in_every_layer_and_step(shelf: Shelf, case: ModelC
     assert {name for name in names if not name.endswith(case.not_isolated)} == set()
     for dump in (open_dump(candidate), injection):  # whatever the engine itself would have gone on with
         assert decode_tokens(dump, named.steps) == (FORCED if named.steps > 1 else ())
+        assert len(dump.facts["decode_token_ids"]) == named.steps - 1
+        assert dump.facts["config_overrides"] == {}
 
 
 @every_bug
@@ -83,7 +85,9 @@ def test_another_rope_theta_is_named(shelf: Shelf, case: ModelCase) -> None:
     attention = {f"model.model.layers.{layer}.self_attn" for layer in NAMES[case.name].turned}
     holding = {layer for layer in wrong_layers(session) if any(one.startswith(f"{layer}.") for one in attention)}
     assert wrong_layers(session) - holding == attention
-    assert culprit(compared(reference, shelf.capture(source, **wrong))) == "layers.0.self_attn"
+    candidate = shelf.capture(source, **wrong)
+    assert culprit(compared(reference, candidate)) == "layers.0.self_attn"
+    assert open_dump(candidate).facts["config_overrides"] == case.rope
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.engine.kind != "llamacpp"], ids=str)

@@ -86,6 +86,7 @@ def test_operations_in_another_order_than_torch_has_them_blame_nobody(shelf: She
         ({"config": {"llama.block_count": 1.5}}, "--config llama.block_count: is a whole number in the file"),
         ({"config": {"llama.rope.freq_base": "wide"}}, "--config llama.rope.freq_base: is a number in the file"),
         ({"input_ids": (5, 1000)}, "the token 1000 is none of the model's 320"),
+        ({"decode_ids": (4000,)}, "the token 4000 is none of the model's 320"),
         ({"input_ids": None}, "has no vocabulary; give --input-ids 1,2,3"),
         ({"attn_implementation": "flash_attention_2"}, "compute attention plainly"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tensordiff.session.rerun.reruns import Rerunner
+from tests.capture_engines.checkpoints import IDS
 from tests.capture_engines.running import (
     STEPS,
     Shelf,
@@ -42,12 +43,20 @@ def test_fewer_layers(shelf: Shelf) -> None:
         ({"device": "cuda:0"}, "--device cuda:0: this MLX has no such GPU"),
         ({"dtype": "float3"}, "--dtype float3: MLX knows no such type"),
         ({"num_hidden_layers": 5}, "--num-hidden-layers 5: the model has 2"),
+        ({"input_ids": (5, 1000), "force": True}, "the token 1000 is none of the model's 320"),
+        ({"input_ids": (5, -3), "force": True}, "the token -3 is none of the model's 320"),
+        ({"decode_ids": (4000,), "force": True}, "the token 4000 is none of the model's 320"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_a_sentence(shelf: Shelf, settings: dict[str, object], said: str) -> None:
     with pytest.raises(CaptureError, match=r"\S") as raised:
         shelf.capture(shelf.source(KIND, "llama"), **settings)
     assert said in str(raised.value)
+
+
+def test_more_tokens_than_a_model_has_positions_are_refused(shelf: Shelf) -> None:
+    with pytest.raises(CaptureError, match=r"the position 256 is none of the model's 256"):
+        shelf.capture(shelf.source(KIND, "gpt2-hub"), input_ids=IDS * 52, force=True)
 
 
 def test_a_key_that_a_config_lacks_is_named_with_the_option_that_gives_it(shelf: Shelf) -> None:

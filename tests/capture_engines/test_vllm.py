@@ -73,6 +73,8 @@ def test_a_longer_prompt_than_the_model_was_loaded_for_is_run_all_the_same(shelf
         ("llama", {"image": "cat.png"}, "--image is not for vllm: sources; give --prompt or --input-ids"),
         ("llama", {"device": "mps"}, "--device mps: vLLM runs on the device it was built for"),
         ("llama", {"config": {"nothing": 1}}, "--config nothing: "),
+        ("llama", {"input_ids": (5, 1000)}, "the token 1000 is none of the model's 320"),
+        ("llama", {"decode_ids": (-3,)}, "the token -3 is none of the model's 320"),
         ("minilm", {"steps": 2}, "--steps: BertEmbeddingModel gives no logits to go on from; capture one step"),
     ],
 )

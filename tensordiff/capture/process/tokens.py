@@ -9,7 +9,7 @@ and a prompt that gives others is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tensordiff.capture.provenance import decode_tokens
@@ -67,3 +67,10 @@ def following_tokens(settings: Settings, reference: Dump | None) -> tuple[int, .
     if settings.decode_ids is not None:
         return settings.decode_ids[: settings.steps - 1]
     return () if reference is None or settings.steps < 2 else decode_tokens(reference, settings.steps)
+
+
+def refuse_outside(numbers: Iterable[int], size: int, what: str = "token") -> None:
+    """Refuse rows that a table of ``size`` rows does not have. Not every framework looks before it reads one."""
+    outside = next((number for number in numbers if not 0 <= number < size), None)
+    if outside is not None:
+        raise CaptureError(f"the {what} {outside} is none of the model's {size}")

@@ -28,7 +28,7 @@ from tensordiff.capture.engines.llamacpp.library import PACKAGE, Batch, EvalCall
 from tensordiff.capture.engines.llamacpp.overrides import overrides
 from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F32, Tensor
 from tensordiff.capture.process.eager import Watch
-from tensordiff.capture.process.tokens import Tokens
+from tensordiff.capture.process.tokens import Tokens, refuse_outside
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump import open_dump
 from tensordiff.dump.dtypes import Array
@@ -46,7 +46,7 @@ class LoadedModel:
     """A model in memory, and what its file says of it."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
-        self.path, self.library = path, Library()
+        self.path, self.config, self.library = path, config, Library()
         function = self.library.function
         params = self.library.model_params()
         given = overrides(self.library, path, config)
@@ -142,7 +142,7 @@ class GgufModel:
         return {
             "versions": {"llama.cpp": f"{PACKAGE} {version(PACKAGE)}", "python": platform.python_version()},
             "device": "cpu", "dtype": "float32", "prompt": self.tokens.prompt, "token_ids": list(self.tokens.ids),
-            "decode_token_ids": list(self.following),
+            "decode_token_ids": self.following[: self.steps - 1], "config_overrides": dict(loaded.config),
             "flags": {
                 "cache": "float32", "flash_attention": False, "gelu": "by its formula",
                 "file_type": loaded.says("general.file_type"),
@@ -195,9 +195,7 @@ class GgufModel:
         return self._observer.graph(self._architecture)
 
     def _decode(self, ids: Sequence[int], at: int) -> None:
-        outside = [token for token in ids if not 0 <= token < self.loaded.vocabulary_size]
-        if outside:
-            raise CaptureError(f"the token {outside[0]} is none of the model's {self.loaded.vocabulary_size}")
+        refuse_outside(ids, self.loaded.vocabulary_size)
         count = len(ids)
         numbers = c_int32 * count
         same = (POINTER(c_int32) * count)(*[c.pointer(c_int32(0))] * count)

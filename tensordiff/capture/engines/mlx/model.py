@@ -23,7 +23,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tensordiff.capture.engines.mlx.arrays import find_arrays, replace_arrays, to_mlx, to_numpy
 from tensordiff.capture.process.eager import Watch
 from tensordiff.capture.process.layers import ROOT
-from tensordiff.capture.process.tokens import Tokens
+from tensordiff.capture.process.tokens import Tokens, refuse_outside
 from tensordiff.capture.quantization import quantization_facts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Origin
@@ -32,6 +32,8 @@ from tensordiff.weights.quantization import Quantization
 
 _ROOT_INPUT, _ROOT_OUTPUT = "input_input_ids", "output_logits"
 _HEAD, _AS_HEAD = f"{ROOT}.lm_head", "as_linear"
+_POSITIONS = ("wpe", "position_embeddings", "embed_positions")
+"""How tables of positions are called; all others are of tokens."""
 _SCALING = {
     "mlx_lm.models.gemma": lambda width: width**0.5,
     "mlx_lm.models.gemma2": lambda width: width**0.5,
@@ -75,6 +77,7 @@ class WatchedModules:
             if self.watch is None:
                 return call(module, *args, **kwargs)
             args, kwargs = _seen_inputs(self.watch, layer, origin, args, kwargs)
+            _refuse_rows_outside(layer, module, args)
             given = call(module, *args, **kwargs)
             if factor is None:
                 return _seen_outputs(self.watch, layer, given)
@@ -83,6 +86,14 @@ class WatchedModules:
             return given if seen is scaled else seen / factor
 
         return watched
+
+
+def _refuse_rows_outside(layer: str, module: nn.Module, args: Sequence[Any]) -> None:
+    """MLX reads whatever lies in memory where a table has no such row."""
+    is_table = isinstance(module, nn.Embedding | nn.QuantizedEmbedding) and args and isinstance(args[0], mx.array)
+    if is_table and mx.issubdtype(args[0].dtype, mx.integer):
+        what = "position" if layer.endswith(_POSITIONS) else "token"
+        refuse_outside(args[0].reshape(-1).tolist(), module.weight.shape[0], what)
 
 
 def _factor(module: nn.Module) -> float | None:

@@ -37,7 +37,7 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import SCRATCH
 from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.reusable_engine import RunJob, StateChanged
-from tensordiff.capture.process.tokens import Tokens, tokens
+from tensordiff.capture.process.tokens import Tokens, refuse_outside, tokens
 from tensordiff.capture.settings import Settings
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
@@ -67,6 +67,7 @@ def load_reusable(job: Job, tell: Tell) -> RunJob:
 def _perform(llm: LLM, encode: Encode, job: Job, tell: Tell) -> Done:
     _refuse(job)
     asked = _tokens(job, encode)
+    refuse_outside((*asked.ids, *asked.following), llm.llm_engine.model_config.get_vocab_size())
     for note in asked.notes:
         tell(Note(note))
     longest = llm.llm_engine.model_config.max_model_len
