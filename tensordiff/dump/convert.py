@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from tensordiff.dump.dtypes import name_of
+from tensordiff.dump.manifest import shard_key
 from tensordiff.dump.model import Dump, Entry, EntryKey, Origin, Problem, Spec
-from tensordiff.dump.readers.safetensors import CODES, MAX_HEADER_BYTES, SUFFIX
+from tensordiff.dump.readers.safetensors import CODES, FACTS_KEY, MAX_HEADER_BYTES, SUFFIX
 from tensordiff.dump.shards import views
 from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import DumpError, WriteError, printable
@@ -55,9 +56,7 @@ def names_of(dump: Dump) -> list[EntryKey]:
 
 
 def _to_folder(dump: Dump, folder: Path, overwrite: bool) -> Iterator[Step]:
-    facts = {"framework": dump.format} | {key: dump.facts[key] for key in _KEPT if key in dump.facts}
-    if not dump.ordered:
-        facts["order"] = "unknown"
+    facts = _facts(dump) | ({} if dump.ordered else {"order": "unknown"})
     with DumpWriter(folder, facts, overwrite=overwrite) as writer:
         for key, entry in zip(names_of(dump), dump.entries, strict=True):
             origin = entry.origin or Origin()
@@ -74,6 +73,14 @@ def _to_folder(dump: Dump, folder: Path, overwrite: bool) -> Iterator[Step]:
 
 
 _KEPT = ("token_ids", "prompt", "dtype", "device", "versions", "source")
+_SIGNATURE = "signature"
+
+
+def _facts(dump: Dump) -> dict[str, object]:
+    """What is known of the run: of a dump of ours all of it, but who vouched for it; of others a few facts."""
+    if dump.format == "tensordiff":
+        return {key: value for key, value in dump.facts.items() if key != _SIGNATURE}
+    return {"framework": dump.format} | {key: dump.facts[key] for key in _KEPT if key in dump.facts}
 
 
 def _to_safetensors(dump: Dump, target: Path, overwrite: bool) -> Iterator[Step]:
@@ -91,12 +98,11 @@ def _to_safetensors(dump: Dump, target: Path, overwrite: bool) -> Iterator[Step]
             why = f"is {name_of(spec.dtype)}, which safetensors does not hold; write a folder instead"
             yield Problem(entry.name, why, is_unread=True)
             continue
-        name = key.name if not key.step else f"step{key.step}/{key.name}"
-        rows.append((name, entry, spec))
+        rows.append((shard_key(*key), entry, spec))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(followed(target)) as file:
-            file.write(_header(target, rows, dump.ordered))
+            file.write(_header(target, rows, _metadata(dump, [name for name, _, _ in rows])))
             for _, entry, spec in rows:
                 _write(file, entry, spec)
                 yield entry
@@ -113,10 +119,13 @@ def _write(file: IO[bytes], entry: Entry, spec: Spec) -> None:
         file.write(view)
 
 
-def _header(target: Path, rows: list[tuple[str, Entry, Spec]], ordered: bool) -> bytes:
-    header: dict[str, object] = {}
-    if ordered:
-        header["__metadata__"] = {"order": json.dumps([name for name, _, _ in rows])}
+def _metadata(dump: Dump, names: list[str]) -> dict[str, str]:
+    facts = {FACTS_KEY: json.dumps(_facts(dump))} if dump.format == "tensordiff" else {}
+    return facts | ({"order": json.dumps(names)} if dump.ordered else {})
+
+
+def _header(target: Path, rows: list[tuple[str, Entry, Spec]], metadata: dict[str, str]) -> bytes:
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
     begin = 0
     for name, _, spec in rows:
         if name in header:

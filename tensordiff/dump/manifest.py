@@ -41,6 +41,7 @@ FACTS = (
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # made once: making one costs more than using it
 _SHARD = re.compile(r"tensors-[0-9]{5,9}\.safetensors")
+_KEY = re.compile(r"(.+)#step=([0-9]{1,9})#call=([0-9]{1,9})", re.DOTALL)
 _SMALL = 1 << 31  # calls, steps and source lines count below this
 _BIG = 1 << 63  # bytes count below this, as they do in numpy
 
@@ -69,6 +70,12 @@ def shard_key(name: str, step: int, call: int) -> str:
     key = name if plain else f"{name}#step={step}#call={call}"
     # A lone surrogate has no UTF-8, and other readers of safetensors would refuse the whole shard.
     return key if key.isascii() else key.encode("utf-8", "backslashreplace").decode()
+
+
+def split_shard_key(key: str) -> EntryKey | None:
+    """Name, step and call of a key that says them; None where it is a name."""
+    match = _KEY.fullmatch(key)
+    return EntryKey(match[1], int(match[2]), max(1, int(match[3]))) if match else None
 
 
 def are_counts(step: int, call: int) -> bool:

@@ -16,6 +16,7 @@ list of all its names as they were executed.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +37,7 @@ from tensordiff.dump.files import (
     view_buffer,
 )
 from tensordiff.dump.folders import DumpPath, FilePart, join_parts, open_parts
-from tensordiff.dump.manifest import SCHEMA, is_shard_name
+from tensordiff.dump.manifest import FACTS, SCHEMA, is_shard_name, split_shard_key
 from tensordiff.dump.model import Dump, Entry, Problem, Spec, entry
 from tensordiff.dump.readers import Format
 from tensordiff.errors import BadFile
@@ -213,6 +214,8 @@ def _check_offsets(path: Path, rows: list[Row], data_bytes: int) -> None:
 
 SUFFIX = ".safetensors"
 _ORDER = "order"
+FACTS_KEY = "tensordiff.facts"
+"""Under which the metadata of a converted dump has the facts of its run, as JSON."""
 _IN_PLACE = {code: dtype for code, dtype in CODES.items() if code != "F4"}
 
 
@@ -290,20 +293,40 @@ def open_file(path: Path) -> FilePart:
     with gc_paused():
         file = MappedFile(path, version_of(path))
         header = read_header(path)
-        entries = [entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]
-    order = header.metadata.pop(_ORDER, None)
-    if order is None:
-        return FilePart(path.name, entries, False, [], header.metadata)
+        entries = [_entry(row.name, _Tensor(file, header.data_start, row)) for row in header.rows]
+    order, problems = header.metadata.pop(_ORDER, None), []
+    facts: dict[str, object] = {key: value for key, value in header.metadata.items() if key != FACTS_KEY}
     try:
-        return FilePart(path.name, _in_order(path, entries, order), True, [], header.metadata)
+        facts |= _facts(path, header.metadata)
+        if order is not None:
+            names = [row.name for row in header.rows]
+            return FilePart(path.name, _in_order(path, names, entries, order), True, [], facts)
     except BadFile as error:
-        return FilePart(path.name, entries, False, [Problem(path.name, error.problem)], header.metadata)
+        problems.append(Problem(path.name, error.problem))
+    return FilePart(path.name, entries, False, problems, facts)
 
 
-def _in_order(path: Path, entries: list[Entry], order: str) -> list[Entry]:
+def _entry(key: str, stored: _Tensor) -> Entry:
+    """By its name; of a file that was converted the key says step and call where the name does not."""
+    if "#" not in key or (told := split_shard_key(key)) is None:
+        return entry(key, stored)
+    return entry(told.name, stored, told.step)._replace(call=told.call)
+
+
+def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, object]:
+    """The facts of a dump of ours that was converted to a file."""
+    if FACTS_KEY not in metadata:
+        return {}
+    facts = parse_json(metadata[FACTS_KEY].encode(errors="surrogatepass"), path, "the facts in its __metadata__")
+    if not isinstance(facts, dict):
+        raise BadFile(path, "the facts in its __metadata__ are not a JSON object, and are ignored")
+    return {key: value for key, value in facts.items() if key in FACTS and value is not None}
+
+
+def _in_order(path: Path, keys: list[str], entries: list[Entry], order: str) -> list[Entry]:
     """The entries as ``order`` lists them; a list that does not name each once orders nothing."""
     names = parse_json(order.encode(errors="surrogatepass"), path, "the order in its __metadata__")
-    by_name = {item.name: item for item in entries}
+    by_name = dict(zip(keys, entries, strict=True))
     is_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
     if not is_names or len(names) != len(by_name) or set(names) != by_name.keys():
         raise BadFile(path, "the order in its __metadata__ does not list its tensors, each once, and is ignored")

@@ -9,6 +9,7 @@ import pytest
 
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.convert import convert
+from tensordiff.dump.writer import DumpWriter
 from tensordiff.errors import BadFile, WriteError
 from tests.cli.command import Call
 from tests.dump.readers.tools.stand_ins import STAND_INS, A, pt, sglang, tensor
@@ -27,12 +28,8 @@ def test_a_converted_dump_is_the_same(tmp_path: Path, name: str, target: str) ->
     def content(dump: Dump) -> list[tuple[str, str, str, bytes]]:
         return sorted((e.layer, e.port, e.read().dtype.name, e.read().tobytes()) for e in dump.entries)
 
-    steps = any(entry.step for entry in before.entries)
-    if target == "folder" or not steps:
-        assert content(after) == content(before)
-    assert len(after) == len(before)
-    if target == "folder":
-        assert sorted((e.step, e.call) for e in after.entries) == sorted((e.step, e.call) for e in before.entries)
+    assert content(after) == content(before)
+    assert sorted((e.step, e.call) for e in after.entries) == sorted((e.step, e.call) for e in before.entries)
 
 
 def test_the_command(call: Call, tmp_path: Path) -> None:
@@ -72,3 +69,34 @@ def test_an_existing_file_is_kept(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="is there already"):
         list(convert(open_dump(tmp_path / "a.npy"), tmp_path / "out.safetensors"))
     assert (tmp_path / "out.safetensors").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["folder", "file.safetensors"])
+def test_a_run_of_several_steps_agrees_with_itself(call: Call, tmp_path: Path, target: str) -> None:
+    with DumpWriter(tmp_path / "own", {"source": "hf:x"}) as writer:
+        for step in range(3):
+            writer.add("model.a#b-output", A + step, step=step)
+            writer.add("model.c(2)-output", A * (2 + step), step=step)
+    assert call("convert", tmp_path / "own", "-o", tmp_path / target).status == 0
+    said = call("compare", tmp_path / "own", tmp_path / target)
+    assert said.status == 0, said.out + said.err
+
+
+@pytest.mark.parametrize("target", ["folder", "file.safetensors"])
+def test_facts_of_our_own_dumps_stay_but_not_who_vouched_for_them(tmp_path: Path, target: str) -> None:
+    facts = {
+        "framework": "torch", "weights_hash": "abc", "flags": {"tf32": True}, "config": {"n": 2}, "token_ids": [1, 2],
+        "settings": {"prompt": "x"}, "model": "Llama", "config_overrides": {"a": 1}, "calls": {"model": 1},
+    }  # fmt: skip
+    with DumpWriter(tmp_path / "own", facts | {"signature": "valid"}) as writer:
+        writer.add("model-output", A)
+    list(convert(open_dump(tmp_path / "own"), tmp_path / target))
+    assert open_dump(tmp_path / target).facts == facts
+
+
+def test_facts_that_are_no_object_are_a_problem(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"a": A}, tmp_path / "a.safetensors", metadata={"tensordiff.facts": "[1"})
+    dump = open_dump(tmp_path / "a.safetensors")
+    assert len(dump) == 1 and "facts in its __metadata__" in dump.problems[0].sentence
