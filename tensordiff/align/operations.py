@@ -2,7 +2,8 @@
 
 If one side runs one operation more, all later numbers are shifted. So the two sequences are aligned at the least
 cost (as edit distance does): the same operation with the same shape costs nothing if its values are alike;
-other values, another shape, another operation and an operation without partner cost more and more. An operation
+other values, another shape, another operation and an operation without partner cost more and more. What gives another
+number of elements is not the same operation, whatever its name. An operation
 in the place of another (gelu for silu) is paired with it where both got the same inputs: there the two sides part.
 Tensors whose heads are transposed on one side count as alike where their values prove it (``operation_layouts``).
 
@@ -13,6 +14,7 @@ their values are the same, whatever their place. Only then is what is left paire
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from tensordiff.align.index import Index
-from tensordiff.align.operation_layouts import Layouts
+from tensordiff.align.operation_layouts import Layouts, Shape
+from tensordiff.align.views import broadcast
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
@@ -67,12 +70,9 @@ class Operation:
         return tuple(entry for entry in self.entries if not entry.is_input) or self.entries
 
     @cached_property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self) -> tuple[Shape, ...]:
         """Shapes of the outputs."""
-        try:
-            return tuple(entry.spec.shape for entry in self.outputs)
-        except DumpError:
-            return ()
+        return _shapes(self.outputs)
 
     @cached_property
     def stats(self) -> ValueStats:
@@ -83,6 +83,14 @@ class Operation:
     def inputs(self) -> tuple[Entry, ...]:
         """All inputs that were written."""
         return tuple(entry for entry in self.entries if entry.is_input)
+
+
+def _shapes(entries: Sequence[Entry]) -> tuple[Shape, ...]:
+    """Shapes of some entries; none where a header cannot be read."""
+    try:
+        return tuple(entry.spec.shape for entry in entries)
+    except DumpError:
+        return ()
 
 
 def _stats_of(entry: Entry) -> ValueStats:
@@ -145,7 +153,9 @@ def _ports(ours: Operation, theirs: Operation, layouts: Layouts) -> Iterator[tup
 def _may_be_same_input(entry: Entry, other: Entry, both: tuple[Operation, Operation], layouts: Layouts) -> bool:
     """Whether two inputs may be compared: an operation that gives the same may have been given something else."""
     ours, theirs = both
-    if ours.name == theirs.name or layouts.is_same(entry, other):
+    if ours.name == theirs.name:
+        return _may_be_viewed(_shapes([entry]), _shapes([other]))
+    if layouts.is_same(entry, other):
         return True
     is_proven = _is_proven(ours, theirs, layouts)
     return not is_proven and ours.kind == theirs.kind and entry.spec.shape == other.spec.shape
@@ -194,7 +204,7 @@ def _last(
 ) -> Iterator[tuple[Operation, Operation]]:
     """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
     a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
-    if a is None or b is None or (a.kind, a.shapes) != (b.kind, b.shapes):
+    if a is None or b is None or (a.name != b.name and (a.kind, a.shapes) != (b.kind, b.shapes)):
         return
     if not any(a.number == one.number or b.number == other.number for one, other in pairs):
         yield a, b
@@ -241,6 +251,8 @@ def _trace_back(
 def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     """The cost of pairing two operations; from 2 up they are left unpaired instead."""
     shapes = 0.0 if ours.shapes == theirs.shapes else _OTHER_SHAPE
+    if shapes and not _may_be_viewed(ours.shapes, theirs.shapes):
+        return 3.0
     other = _OTHER_NAME if ours.kind == theirs.kind else _OTHER_OP
     if shapes and _is_transposed(ours, theirs, layouts):
         return 0.0 if ours.name == theirs.name else other
@@ -259,6 +271,13 @@ def cost(ours: Operation, theirs: Operation, layouts: Layouts) -> float:
     if shapes:
         return shapes
     return 0.0 if _alike(ours.stats, theirs.stats) else _OTHER_VALUES
+
+
+def _may_be_viewed(ours: Sequence[Shape], theirs: Sequence[Shape]) -> bool:
+    """Whether some view may turn the first of some shapes into the first of others, by their sizes."""
+    if not ours or not theirs:
+        return True  # measuring reports it
+    return math.prod(ours[0]) == math.prod(theirs[0]) or broadcast(ours[0], theirs[0]) is not None
 
 
 def _is_transposed(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:

@@ -142,6 +142,27 @@ def test_the_last_operations_are_the_same_whatever_they_give() -> None:
     assert found.culprit is not None and names(found.culprit)[0] == "a/op_05_aten.mm-input_0"
 
 
+def test_operations_of_another_size_are_no_pair() -> None:
+    q, k = numbers(1, 12, 16), numbers(1, 2, 12, 16, seed=1)
+    ours = {"a/op_01_unsqueeze-input_0": q, "a/op_01_unsqueeze-output": q[None], "a/op_02_mm-output": A}
+    theirs = {"b/op_01_unsqueeze-input_0": k, "b/op_01_unsqueeze-output": k[:, :, None], "b/op_02_mm-output": A}
+    found = tensordiff.compare(ours, theirs, learn=False)
+    assert [(row.name, row.verdict) for row in found.rows] == [("a/op_02_mm", "agrees")]
+
+
+def test_an_input_of_another_size_is_no_pair() -> None:
+    ours = {"a/op_01_mm-input_0": A, "a/op_01_mm-input_1": numbers(3, 8), "a/op_01_mm-output": B}
+    theirs = ours | {"a/op_01_mm-input_1": numbers(7, 8)}
+    rows = tensordiff.compare(ours, theirs, learn=False).rows
+    assert [(row.port, row.verdict) for row in rows] == [("input_0", "agrees"), ("output", "agrees")]
+
+
+def test_a_layer_that_gives_another_size_is_not_said_to_agree() -> None:
+    ours, theirs = ({"a/op_01_add-output": A, "a/op_02_mm-output": numbers(4, size)} for size in (8, 6))
+    found = tensordiff.compare(ours, theirs, learn=False)
+    assert [row.verdict for row in found.rows] == ["agrees", "unknown"] and found.verdict == "unknown"
+
+
 def test_the_first_of_several_outputs_is_the_only_one_of_another_operation() -> None:
     x, sums = numbers(6, 64), numbers(6)
     several = {"a/op_01_sdpa-output_0": x, "a/op_01_sdpa-output_1": sums}
