@@ -49,10 +49,11 @@ def render_report(
     path: str | os.PathLike[str],
     *,
     rows: Sequence[Row] | None = None,
+    title: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> str | bytes:
     """The content that ``write_report`` would write to a path; nothing is written."""
     from tensordiff.report.formats import render_for
     from tensordiff.report.model import build_report
 
-    return render_for(path)(build_report(session, outcome, rows, None, None, notes))
+    return render_for(path)(build_report(session, outcome, rows, title, None, notes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.download import download
 from tensordiff.tui.notice import tell
 from tensordiff.tui.permissions import permissions_of
+from tensordiff.tui.side_names import file_name, report_title
 from tensordiff.tui.threads import in_thread
 
 SUFFIXES = (".md", ".html", ".txt", ".json", ".csv", ".png")
@@ -108,15 +108,15 @@ def export_report(
     notes: Mapping[str, str],
 ) -> None:
     """Ask what to write, and write it; where nothing may be written, it is handed to the browser."""
-    may_write = permissions_of(screen).writes
+    may_write, title = permissions_of(screen).writes, report_title(session)
 
     def write(choice: ExportChoice) -> None:
         rows = {"all": None, "marked": marked, "pair": [selected] if selected else []}[choice.scope]
         if may_write:
-            write_report(session, outcome, choice.path, rows=rows, notes=notes)
+            write_report(session, outcome, choice.path, rows=rows, title=title, notes=notes)
             screen.app.call_from_thread(tell, screen, f"written to {choice.path.absolute()}")
         else:
-            content = render_report(session, outcome, choice.path, rows=rows, notes=notes)
+            content = render_report(session, outcome, choice.path, rows=rows, title=title, notes=notes)
             screen.app.call_from_thread(download, screen, choice.path.name, content)
 
     def take(choice: ExportChoice | None) -> None:
@@ -126,12 +126,6 @@ def export_report(
     name = "" if selected is None else label(selected.pair)
     folder = Path.cwd() if may_write else None
     screen.app.push_screen(Export(name, len(marked), folder, file_name(session)), take)
-
-
-def file_name(session: Session) -> str:
-    """A name for the report of a pair, without a suffix."""
-    names = (dump.path.name or dump.path.resolve().name for dump in (session.candidate, session.reference))
-    return "-vs-".join(re.sub(r"[^\w.+-]+", "-", name)[:60].strip("-.") or "dump" for name in names)
 
 
 def _short(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -16,12 +16,12 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.dialogs import Choose
+from tensordiff.tui.side_names import operations_inside, side_name
 from tensordiff.tui.table.frames import SummaryFrame
 from tensordiff.tui.table.model import VERDICTS, Listing
 from tensordiff.tui.text import bar, plain
 from tensordiff.tui.verdict_styles import VERDICT_STYLES
 from tensordiff.util.sizes import format_percent
-from tensordiff.util.temporary_folders import is_temporary
 
 _BAR = 20
 _FACTS = ("framework", "dtype", "device")
@@ -64,7 +64,9 @@ def _who(session: Session, width: int) -> Text:
 def _line(session: Session, *, with_facts: bool) -> Text:
     dumps = session.reference, session.candidate
     sides = [_side(dump, session.request, with_facts=with_facts) for dump in dumps]
-    line = Text.assemble(_operations(session), (sides[0], "bold"), " ↔ ", (sides[1], "bold"))
+    inside = operations_inside(session)
+    told = f"operations inside {inside}: " if inside else ""
+    line = Text.assemble(told, (sides[0], "bold"), " ↔ ", (sides[1], "bold"))
     line.append(f" · {counted(len(session.pairs), 'pair')}")
     orphans = len(session.alignment.reference_orphans), len(session.alignment.candidate_orphans)
     line.append(f" · {orphans[0]}+{orphans[1]} orphans", "yellow" if any(orphans) else "")
@@ -74,34 +76,10 @@ def _line(session: Session, *, with_facts: bool) -> Text:
     return line
 
 
-def _name(dump: Dump, request: Request) -> str:
-    """What the user gave: a path, or the source that was run for it."""
-    source, path = dump.facts.get("source"), dump.path
-    is_kept = request.keep is not None and path.parent == request.keep.absolute()
-    is_run = is_kept or is_temporary(path) or str(path) == source
-    if not is_run or not isinstance(source, str):
-        return printable(path.name or path)
-    kind, _, target = source.partition(":")
-    return printable(f"{kind}:{target.rpartition('/')[2]}")
-
-
-def _operations(session: Session) -> str:
-    """Which layer's operations are compared, where that is so."""
-    layers = [_settings(dump).get("ops") for dump in (session.reference, session.candidate)]
-    if not all(isinstance(layer, str) for layer in layers):
-        return ""
-    return "operations inside " + " ↔ ".join(dict.fromkeys(printable(layer) for layer in layers)) + ": "
-
-
-def _settings(dump: Dump) -> Mapping[str, object]:
-    found = dump.facts.get("settings")
-    return found if isinstance(found, Mapping) else {}
-
-
 def _side(dump: Dump, request: Request, *, with_facts: bool) -> str:
     said = [printable(dump.facts[key]) for key in _FACTS if isinstance(dump.facts.get(key), str)] or [dump.format]
     told = [*said * with_facts, *[f"still being written, {len(dump)} so far"] * dump.interrupted]
-    return _name(dump, request) + (f" ({', '.join(told)})" if told else "")
+    return side_name(dump, request) + (f" ({', '.join(told)})" if told else "")
 
 
 def _limits(limits: Limits) -> str:
