@@ -238,7 +238,7 @@ _RUN = (
     _option("--quantized-as", type=PATH, metavar="CAND",
             help="For hf: run with the weights of a quantized candidate, as far as its quantization explains them."),
     _option("--device", default="auto", metavar="DEVICE",
-            help="auto, cpu, gpu, gpu:1, gpu:0,1, cuda:1, mps or device_map=auto, for every engine."),
+            help="auto, cpu, gpu, gpu:1, gpu:0,1, cuda:1, mps or device_map=auto; py: functions place their model."),
     _option("--attn-implementation", metavar="NAME", help="eager, sdpa …"),
     _option("--num-hidden-layers", type=Layers(), metavar="N|all", help="Keep the first N layers."),
     _option("--config", type=Override(), multiple=True, metavar="KEY=VALUE", help="Override the config; a.b=1."),
@@ -247,7 +247,8 @@ _RUN = (
     _option("--trust-remote-code", is_flag=True, help="Run code that comes with the model (default: never)."),
     _option("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
     _option("--prefer-module-v3", is_flag=True, help="For max: the model in MAX's new module system."),
-    _option("--weights", is_flag=True, help="Also write the parameters, as the engine holds them after loading."),
+    _option("--weights", is_flag=True,
+            help="Also write the parameters, as the engine holds them after loading; they are compared first."),
     _option("--gradients", is_flag=True,
             help="For hf: and py: run backward too, and write the gradients of inputs, outputs and parameters."),
     _option("--optimized", is_flag=True, help="For onnx: the graph as onnxruntime optimizes it."),
@@ -269,6 +270,6 @@ def run_options(function: Command) -> Command:
 
 def source_options(function: Command) -> Command:
     """Both, for commands that take sources in place of dumps; ``capture --help`` alone explains how models are run."""
-    hidden = tuple(click.option(name, **attributes, hidden=True) for name, attributes in _RUN)
+    hidden = tuple(click.option(name, **attributes, hidden=name != "--weights") for name, attributes in _RUN)
     own = click.option("--candidate-device", metavar="DEVICE", help="Where the candidate runs, if not on --device.")
     return input_options(_with(function, (*hidden, own)))

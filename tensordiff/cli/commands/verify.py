@@ -57,6 +57,7 @@ from tensordiff.session.sources import source_in
 from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.third_dumps import injected_beside, injected_path
+from tensordiff.session.weights import weights_findings
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.shell_line import shell_line
@@ -103,7 +104,7 @@ def command(reference: Path | None, candidate: Path | None, **options: Any) -> i
 
     Sources are captured, the candidate a second time with the reference's inputs injected. If the candidate is a dump,
     nothing is run: the second scenario uses --injected, or the dump beside the candidate whose name ends in _injected,
-    or is left out.
+    or is left out. With --weights the parameters are compared first.
 
     \b
     DIR/
@@ -173,6 +174,8 @@ def verify(request: Request, options: VerifyOptions) -> int:
         echo(dumps(_as_json(found, options)))
     else:
         echo(found.whole.sentence)
+        if about_weights := _weights_of_culprit(found.whole):
+            echo(about_weights)
         if found.left_out:
             say(f"the scenario with injection was left out: {printable(found.left_out_sentence)}")
         say(f"written: {printable(options.output / 'summary.md')}")
@@ -180,6 +183,15 @@ def verify(request: Request, options: VerifyOptions) -> int:
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
+
+
+def _weights_of_culprit(model: ReportModel) -> str:
+    """Whether the culprit's weights are the same, where both captures wrote theirs; else nothing."""
+    if model.outcome.culprit is None or not model.details:
+        return ""
+    detail = model.details[0]
+    told = detail.hint.sentence if detail.hint is not None and detail.hint.kind == "weights" else detail.weights
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
 def verify_both(request: Request, options: VerifyOptions, title: str | None = None) -> Verified:
@@ -296,6 +308,7 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
         files += _capture(job, folder, side).files
         sources = sources.with_dump(folder)
     session = open_dumps(sources.request)
+    _say_weights(session)
     if request.injected is not None:
         return _Captures(session, request.injected, "", tuple(folders), tuple(files))
     if job is None or sources.candidate is None:
@@ -312,6 +325,13 @@ def _capture_all(request: Request, output: Path, folders: list[Path]) -> _Captur
     except CaptureError as error:
         return _Captures(session, None, str(error), tuple(folders), tuple(files))
     return _Captures(session, folder, "", tuple(folders), tuple(files))
+
+
+def _say_weights(session: Session) -> None:
+    """Say whether weights differ, before anything is injected: where they do, that ends most searches."""
+    for finding in weights_findings(session.weights) if session.weights is not None else ():
+        where = f"{printable(finding.where)}: " if finding.where else ""
+        say(f"{where}{printable(finding.what)}")
 
 
 def _why_not_injected(session: Session, beside: Path) -> str:

@@ -110,6 +110,11 @@ def good():
 
 def bad():
     return made(nn.GELU())
+
+def rolled():
+    model, *given = made(nn.SiLU())
+    model.up.weight.data = model.up.weight.data.roll(1, 0)
+    return model, *given
 """
 
 
@@ -123,6 +128,22 @@ def test_sources_are_captured_and_injected(tmp_path: Path) -> None:
     assert "even when given the reference's inputs" in said.out
     assert names(tmp_path / "v/with_injection") == SCENARIO
     assert "The layers were not kept" in (tmp_path / "v/summary.md").read_text()
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_weights_are_compared_before_anything_is_injected_and_told_of_the_culprit(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(TINY)
+    source = f"py:{tmp_path / 'tiny.py'}"
+    said = process("verify", f"{source}:good", f"{source}:rolled", "-o", str(tmp_path / "v"), "--weights")
+    assert said.status == 1, said.err
+    assert said.out.splitlines()[1] == "Its weights differ: rows shifted by -1."
+    lines = said.err.splitlines()
+    told = lines.index("up.weight: weights differ: rows shifted by -1")
+    assert any("given the reference's inputs" in line for line in lines[told:])
+
+
+def test_help_lists_the_option_for_weights(call: Call) -> None:
+    assert "--weights " in call("verify", "--help").out
 
 
 @pytest.mark.parametrize("here", [".", ".."])
