@@ -21,8 +21,8 @@ def events_of(source: str, folder: Path, task: str = "capture", **said: Any) -> 
     """All that a child tells, the log of one that failed among it."""
     parsed, more = parse_source(source), said.pop("more", {})
     assert parsed is not None
-    settings = Settings(device="auto" if parsed.kind == "py" else "cpu", **said)  # a py: source places its model itself
-    with Run(Job(parsed, settings, str(folder), task, more)) as run:
+    said = {"device": "auto" if parsed.kind == "py" else "cpu"} | said  # a py: source places its model itself
+    with Run(Job(parsed, Settings(**said), str(folder), task, more)) as run:
         return list(run)
 
 

@@ -18,6 +18,10 @@ def test_no_such_folder(tmp_path: Path) -> None:
     assert "check the name" in refusal(f"max:{tmp_path}/nothing here", tmp_path / "dump")
 
 
+def test_a_device_is_looked_at_before_anything_is_loaded(tmp_path: Path) -> None:
+    assert "is not a device" in refusal(f"max:{tmp_path}/nothing here", tmp_path / "dump", device="toaster")
+
+
 def test_no_config(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     assert "has no config.json" in refusal(f"max:{tmp_path}/model", tmp_path / "dump")

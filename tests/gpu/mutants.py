@@ -19,6 +19,7 @@ from tests.gpu.gpu_machine import fake_cuda, has_gpu
 ROOT = Path(__file__).parent.parent.parent
 _COPIED = ("tensordiff", "tests", "sample_dumps", "pyproject.toml")
 _TORCH = "tensordiff/capture/engines/torch"
+_HF = "tensordiff/capture/engines/hf/engine.py"
 
 
 class Mutant(NamedTuple):
@@ -66,7 +67,7 @@ MUTANTS = (
         "torch.cuda.is_current_stream_capturing()", "False", "cuda_graph",
     ),
     Mutant(
-        "inputs stay on the CPU", "tensordiff/capture/engines/hf/engine.py",
+        "inputs stay on the CPU", _HF,
         "value.to(device) if isinstance(value, torch.Tensor) else value", "value", "second_gpu",
     ),
     Mutant(
@@ -128,7 +129,88 @@ MUTANTS = (
         "    if not plain.is_cpu:\n        return (*about, *_sums_on_device(plain))\n", "    plain = plain.cpu()\n",
         "whether_a_model_changed",
     ),
+    Mutant(
+        "whether a model changed is counted on the CPU", f"{_TORCH}/unchanged.py",
+        "len(bits) + 1, device=bits.device)", "len(bits) + 1)", "whether_a_model_changed",
+    ),
+    Mutant(
+        "a model stays on the CPU", _HF,
+        "return model.to(place.device)", "return model", "second_gpu",
+    ),
+    Mutant(
+        "inputs go to the first GPU", _HF,
+        "_placed(self.inputs.kwargs, first_device(self.model))",
+        '_placed(self.inputs.kwargs, torch.device("cuda", 0))', "second_gpu",
+    ),
+    Mutant(
+        "several GPUs are all there are", _HF,
+        "    if place.gpus:\n", "    if False:\n", "were_named",
+    ),
+    Mutant(
+        "a model without weights runs", _HF,
+        "    _refuse_empty(model, place, target)\n", "", "there_is_no_room_for",
+    ),
+    Mutant(
+        "a replayed layer is given the CPU for a device", f"{_TORCH}/replay/arguments.py",
+        "                return self.device\n", '                return torch.device("cpu")\n', "is_given_a_device",
+    ),
+    Mutant(
+        "a bundle's layer is given the GPU for a device", f"{_TORCH}/replay/arguments.py",
+        'self._replace(tensors=tensors, device=torch.device("cpu"))', "self._replace(tensors=tensors)",
+        "is_given_a_device",
+    ),
+    Mutant(
+        "a replayed layer's strided inputs are laid out on the CPU", f"{_TORCH}/tensors.py",
+        "strides, dtype=values.dtype, device=values.device)", "strides, dtype=values.dtype)", "strided_input",
+    ),
+    Mutant(
+        "what a replayed layer gives is read on the GPU", f"{_TORCH}/tensors.py",
+        "resolved(tensor).cpu().contiguous()", "resolved(tensor).contiguous()", "another_side_s_layer",
+    ),
+    Mutant(
+        "a bundle's layer is copied on the GPU", f"{_TORCH}/devices/offload.py",
+        "plain = tensor.detach().cpu()", "plain = tensor.detach()", "alone_and_its_bundle",
+    ),
+    Mutant(
+        "a bundle's offloaded weights stay empty", f"{_TORCH}/devices/offload.py",
+        "    _load(made, Weights(module))\n", "", "runs_anywhere and offloaded",
+    ),
+    Mutant(
+        "a bundle's offloaded weights are loaded to the GPU", f"{_TORCH}/devices/offload.py",
+        "weights.value(name).detach().cpu()", "weights.value(name).detach()", "runs_anywhere and norm",
+    ),
+    Mutant(
+        "a bundle's file of weights needs a GPU", f"{_TORCH}/replay/bundle.py",
+        "{name: value.detach().cpu() for name, value", "{name: value.detach() for name, value",
+        "alone_and_its_bundle",
+    ),
+    Mutant(
+        "a bundle is compared with its device across devices", f"{_TORCH}/replay/bundle.py",
+        "tensor.detach().cpu().double()", "tensor.detach().double()", "alone_and_its_bundle",
+    ),
+    Mutant(
+        "a bundle's script leaves the layer on the CPU", f"{_TORCH}/replay/repro_script.py",
+        "program = move_to_device_pass(program, device)", "pass", "test_replay",
+    ),
+    Mutant(
+        "without pinned memory a copy is not waited for", f"{_TORCH}/writing/writer.py",
+        "part.cpu().contiguous()", 'part.to("cpu", non_blocking=True).contiguous()', "without_memory_to_pin",
+    ),
+    Mutant(
+        "weights are hashed where they lie", f"{_TORCH}/facts.py",
+        "resolved(flat).cpu().contiguous()", "resolved(flat).contiguous()", "what_it_gives_on_the_cpu and llama",
+    ),
+    Mutant(
+        "weights to round are read where they lie", f"{_TORCH}/quantized.py",
+        "parameter.detach().cpu()", "parameter.detach()", "quantized_candidate",
+    ),
+    Mutant(
+        "the weights of a loss are on the CPU", f"{_TORCH}/gradients.py",
+        "device=first.device, ", "", "is_no_logits",
+    ),
 )  # fmt: skip
+"""What is not here has no effect: ``map_location="cpu"`` and ``wanted.cpu()`` in a bundle's script, since what a bundle
+holds was saved on the CPU."""
 
 
 def main() -> int:

@@ -81,6 +81,29 @@ def wrong():
     return made(1.5, f"cuda:{torch.cuda.device_count() - 1}")
 """
 
+POSITIONS = """
+import torch
+from torch import nn
+
+class Positions(nn.Module):
+    def forward(self, x, device):
+        return x + torch.arange(x.shape[-1], dtype=x.dtype, device=device)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.positions, self.last = nn.Linear(8, 8), Positions(), nn.Linear(2, 8)
+
+    def forward(self, x):
+        return self.last(self.positions(self.first(x), x.device).t())
+
+def gpu():
+    torch.manual_seed(0)
+    device = f"cuda:{torch.cuda.device_count() - 1}"
+    return Net().to(device), (torch.ones(2, 8).to(device),)
+"""
+"""A layer that is told where to make its own tensor, and one whose input is not contiguous."""
+
 SPREAD = """
 import tempfile
 import torch

@@ -12,6 +12,7 @@ import pytest
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tests import processes
+from tests.capture.engines.test_quantized_as import quantized
 from tests.capture.models import Make, run_here, script
 from tests.gpu.agreement import assert_same
 from tests.gpu.conftest import Captures
@@ -42,6 +43,28 @@ def test_the_second_gpu(captures: Captures, tiny: Make, two_gpus: None) -> None:
 def test_side_streams_all_types_and_what_is_overwritten(captures: Captures, tmp_path: Path) -> None:
     path = script(tmp_path, TYPES)
     assert_same(captures(f"py:{path}:cpu", "cpu"), captures(f"py:{path}:gpu", "gpu"))
+
+
+@pytest.mark.parametrize("device", ["gpu", "gpu:0,1"])
+def test_gradients_of_a_model(captures: Captures, tiny: Make, two_gpus: None, device: str) -> None:
+    source = f"hf:{tiny('llama')}"
+    cpu, gpu = (captures(source, where.replace(":", "_"), device=where, gradients=True) for where in ("cpu", device))
+    assert any("grad" in entry.port for entry in gpu.entries)
+    assert_same(cpu, gpu)
+
+
+def test_gradients_of_what_is_no_logits(captures: Captures, tmp_path: Path) -> None:
+    path = script(tmp_path, NET)
+    cpu, gpu = (captures(f"py:{path}:{function}", function, gradients=True) for function in ("right", "right_gpu"))
+    assert any("grad" in entry.port for entry in gpu.entries)
+    assert_same(cpu, gpu)
+
+
+def test_the_weights_of_a_quantized_candidate(captures: Captures, tiny: Make, tmp_path: Path) -> None:
+    source, candidate = f"hf:{tiny('llama')}", str(quantized(tiny("llama"), tmp_path / "quantized"))
+    cpu, gpu = (captures(source, device, device=device, quantized_as=candidate) for device in ("cpu", "gpu"))
+    assert_same(cpu, gpu)
+    assert gpu.facts["quantized_as"] == cpu.facts["quantized_as"] and gpu.facts["device"] == "cuda:0"
 
 
 def test_the_manifest_says_what_it_ran_on(captures: Captures, tiny: Make) -> None:

@@ -14,7 +14,7 @@ from tests import processes
 from tests.capture.engines.torch.test_replay import replay
 from tests.capture.models import Make, run_here, script
 from tests.gpu.agreement import assert_same, rel_l2
-from tests.gpu.programs import NET
+from tests.gpu.programs import NET, POSITIONS
 
 
 def _source(folder: Path, tiny: Make) -> str:
@@ -33,6 +33,8 @@ def gpu():
 
 @pytest.mark.parametrize("layer", ["model.model.layers.1.self_attn", "model.model.layers.0.mlp"])
 def test_a_layer_alone_and_its_bundle(tiny: Make, tmp_path: Path, layer: str) -> None:
+    import torch
+
     source = _source(tmp_path, tiny)
     run_here(f"{source}gpu", tmp_path / "dump")
     told = replay(f"{source}gpu", tmp_path / "dump", layer, tmp_path / "again", tmp_path / "bundle")
@@ -42,11 +44,36 @@ def test_a_layer_alone_and_its_bundle(tiny: Make, tmp_path: Path, layer: str) ->
     said = [event.text for event in told if isinstance(event, Note)]
     assert any("it says the same" in text for text in said), said
     assert any("is off by" in text and "--device cuda" in text for text in said), said
+    weights = torch.load(tmp_path / "bundle" / "weights.pt", weights_only=True)
+    assert weights and all(weight.is_cpu for weight in weights.values())  # whoever is sent it may have no GPU
     command = [sys.executable, "-W", "ignore", str(tmp_path / "bundle" / "repro.py")]
     ran = processes.run([*command, "--json", "--device", "cuda"])
     assert ran.returncode == 0, ran.stderr
     assert all(error < 1e-5 for error, _ in json.loads(ran.stdout).values())
     assert "on cpu; it was recorded on cuda:" in processes.run(command).stdout
+
+
+def test_a_layer_that_is_given_a_device_is_given_the_one_it_runs_on(tmp_path: Path) -> None:
+    source = f"py:{script(tmp_path, POSITIONS)}:gpu"
+    run_here(source, tmp_path / "dump")
+    told = replay(source, tmp_path / "dump", "positions", tmp_path / "again", tmp_path / "bundle")
+    said = [event.text for event in told if isinstance(event, Note)]
+    assert any("it says the same" in text for text in said), said
+    before = {entry.key: entry.read() for entry in open_dump(tmp_path / "dump").entries}
+    again = open_dump(tmp_path / "again").entries
+    assert again and all(rel_l2(before[entry.key], entry.read()) == 0 for entry in again)
+    ran = processes.run([sys.executable, tmp_path / "bundle" / "repro.py", "--json", "--device", "cuda"])
+    assert ran.returncode == 0, ran.stderr
+    assert all(error == 0 for error, _ in json.loads(ran.stdout).values())
+
+
+def test_a_layer_is_given_a_strided_input_where_it_runs(tmp_path: Path) -> None:
+    source = f"py:{script(tmp_path, POSITIONS)}:gpu"
+    run_here(source, tmp_path / "dump")
+    replay(source, tmp_path / "dump", "last", tmp_path / "again")
+    before = {entry.key: entry.read() for entry in open_dump(tmp_path / "dump").entries}
+    again = open_dump(tmp_path / "again").entries
+    assert again and all(rel_l2(before[entry.key], entry.read()) == 0 for entry in again)
 
 
 def test_operations(tiny: Make, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_a_layer_alone_is_given_its_cache_where_it_computes(source: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("function", "layer"), [("two", "model.model.layers.1"), ("offloaded", "model.model.layers.0.mlp")]
+    ("function", "layer"),
+    [("two", "model.model.layers.1"), ("offloaded", "model.model.layers.0.mlp"), ("offloaded", "model.model.norm")],
 )
 def test_a_bundle_of_such_a_layer_runs_anywhere(source: str, tmp_path: Path, function: str, layer: str) -> None:
     run_here(f"{source}{function}", tmp_path / "dump")

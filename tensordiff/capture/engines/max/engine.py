@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from max.driver import accelerator_api, accelerator_architecture_name
+from max.driver import DeviceSpec, accelerator_api, accelerator_architecture_name
 
 from tensordiff.capture.engines.hf.tokenizer import tokenizer
 from tensordiff.capture.engines.max import patches
@@ -42,21 +42,22 @@ def run(job: Job, tell: Tell) -> Done:
     patches.check_version()
     if job.task == REPLAY:
         job = replay_as_injection(job)
+    where = devices(job.settings.device)
     for note in _unheard(job.settings):
         tell(Note(note))
     tell(Phase("loading", job.source.target))
     with ExitStack() as held:
         found = checkpoint(job.source.target, job.settings, held)
-        return _run(job, found, tell)
+        return _run(job, found, where, tell)
 
 
-def _run(job: Job, found: Checkpoint, tell: Tell) -> Done:
+def _run(job: Job, found: Checkpoint, where: tuple[DeviceSpec, ...], tell: Tell) -> Done:
     settings = job.settings
     reference = open_dump(Path(settings.inject.dump)) if settings.inject else None
     asked = tokens(settings, reference, tokenizer(found.folder, trust_remote_code=settings.trust_remote_code))
     for note in asked.notes:
         tell(Note(note))
-    with _model(job, _options(found, settings, asked), tell) as engine, open_output(job, "max") as output:
+    with _model(job, _options(found, settings, where, asked), tell) as engine, open_output(job, "max") as output:
         tell(Phase("running", f"{settings.steps} step{'s' if settings.steps > 1 else ''}"))
         steps: Sequence[StepTensors] = list(engine.steps(asked.ids, settings.steps, asked.following))
         output.facts |= _facts(job, found, asked, engine)
@@ -129,9 +130,8 @@ def _write(
         output.add(site.key(step), array, site.origin._replace(injected=injected))
 
 
-def _options(found: Checkpoint, settings: Settings, asked: Tokens) -> ModelOptions:
-    length = found.length_for(len(asked.ids) + settings.steps)
-    where, kind = devices(settings.device), encoding(settings.dtype, found)
+def _options(found: Checkpoint, settings: Settings, where: tuple[DeviceSpec, ...], asked: Tokens) -> ModelOptions:
+    length, kind = found.length_for(len(asked.ids) + settings.steps), encoding(settings.dtype, found)
     is_short = settings.num_hidden_layers is not None
     keeps = settings.weights and settings.inject is None and settings.ops is None
     return ModelOptions(found.folder, kind, where, length, task(found), settings.prefer_module_v3, is_short, keeps)

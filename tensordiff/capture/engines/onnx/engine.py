@@ -65,12 +65,13 @@ class Subject:
     @classmethod
     def of(cls, job: Job, reference: Dump | None, tell: Tell) -> Subject:
         """What a job is about."""
-        settings, model = job.settings, load(job.source.target)
+        settings = job.settings
+        placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
+        model = load(job.source.target)
         seed(model, settings.seed)
         asked = make_inputs(model, settings, reference)
         for note in asked.notes:
             tell(Note(note))
-        placed = placement(settings.device, onnxruntime.get_available_providers(), exact=settings.deterministic)
         known = infer(model, {name: feed.array.shape for name, feed in asked.feeds.items()})
         runner = GraphRunner(model, Graph.of(model, known), asked.feeds, placed, settings.deterministic)
         tell(Phase("listing tensors", f"{len(model.nodes)} nodes"))

@@ -47,6 +47,7 @@ def placement(asked: str, *, gpus: int | None = None, has_mps: bool | None = Non
     if choice.kind == "mps" or (choice.kind in ("auto", "gpu") and not cuda):
         if not mps:
             raise CaptureError(f"--device {asked}: torch sees no GPU here; try --device auto, or cpu")
+        check_numbers(asked, choice, 1)  # a Mac has one
         return Placement(torch.device("mps"))
     if not cuda:
         raise CaptureError(f"--device {asked}: torch sees no cuda device here; try --device auto, or cpu")

@@ -469,6 +469,12 @@ def test_what_a_graph_cannot_be_asked_is_one_sentence(
     assert_one_sentence(call("capture", f"onnx:{path}", "-o", tmp_path / "d", *given, *option), why)
 
 
+@pytest.mark.parametrize(("asked", "why"), [("toaster", "is not a device"), ("cuda", "this onnxruntime has no CUDA")])
+def test_a_device_is_looked_at_before_anything_is_loaded(tmp_path: Path, asked: str, why: str) -> None:
+    with pytest.raises(CaptureError, match=why):
+        run_here(f"onnx:{chain(tmp_path / 'g.onnx', ['Neg'])}", tmp_path / "d", device=asked)  # and given no input
+
+
 def test_an_interpreter_without_onnxruntime_says_how_to_get_it(call: Call, tmp_path: Path) -> None:
     import venv
 

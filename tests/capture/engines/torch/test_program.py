@@ -23,8 +23,15 @@ def test_a_device_by_name(word: str) -> None:
     assert placement("cpu").device == torch.device("cpu")
 
 
-def test_the_gpu_of_a_mac_is_called_gpu_too() -> None:
-    assert placement("gpu", gpus=0, has_mps=True).device == torch.device("mps")
+@pytest.mark.parametrize("asked", ["gpu", "gpu:0"])
+def test_the_gpu_of_a_mac_is_called_gpu_too(asked: str) -> None:
+    assert placement(asked, gpus=0, has_mps=True).device == torch.device("mps")
+
+
+@pytest.mark.parametrize("asked", ["gpu:1", "gpu:0,1"])
+def test_a_mac_has_one_gpu(asked: str) -> None:
+    with pytest.raises(CaptureError, match=r"there is no GPU 1 here \(1 GPU found, counted from 0\)"):
+        placement(asked, gpus=0, has_mps=True)
 
 
 def test_a_model_is_spread_over_several_gpus_by_accelerate() -> None:
