@@ -120,6 +120,20 @@ def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -
     assert not os.path.exists("s3:")  # noqa: PTH110 - as the shell would see it
 
 
+@pytest.mark.parametrize("words", [("inspect", "{}"), ("convert", REFERENCE, "-o", "{}")], ids=lambda words: words[0])
+def test_a_bucket_that_is_not_there_is_named(words: tuple[str, ...], s3: S3) -> None:
+    said = process(*(word.format("s3://nobucket/dr") for word in words), env=environment(s3.environment))
+    assert_one_sentence(said, "s3://nobucket/dr: its store has no bucket nobucket; check the URL")
+
+
+def test_credentials_in_the_url_of_a_bucket(s3: S3) -> None:
+    asked = len(s3.requests())
+    said = process("inspect", "s3://testing:hush2@dumps/dr", env=environment(s3.environment))
+    assert_one_sentence(said, 'Invalid bucket name "testing:…@dumps"')
+    assert "check the URL; credentials are no part of it" in said.err
+    assert "hush2" not in said.err and "try again" not in said.err and len(s3.requests()) == asked
+
+
 def test_what_verify_says_to_inject_a_remote_reference_with(s3: S3, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source, env = f"py:{script(tmp_path, SMALL)}:", environment(s3.environment)

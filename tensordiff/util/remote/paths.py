@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tensordiff.util.remote.store import FileInfo
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(:|//).*(?<=::)[A-Za-z][A-Za-z0-9+.-]+://")
 _LOCAL = ("file", "local")
 
 
@@ -35,6 +36,7 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     if isinstance(given, RemotePath):
         return given
     text = os.fspath(given)
+    _refuse_chain(text)
     if not is_url(text):
         return Path(given)
     parts = urlsplit(text)
@@ -47,6 +49,16 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     secrets = {user.partition(":")[2], parts.query, *(value for _, value in parse_qsl(parts.query))} - {""}
     _register(shown, GivenUrl(address, parts.query, tuple(sorted(secrets, key=len, reverse=True))))
     return shown
+
+
+def _refuse_chain(text: str) -> None:
+    """Refuse URLs that lead to each other; what they say is not shown, since any of them may hold a secret."""
+    if _CHAIN.match(text):
+        schemes = "::".join(part.partition(":")[0] for part in text.split("::"))
+        raise NotADump(
+            f"{printable(schemes)}: is a chain of URLs, and only single ones are read; unpack or copy what it leads "
+            "to, and give that"
+        )
 
 
 class GivenUrl(NamedTuple):

@@ -32,6 +32,8 @@ CONNECT_S = 10
 SILENT_S = 15
 """How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
 _FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
+_NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|no such bucket")
+_BAD_URL = re.compile(r"(?i)param\w* ?validation|invalid bucket name")
 
 
 class FileInfo(NamedTuple):
@@ -307,8 +309,14 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
         except Exception as raised:
             error = _cause(raised)
             if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+                if _NO_BUCKET.search(str(error)):
+                    bucket = printable(path.parts[1])
+                    raise BadFile(path, f"its store has no bucket {bucket}; check the URL") from raised
                 raise FileNotFoundError(str(path)) from raised
             said = _reason(path, error)
+            if _BAD_URL.search(_told(error)):
+                hint = "check the URL; credentials are no part of it, the store's own library finds them"
+                raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
             if isinstance(error, PermissionError) or _is_final(error):
                 hint = "the store's own library looks for credentials; see its documentation"
                 raise BadFile(path, f"cannot be read ({said}); {hint}") from error
@@ -331,9 +339,16 @@ def _is_final(error: Exception) -> bool:
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
         return True
-    return _FINAL.search(f"{type(error).__name__} {error}") is not None
+    return _FINAL.search(_told(error)) is not None
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__} {error}"
 
 
 def _reason(path: RemotePath, error: Exception) -> str:
-    text = without_secrets(path, str(error)).partition("\n")[0].strip().rstrip(".")
+    text, _, rest = without_secrets(path, str(error)).strip().partition("\n")
+    if text.endswith(":"):  # what failed is said in the next line, and what would be right after that
+        text += f" {rest.partition(': ')[0]}"
+    text = text.strip().rstrip(".")
     return printable(f"{text:.300}" if text else type(error).__name__)

@@ -68,6 +68,24 @@ def test_nothing_local_is_made_under_its_name(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "schemes"),
+    [
+        ("zip://dr::file:///tmp/dr.zip", "zip::file"),
+        ("simplecache::s3://me:hush@bucket/dr", "simplecache::s3"),
+        ("zip://hush:hush@a/b::simplecache::s3://bucket/dr.zip", "zip::simplecache::s3"),
+    ],
+)
+def test_a_chain_of_urls_is_refused_without_its_secrets(text: str, schemes: str) -> None:
+    with pytest.raises(NotADump, match=rf"^{schemes}: is a chain of URLs, and only single ones are read"):
+        user_path(text)
+
+
+def test_the_name_of_a_run_makes_no_chain() -> None:
+    assert str(user_path("s3://bucket/a.npz::run")) == "s3://bucket/a.npz::run"
+    assert str(user_path("a.npz::run")) == "a.npz::run"
+
+
 def test_file_urls_are_local() -> None:
     assert user_path("file:///a/b") == Path("/a/b")
 
