@@ -166,6 +166,8 @@ def plot(sizes: list[Case], counts: list[Case]) -> None:
     figure.savefig(PLOT, metadata={"Date": None})
 
 
+MADE = re.compile(r"(<!-- made by benchmarks/scale.py -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+"""What is replaced in the page: what was found out by other means stands outside of it."""
 COST = ["", "pairs", "open, s", "measure, s", "processor, s", "own memory, MB"]
 
 
@@ -192,9 +194,7 @@ def main() -> None:
         print(text)
         return
     plot(sizes, counts)
-    page = PAGE.read_text("utf-8")
-    marks = r"(<!-- made by benchmarks/scale.py -->\n).*?(<!-- end -->)"
-    PAGE.write_text(re.sub(marks, lambda found: found[1] + text + found[2], page, flags=re.DOTALL), "utf-8")
+    PAGE.write_text(MADE.sub(lambda found: found[1] + text + found[3], PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":
