@@ -181,8 +181,43 @@ def test_integers_that_must_be_equal(level: int, name: str, size: int, numbers: 
         assert getattr(found, field) == getattr(plain, field), field
 
 
+@pytest.mark.skipif(not HAS_WIDE, reason="long doubles are no wider than doubles here")
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@settings(deadline=None, max_examples=120)
+@given(
+    name=st.sampled_from(["int64", "uint64"]),
+    size=st.sampled_from([1, 3, 4, 5, 511, 513, 1_030, 20_011]),
+    numbers=st.sampled_from(["any", "ends", "around 2**53", "around 2**63"]),
+    few=st.sampled_from([0.0, 0.01, 1.0]),
+    off=st.sampled_from([0, 1, 2**40, 2**62]),
+    tolerance=st.tuples(st.sampled_from([0.0, 1.0, 2.0**41]), st.sampled_from([0.0, 1e-16, 0.1])),
+    seed=st.integers(0, 2**32),
+)
+def test_integers_that_float64_does_not_hold(
+    level: int, name: str, size: int, numbers: str, few: float, off: int, tolerance: tuple[float, float], seed: int
+) -> None:
+    """Differences are rounded once, also those that 64 bits do not hold; so are blocks of which only some are large."""
+    rng, (least, most) = np.random.default_rng(seed), (int(np.iinfo(name).min), int(np.iinfo(name).max))
+    middle = {"around 2**53": 2**53, "around 2**63": min(2**63, most)}.get(numbers, 0)
+    low, high = (least, most) if numbers in ("any", "ends") else (middle - 9, min(middle + 9, most))
+    ref = rng.integers(low, high, size, dtype=name, endpoint=True)
+    if numbers == "ends":
+        ref = rng.choice(np.array([least, most], name), size)
+    ref = np.where(rng.random(size) < 0.5, ref, rng.integers(0, 9, size).astype(name))
+    cand = np.where(rng.random(size) < few, rng.permutation(ref), ref)
+    cand = np.where((rng.random(size) < few) & (cand < most - off), cand + np.array(off, name), cand)
+    how = Tolerance(*tolerance)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_pass, "LEVEL", level)
+        found = measure(ref, cand, how, compiled=True)
+    check_wide(found, ref, cand, how)
+    plain = measure(ref, cand, how, compiled=False)
+    for field in ("max_abs", "max_abs_at", "max_rel", "max_rel_at", "outside"):
+        assert getattr(found, field) == getattr(plain, field), field
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"])
 @settings(deadline=None, max_examples=100)
 @given(
     # Around a group (8), four of them, a block (512); and so many that a bucket holds blocks one after the other.
@@ -198,7 +233,8 @@ def test_float8_of_which_few_or_all_differ(
 ) -> None:
     """Equal groups are passed over but for their squares; blocks that differ throughout go another way."""
     rng, dtype = np.random.default_rng(seed), DTYPES[name]
-    ref = (8 * rng.standard_normal(size) * rng.choice([1e-4, 0.05, 1.0], size)).astype(dtype)
+    sizes = [1e-4, 0.05, 1.0] + [2.5e3] * (name == "float8_e5m2fnuz")  # the largest of which float16 does not hold
+    ref = (8 * rng.standard_normal(size) * rng.choice(sizes, size)).astype(dtype)
     where = rng.random(size) < (share * (np.arange(size) // 2048 % 2) if changing else share)
     cand = np.where(where, (ref.astype(np.float64) * 1.2 + 0.01).astype(dtype), ref)
     at = rng.integers(0, size, 2)

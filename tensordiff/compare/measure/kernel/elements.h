@@ -6,7 +6,7 @@ enum kind { F32, F64, BF16, F16, I8, U8, BOOL, E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ,
 
 static ALWAYS int is_long(int kind) { return kind == I64 || kind == U64; }
 static ALWAYS int is_whole(int kind) { return kind == I8 || kind == U8 || kind == BOOL || kind >= I16; }
-static ALWAYS int is_float8(int kind) { return kind == E4M3FN || kind == E5M2; }
+static ALWAYS int is_float8(int kind) { return kind >= E4M3FN && kind <= E5M2FNUZ; }
 static ALWAYS int is_byte(int kind) { return kind >= I8 && kind <= TABLE; }
 static ALWAYS int fits_float(int kind) { return kind == F32 || (kind >= BF16 && kind <= U16); }
 
@@ -136,8 +136,8 @@ static ALWAYS vec_f load_f(int kind, const char *p)
         if (kind == U8) return __builtin_convertvector((ubytes)b, vec_f);
         if (kind == I8) return __builtin_convertvector(__builtin_convertvector(b, ints_f), vec_f);
         shorts s = (shorts)__builtin_convertvector(b, signed_shorts);
-        if (kind == E4M3FN) return half_f(s << 7 & 0xbf80); /* over 2^8: see SCALE in float8.h */
-        if (kind == E5M2) return half_f(s << 8);
+        if (kind == E4M3FN || kind == E4M3FNUZ) return half_f(s << 7 & 0xbf80); /* see SCALE in float8.h */
+        if (kind == E5M2 || kind == E5M2FNUZ) return half_f(s << 8);
     }
     __builtin_memcpy(&half, p, sizeof half);
     if (kind == I16) return __builtin_convertvector((signed_shorts)half, vec_f);

@@ -8,8 +8,9 @@ typedef uint16_t halfs16 __attribute__((vector_size(32)));
 typedef int64_t groups4 __attribute__((vector_size(32)));
 enum { IN_GROUP = 8, AT_A_TIME = 32, BLOCKS_APART = 15 };
 
-/* Lanes hold e4m3 over 2^8, as float16 does: bounds are over it as well, and sums are put right, all without rounding. */
-#define SCALE(kind) ((kind) == E4M3FN ? 0x1p8f : 1.0f)
+/* Lanes hold e4m3 over 2^8, as float16 does, and its kin by their bias: bounds are over it as well, and sums are put
+ * right, all without rounding. The largest of e5m2fnuz are infinite in float16: their blocks go to float64. */
+#define SCALE(kind) ((kind) == E4M3FN ? 0x1p8f : (kind) == E4M3FNUZ ? 0x1p7f : (kind) == E5M2FNUZ ? 0.5f : 1.0f)
 
 /* The squares of 16 numbers of float16, into two sums. */
 static ALWAYS void add_squares(vec_f *sums, halfs16 numbers)
@@ -34,8 +35,11 @@ static ALWAYS uint64_t groups_apart(octets r, octets c)
 #endif
 }
 
-/* Where e4m3 is NaN, which lanes would load as a number. It has no infinity. */
-static ALWAYS octets is_nan8(octets x) { return (octets)((x & 0x7f) == 0x7f); }
+/* Where a kind is NaN, which lanes would load as a number: of e5m2 they do not. */
+static ALWAYS octets is_nan8(int kind, octets x)
+{
+    return kind == E5M2 ? (octets){0} : kind == E4M3FN ? (octets)((x & 0x7f) == 0x7f) : (octets)(x == 0x80);
+}
 static ALWAYS int any8(octets mask)
 {
     groups4 g = (groups4)mask;
@@ -51,8 +55,8 @@ static ALWAYS void float8_squares(int kind, struct float8_sums *a, const char *r
     __builtin_memcpy(&r, ref, sizeof r);
     __builtin_memcpy(&c, cand, sizeof c);
     a->apart |= groups_apart(r, c) << i / IN_GROUP;
-    if (kind == E4M3FN) {
-        a->odd |= is_nan8(r) | is_nan8(c);
+    a->odd |= is_nan8(kind, r) | is_nan8(kind, c);
+    if (kind == E4M3FN || kind == E4M3FNUZ) {
         add_squares(a->rr, (halfs16)r << 7 & 0x3f80);
         add_squares(a->rr + 2, (halfs16)r >> 1 & 0x3f80);
     } else {
@@ -78,7 +82,8 @@ static ALWAYS int walk_apart(int kind, const char *ref, const char *cand, int n,
     for (uint64_t left = sums.apart; left; left &= left - 1) {
         int i = IN_GROUP * __builtin_ctzll(left);
         const char *r = i < whole ? ref + i : last[0] + (i - whole), *c = i < whole ? cand + i : last[1] + (i - whole);
-        step_f(a, load_f(kind, r), load_f(kind, c), b);
+        vec_f v = load_f(kind, r);
+        step_f(a, v, load_f(kind, c) - v, b);
     }
     a->rr = (sums.rr[0] + sums.rr[1]) + (sums.rr[2] + sums.rr[3]);
     a->inside += (groups - apart) * IN_GROUP;
@@ -90,18 +95,18 @@ static ALWAYS int walk_apart(int kind, const char *ref, const char *cand, int n,
 static ALWAYS int walk_plain(int kind, const char *ref, const char *cand, int n, int64_t readable, struct lanes_f *a,
                              const struct bounds_f *b)
 {
-    octets odd = {0};
-    int i = 0, rest = 0;
+    octets odd = {0}, r = {0}, c = {0};
+    int i = 0;
     walk_f(kind, kind, ref, cand, n, readable, a, b);
-    if (kind != E4M3FN) return 0;
+    if (kind == E5M2) return 0;
     for (; i + AT_A_TIME <= n; i += AT_A_TIME) {
-        octets r, c;
         __builtin_memcpy(&r, ref + i, sizeof r);
         __builtin_memcpy(&c, cand + i, sizeof c);
-        odd |= is_nan8(r) | is_nan8(c);
+        odd |= is_nan8(kind, r) | is_nan8(kind, c);
     }
-    for (; i < n; i++) rest |= (ref[i] & 0x7f) == 0x7f || (cand[i] & 0x7f) == 0x7f;
-    return rest || any8(odd);
+    __builtin_memcpy(&r, ref + i, (size_t)(n - i)); /* over elements that were looked at, or zeros */
+    __builtin_memcpy(&c, cand + i, (size_t)(n - i));
+    return any8(odd | is_nan8(kind, r) | is_nan8(kind, c));
 }
 
 static ALWAYS int walk_float8(int kind, const char *ref, const char *cand, int n, int64_t readable, struct lanes_f *a,

@@ -18,9 +18,10 @@
 struct NAME(bounds) { V atol, rtol, sure_atol, sure_rtol, bar, guard; };
 struct NAME(lanes) { V sum_abs, dd, rr, rd, largest, excess; VI outside; VU nearest; int inside; };
 
-static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V c, const struct NAME(bounds) *b)
+/* A vector of the reference, and how much the candidate is above it. */
+static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V d, const struct NAME(bounds) *b)
 {
-    V d = c - r, error = ABS(d), size = ABS(r), allowed = b->atol + b->rtol * size;
+    V error = ABS(d), size = ABS(r), allowed = b->atol + b->rtol * size;
     a->sum_abs += error;
     a->dd += d * d;
     a->rr += r * r;
@@ -55,11 +56,13 @@ static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand,
                 __builtin_memcpy(&r, ref + i * 2, sizeof r);
                 __builtin_memcpy(&c, cand + i * 2, sizeof c);
                 if (odd) __builtin_prefetch(ref + i * 2 + 2 * BLOCK), __builtin_prefetch(cand + i * 2 + 2 * BLOCK);
-                if (odd) NAME(step)(a, (V)(r & 0xffff0000u), (V)(c & 0xffff0000u), b);
-                else NAME(step)(a, (V)(r << 16), (V)(c << 16), b);
+                V x = odd ? (V)(r & 0xffff0000u) : (V)(r << 16), y = odd ? (V)(c & 0xffff0000u) : (V)(c << 16);
+                NAME(step)(a, x, y - x, b);
             }
-    for (; i + LANES <= n; i += LANES)
-        NAME(step)(a, NAME(load)(kr, ref + i * sr), NAME(load)(kc, cand + i * sc), b);
+    for (; i + LANES <= n; i += LANES) {
+        V r = NAME(load)(kr, ref + i * sr);
+        NAME(step)(a, r, NAME(load)(kc, cand + i * sc) - r, b);
+    }
     if (i < n) {
         char last[2][VECTOR] = {{0}};
         ref += i * sr, cand += i * sc;
@@ -70,12 +73,26 @@ static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand,
         }
         VI keep;
         for (int k = 0; k < LANES; k++) keep[k] = -(INT)(k < n - i);
-        NAME(step)(a, (V)((VI)NAME(load)(kr, ref) & keep), (V)((VI)NAME(load)(kc, cand) & keep), b);
+        V r = (V)((VI)NAME(load)(kr, ref) & keep);
+        NAME(step)(a, r, (V)((VI)NAME(load)(kc, cand) & keep) - r, b);
     }
 }
 
 #ifdef HAS_FLOAT8
 #include "float8.h"
+#endif
+
+#ifdef HAS_LONG
+/* A block with integers that float64 does not hold: their differences, each rounded once. */
+static __attribute__((noinline)) void walk_long(const struct how *how, struct part p, int64_t start, int n,
+                                                struct lanes_d *a, const struct bounds_d *b)
+{
+    struct wide w;
+    widen(how, p, start, n, &w);
+    for (int i = n; i % LANES; i++) w.r[i] = w.d[i] = 0;
+    for (int i = 0; i < n; i += LANES)
+        step_d(a, load_d(COPIED, (char *)(w.r + i)), load_d(COPIED, (char *)(w.d + i)), b);
+}
 #endif
 
 /* The lanes of four sums together: {|d|, dd, rr, rd} in float64. */
@@ -145,6 +162,10 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
         if (is_float8(kr)) is_odd_block = walk_float8(kr, ref, cand, n, readable, &a, &b, &blocks_apart);
         else
 #endif
+#ifdef HAS_LONG
+        if (is_odd_block) walk_long(how, p, start, n, &a, &b), is_odd_block = 0;
+        else
+#endif
             NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b);
         (void)blocks_apart;
         /* Not finite, or so large that the lanes together are not, or so near the tolerance that rounding decides. */
@@ -182,3 +203,4 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
 #undef MOST
 #undef LARGEST
 #undef HAS_FLOAT8
+#undef HAS_LONG

@@ -52,6 +52,22 @@ static void halves(int kind, const double *x, const char *p, int n, double *high
     }
 }
 
+/* Differences of whole numbers of 64 bits, of both sides the same kind. Whether all are within 63 bits. */
+static int subtract_long(int kind, const char *ref, const char *cand, int n, double *d)
+{
+    const uint64_t top = kind == U64 ? 0 : 1ull << 63; /* turned round, signed numbers are ordered as unsigned ones */
+    uint64_t beyond = 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t r, c;
+        __builtin_memcpy(&r, ref + i * 8, 8);
+        __builtin_memcpy(&c, cand + i * 8, 8);
+        int64_t by = (int64_t)(c - r);
+        beyond |= (uint64_t)((c ^ top) < (r ^ top)) ^ (uint64_t)(by < 0);
+        d[i] = (double)by;
+    }
+    return !beyond;
+}
+
 /* Both sides and their difference, which is rounded once, even of integers that float64 does not hold. */
 static void widen(const struct how *how, struct part p, int64_t start, int n, struct wide *w)
 {
@@ -59,7 +75,7 @@ static void widen(const struct how *how, struct part p, int64_t start, int n, st
     int kr = how->kinds[0], kc = how->kinds[1];
     int is_rounded = copy_d(kr, how->tables[0], ref, n, w->r) | copy_d(kc, how->tables[1], cand, n, w->c);
     for (int i = 0; i < n; i++) w->d[i] = w->c[i] - w->r[i];
-    if (!is_rounded) return;
+    if (!is_rounded || (kr == kc && is_long(kr) && subtract_long(kr, ref, cand, n, w->d))) return;
     double hr[BLOCK], lr[BLOCK], hc[BLOCK], lc[BLOCK];
     int are_whole = is_whole(kr) && is_whole(kc);
     if (are_whole || is_long(kr)) halves(kr, w->r, ref, n, hr, lr);
@@ -166,6 +182,7 @@ static void block_d(const struct how *how, struct part p, int64_t first, int64_t
 #define NAME(x) x##_d
 #define MOST 0x1.fffffffffffffp1023
 #define LARGEST 0x1p1016
+#define HAS_LONG
 #include "lanes.h"
 
 #include "bytes.h"
@@ -204,6 +221,7 @@ static ALWAYS void piece_in(enum lanes lanes, int kr, int kc, const struct how *
 #define WHOLE(X) X(I8, I8, BYTES) X(U8, U8, BYTES) X(BOOL, BOOL, BYTES) X(I32, I32, FLOATS)
 #define IN_PLACE(X) X(F32, F32, FLOATS) X(BF16, BF16, FLOATS) X(F16, F16, FLOATS) X(F32, BF16, FLOATS) \
     X(BF16, F32, FLOATS) X(F32, F16, FLOATS) X(F16, F32, FLOATS) X(E4M3FN, E4M3FN, FLOATS) X(E5M2, E5M2, FLOATS) \
+    X(E4M3FNUZ, E4M3FNUZ, FLOATS) X(E5M2FNUZ, E5M2FNUZ, FLOATS) \
     X(I16, I16, FLOATS) X(F64, F64, DOUBLES)
 #define APART static __attribute__((noinline)) void
 #define X(R, C, L) APART R##_##C(const struct how *how, struct part p, double *cells) { piece_in(L, R, C, how, p, cells); }
