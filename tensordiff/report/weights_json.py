@@ -34,8 +34,8 @@ def weights_json(comparison: WeightsComparison, outcome: WeightsOutcome, schema:
         "findings": [row_json(k, row) for k, row in enumerate(outcome.rows) if row.is_finding],
         "groups": [
             {"name": name, "parameters": [row.name for row in rows], "verdict": rows[0].verdict,
-             "hint": rows[0].hint and rows[0].hint.kind, "sentence": rows[0].sentence}
-            for name, rows in outcome.groups()
+             "hint": rows[0].hint and rows[0].hint.kind, "sentence": sentence}
+            for name, rows, sentence in outcome.groups()
         ],
         "culprit": None,
         "counts": dict(outcome.counts),

@@ -119,17 +119,17 @@ def _told(row: ParameterRow, layer: str) -> str:
 
 def weights_findings(outcome: WeightsOutcome) -> Iterator[Finding]:
     """The weights before any activation: what differs, or that nothing does."""
-    groups = [(name, rows) for name, rows in outcome.groups() if rows[0].verdict == "diverges"]
-    for name, rows in groups[:_SHOWN]:
+    groups = [group for group in outcome.groups() if group.rows[0].verdict == "diverges"]
+    for name, rows, sentence in groups[:_SHOWN]:
         count = f" ({len(rows)} parameters)" if len(rows) > 1 else ""
         yield Finding(
-            "warning", name, f"weights differ{count}: {rows[0].sentence}",
+            "warning", name, f"weights differ{count}: {sentence}",
             "a layer with other weights gives other values, whatever its code does",
             "fix the loading of this parameter first, and capture again",
         )  # fmt: skip
     if len(groups) > _SHOWN:
         yield Finding(
-            "warning", "", f"weights differ in {sum(len(found) for _, found in groups)} parameters",
+            "warning", "", f"weights differ in {sum(len(group.rows) for group in groups)} parameters",
             "only the first kinds are listed", "tensordiff weights REF CAND lists all of them",
         )  # fmt: skip
     alone = [row for row in outcome.findings if row.verdict != "diverges"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from tensordiff.dump.model import Dump, StoredTensor
 from tensordiff.errors import AlignError, DumpError, printable
 from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.regex import UserRegex
+from tensordiff.weights.groups import FindingGroup, grouped
 from tensordiff.weights.hint.catalogue import hint_for
 from tensordiff.weights.hint.seen import Slots, see
 from tensordiff.weights.layouts import replicas_differ
@@ -35,9 +35,6 @@ WeightVerdict = Literal["agrees", "diverges", "missing", "unexpected", "unknown"
 FINDINGS: tuple[WeightVerdict, ...] = ("diverges", "missing", "unexpected")
 MOST_HINTS = 400
 """Differing parameters that are looked at closely; where all differ, the first hundreds say why."""
-
-_NUMBER = re.compile(r"\d+")
-_LAYER = re.compile(r"(?<![^.])\d{1,9}(?![^.])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,30 +125,9 @@ class WeightsOutcome:
         """As the contract has it."""
         return {"agrees": 0, "diverges": 1, "unknown": 2}[self.verdict]
 
-    def groups(self) -> list[tuple[str, list[ParameterRow]]]:
-        """Findings that are the same in many layers, together, each under a name for all of them."""
-        found: dict[tuple[str, str, str], list[ParameterRow]] = defaultdict(list)
-        for row in self.findings:
-            key = _LAYER.sub("{}", row.name), row.verdict, _NUMBER.sub("#", row.sentence)
-            found[key].append(row)
-        return [(_common_name(rows), rows) for rows in found.values()]
-
-
-def _common_name(rows: Sequence[ParameterRow]) -> str:
-    """``layers.{0-3}.mlp.up_proj.weight`` for that parameter of several layers."""
-    if len(rows) == 1:
-        return rows[0].name
-    numbers = [list(map(int, _LAYER.findall(row.name))) for row in rows]
-    columns = iter([sorted(set(column)) for column in zip(*numbers, strict=True)])
-    return _LAYER.sub(lambda _: _spanned(next(columns)), rows[0].name)
-
-
-def _spanned(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return str(numbers[0])
-    if numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{{{numbers[0]}-{numbers[-1]}}}"
-    return f"{{{','.join(map(str, numbers[:6]))}{',…' if len(numbers) > 6 else ''}}}"
+    def groups(self) -> list[FindingGroup]:
+        """Findings that are the same in many layers, together."""
+        return grouped(self.findings)
 
 
 class WeightsComparison:

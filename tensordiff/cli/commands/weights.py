@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from tensordiff.session.sources import source_in
 from tensordiff.session.weights import compare_checkpoints
 from tensordiff.util.text_width import cut_middle, pad
 from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
+from tensordiff.weights.groups import FindingGroup
 from tensordiff.weights.parameters import holds_parameters
 
 _NAME, _SHAPE, _TYPE = 56, 18, 18
@@ -118,8 +120,8 @@ def _print_text(comparison: WeightsComparison, options: WeightsOptions) -> Weigh
     outcome = comparison.outcome(_printed(comparison, page, options.everything))
     if not options.everything and outcome.findings:
         _print_headings(page)
-        for name, rows in outcome.groups():
-            _print_row(page, name if len(rows) == 1 else f"{name} ({len(rows)})", rows[0])
+        for group in outcome.groups():
+            _print_group(page, group)
     _print_summary(page, outcome)
     return outcome
 
@@ -143,6 +145,13 @@ def _print_headings(page: Page) -> None:
 
 def _width(page: Page) -> int:
     return _NAME if page.width is None or page.width >= 140 else _NARROW
+
+
+def _print_group(page: Page, group: FindingGroup) -> None:
+    """Print what is the same in several parameters, with the numbers of the one that is farthest off."""
+    worst = max(group.rows, key=lambda row: row.diff.rel_l2 if row.diff is not None else 0.0)
+    name = group.name if len(group.rows) == 1 else f"{group.name} ({len(group.rows)})"
+    _print_row(page, name, replace(worst, why=group.sentence, hint=None))
 
 
 def _print_row(page: Page, name: str, row: ParameterRow) -> None:
