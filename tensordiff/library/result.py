@@ -36,6 +36,7 @@ from tensordiff.session.session import Session
 from tensordiff.util.mappings import count_losses, raise_losses
 from tensordiff.util.nearest_name import nearest_name
 from tensordiff.util.shell_line import shell_line
+from tensordiff.util.temporary_folders import is_temporary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,9 @@ NUMBERS = (
     "max_abs", "max_rel", "mean_abs", "mse", "rms", "rel_l2", "cosine_distance", "outside", "elements",
 )  # fmt: skip
 """The numbers of a row, as attributes and as columns."""
+_TEMPORARY = (
+    "the dumps are temporary, and are deleted when this Python program ends; tensordiff.compare(…, keep=DIR) keeps them"
+)
 
 
 @dataclass(frozen=True)
@@ -361,21 +365,32 @@ class Result:
     def open(self) -> int:
         """Open the app on the same comparison, in this terminal, and wait for it to end; its exit status.
 
-        Arrays in memory are written to temporary dumps for it.
+        Arrays in memory are written to dumps for it: into the folder ``keep`` of ``compare``, or into temporary ones.
         """
         command = self._command()
+        goes = any(is_temporary(Path(side)) for side in command[:2])
         if not (os.isatty(0) and os.isatty(1)):
             line = shell_line(["tensordiff", *command])
-            raise TensordiffError(f"there is no terminal to open the app in; write a report, or run in one: {line}")
+            while_it_runs = f" ({_TEMPORARY})" if goes else ""
+            raise TensordiffError(
+                f"there is no terminal to open the app in; write a report, or run in one: {line}{while_it_runs}"
+            )
         # -P: what lies in the current folder must not be imported instead of tensordiff and what it needs.
-        command = [sys.executable, "-P", "-m", "tensordiff", *command]
+        command = [sys.executable, "-P", "-m", "tensordiff", *command, *["--temporary"] * goes]
         # The environment is given because a program that imported MAX has another: Mojo sets PYTHONEXECUTABLE in C.
-        return subprocess.run(command, check=False, env=dict(os.environ)).returncode  # noqa: S603 - our own program
+        status = subprocess.run(command, check=False, env=dict(os.environ)).returncode  # noqa: S603 - our own program
+        if goes:
+            sys.stderr.write(f"tensordiff: {_TEMPORARY}\n")
+        return status
 
     def _command(self) -> list[str]:
-        request, dumps = self.session.request, (self.session.reference, self.session.candidate)
-        sides = [
-            str(dump.path if arrays is None else write_arrays(name, arrays))
+        return [*self._paths, *comparison_words(self.session.request)]
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        """Both sides on disk; arrays are written once."""
+        keep, dumps = self.session.request.keep, (self.session.reference, self.session.candidate)
+        return [
+            str(dump.path if arrays is None else write_arrays(name, arrays, keep))
             for name, dump, arrays in zip(("reference", "candidate"), dumps, self.arrays, strict=True)
         ]
-        return [*sides, *comparison_words(request)]

@@ -28,11 +28,10 @@ from tensordiff.errors import TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.source_checks import check_sources
-from tensordiff.session.sources import Sources, refuse_source, refuse_unused_options, source_in
+from tensordiff.session.sources import Sources, capture_folder, refuse_source, refuse_unused_options, source_in
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.session.weights import IN_MEMORY
 from tensordiff.util.remote import user_path
-from tensordiff.util.temporary_folders import make_temporary_folder
 
 PathLike = str | os.PathLike[str]
 Arrays = Mapping[str, Any]
@@ -118,9 +117,9 @@ def _run_sources(
     return sources.request
 
 
-def write_arrays(name: str, arrays: Arrays) -> Path:
-    """Arrays as a dump in a temporary folder, which goes when the process ends."""
-    path = make_temporary_folder() / name
+def write_arrays(name: str, arrays: Arrays, keep: Path | None = None) -> Path:
+    """Arrays as a dump in the folder that is kept, or in a temporary one, which goes when the process ends."""
+    path = capture_folder(name, keep)
     deque(convert(dump_of_arrays(name, arrays), path), maxlen=0)
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import ml_dtypes
@@ -150,6 +151,30 @@ def test_no_terminal_to_open_in(found: Result) -> None:
     with pytest.raises(TensordiffError) as told:
         found.open()
     assert f"tensordiff {REFERENCE} {CANDIDATE} --injected {SAMPLES / 'candidate_injected'}" in str(told.value)
+
+
+def test_arrays_are_opened_from_temporary_dumps_which_is_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = "deleted when this Python program ends; tensordiff.compare(…, keep=DIR) keeps them"
+    result, kept = (tensordiff.compare({"a": A}, {"a": 2 * A}, keep=keep) for keep in (None, tmp_path))
+    with pytest.raises(TensordiffError, match="no terminal") as error:
+        result.open()
+    assert told in str(error.value)
+    with pytest.raises(TensordiffError, match="no terminal") as error:
+        kept.open()
+    assert told not in str(error.value) and f"tensordiff {tmp_path}/reference {tmp_path}/candidate" in str(error.value)
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)  # in place of the app: it needs a terminal
+    assert (result.open(), kept.open()) == (1, 1)
+    assert capfd.readouterr().err.count(told) == 1
+    assert ["--temporary" in command for command in commands] == [True, False]
 
 
 def test_nothing_of_the_current_folder_runs_when_the_app_is_opened(

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @source_options
 @keep_option
 @click.option("--served", type=click.Choice([*SPELLINGS]), hidden=True, help="What a visitor of serve may do.")
-def command(reference: Path, candidate: Path, served: str | None, **options: Any) -> int:
+@click.option("--temporary", is_flag=True, hidden=True, help="Whoever opened this deletes the dumps, and says so.")
+def command(reference: Path, candidate: Path, served: str | None, temporary: bool, **options: Any) -> int:
     """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test.
 
     A side may be a source, which is run first; i, c and o in the app run what made a dump again. Give --python and
@@ -45,11 +46,16 @@ def command(reference: Path, candidate: Path, served: str | None, **options: Any
         return request
 
     launch = Launch(reference, candidate, checked)
-    return run_app(launch, permissions=ALL_PERMISSIONS if served is None else SPELLINGS[served])
+    permissions = ALL_PERMISSIONS if served is None else SPELLINGS[served]
+    return run_app(launch, permissions=permissions, says_farewell=not temporary)
 
 
 def run_app(
-    launch: Launch | None = None, *, saves_state: bool = True, permissions: Permissions = ALL_PERMISSIONS
+    launch: Launch | None = None,
+    *,
+    saves_state: bool = True,
+    permissions: Permissions = ALL_PERMISSIONS,
+    says_farewell: bool = True,
 ) -> int:
     """Run the app until it ends; its exit status. Raises, the terminal restored, where nothing could be opened."""
     say_if_slow()
@@ -64,7 +70,7 @@ def run_app(
         status = app.run()
     if app.sentence:
         raise TensordiffError(app.sentence)
-    if permissions == ALL_PERMISSIONS:  # a visitor of serve has no terminal to read it in
+    if says_farewell and permissions == ALL_PERMISSIONS:  # a visitor of serve has no terminal to read it in
         for told in app.farewell():
             say(told)
     return status if status is not None else app.return_code or 0
