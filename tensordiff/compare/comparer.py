@@ -8,13 +8,14 @@ cannot be reconciled, is a row, too, with verdict ``unknown`` and the reason.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensordiff.align.index import view_on
 from tensordiff.align.match import Alignment, Pair
 from tensordiff.compare.judge.judge import Judge
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
+from tensordiff.compare.judge.verdict import EIGHT_BITS
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dispatch import measure_many
 from tensordiff.compare.measure.scheduler import in_batches
@@ -70,6 +71,10 @@ class Comparer:
     """The address of the cluster whose workers measure; None measures here."""
     reads_ahead: bool = False
     """Whether a side lies in a store: waiting for it is most of the work."""
+
+    def alone(self) -> Comparer:
+        """For pairs that are judged without those before them, any of which may have been rounded to 8 bits."""
+        return replace(self, run_dtypes=(EIGHT_BITS, EIGHT_BITS)) if self.in_eight_bits else self
 
     def rows(self, pairs: Sequence[Pair], pairing: Pairing | None = None) -> Iterator[Row]:
         """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time.

@@ -145,7 +145,7 @@ def _by_reruns(session: Session, trust: Trust) -> BisectResult:
     oracle = judge.verdicts()
     with ReusableChild() as child:
         state = _last(oracle.start(), search(oracle.start(), replace(judge, child=child)))
-    return BisectResult(session, BisectOutcome(state, oracle, None, session.doubts))
+    return BisectResult(session, BisectOutcome(state, oracle, None, session.doubts, judge.doubted(state)))
 
 
 def _follow(run: Run) -> Done:

@@ -33,6 +33,8 @@ class NeighbourCheck:
     """The first bad position according to the search."""
     is_scanned: bool = False
     """Whether all pairs were looked at, as is done before nothing is said to be bad."""
+    unproven: str = ""
+    """Why the answer may be right all the same: a sentence, or empty."""
 
     @property
     def earlier(self) -> int | None:
@@ -64,7 +66,8 @@ def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
         oracle.rows.update(found)
         checked.update(found)
     measured = {at: oracle.mark(at) for at in (*oracle.rows, *checked)}
-    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from, is_scanned)
+    unproven = oracle.unproven if bisect.any_bad else ""
+    return NeighbourCheck(tuple(sorted(checked)), measured | given, bisect.bad_from, is_scanned, unproven)
 
 
 def _positions_to_check(bisect: Bisect) -> list[int]:
@@ -117,12 +120,19 @@ class BisectOutcome:
     """None where a person answers, who is not asked more than needed."""
     doubts: tuple[str, ...] = ()
     """Why the two dumps cannot be said to agree, even where nothing is bad: a sentence each."""
+    doubted: str = ""
+    """Why reruns did not prove the answer: a sentence, or empty."""
+
+    @property
+    def unproven(self) -> str:
+        """Why what the search found may be right all the same: a sentence, or empty."""
+        return self.doubted or (self.check.unproven if self.check else "")
 
     @cached_property
     def first_bad(self) -> Row | None:
         """The row of the first bad pair, if the search isolated one."""
         at = self.bisect.first_bad
-        return None if at is None else self.oracle.row(at)
+        return None if at is None or self.unproven else self.oracle.row(at)
 
     @property
     def why_bad(self) -> str:
@@ -136,6 +146,8 @@ class BisectOutcome:
     def verdict(self) -> VerdictName:
         """Of the whole search. A ``bad`` from a person is a divergence; pairs that only drift are not."""
         if not self.bisect.is_done:
+            return "unknown"
+        if self.bisect.any_bad and self.unproven:
             return "unknown"
         if self.bisect.any_bad:
             return "drifts" if self._bad_verdicts() == {"drifts"} else "diverges"

@@ -3,6 +3,9 @@
 ``VerdictOracle`` reads only the pairs it is asked about, and each once. It judges a pair by itself: what came into its
 layer is not known, so an error that would drift in a full comparison may diverge here. For a search both are bad.
 Before nothing is said to be bad, ``scanned`` compares them all.
+
+A quantized candidate that rounds to 8 bits what it multiplies drifts by that: there a drift is good, and what diverges
+is bad only if ``scanned`` finds a culprit, too.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ from tensordiff.search.outcome import culprits
 
 Answer = Mark | Literal["undo"]
 MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges": "bad", "unknown": "skip"}
+
+TOO_FAR = (
+    "the candidate rounds to 8 bits what it multiplies, and errors of that size may have added up to this; "
+    "say how far off is bad with --threshold X, or see compare"
+)
 
 
 class Oracle(Protocol):
@@ -51,7 +59,7 @@ class VerdictOracle:
     def over(cls, comparer: Comparer, pairs: Sequence[Pair]) -> VerdictOracle:
         """Over the outputs, since an input is another layer's output; over all pairs where there are none."""
         outputs = tuple(pair for pair in pairs if not pair.reference.is_input)
-        return cls(comparer, outputs or tuple(pairs))
+        return cls(comparer.alone(), outputs or tuple(pairs))
 
     def start(self) -> Bisect:
         """A search without any mark."""
@@ -66,6 +74,8 @@ class VerdictOracle:
     def mark(self, position: int) -> Mark:
         """The mark of one pair; one that agrees in nothing but NaN cannot be judged."""
         row = self.row(position)
+        if row.verdict.name == "drifts" and self.comparer.in_eight_bits:
+            return "good"
         return MARKS[row.verdict.name] if row.diff is None or has_values(row.diff) else _without_values(row)
 
     def ask(self, bisect: Bisect) -> Mark | None:
@@ -82,6 +92,12 @@ class VerdictOracle:
         position = {id(pair): at for at, pair in enumerate(self.pairs)}
         unknown = (row for row in rows if row.verdict.name == "unknown")
         return {position[id(row.pair)]: row for row in (*unknown, *culprits(rows))}
+
+    @property
+    def unproven(self) -> str:
+        """Why pairs that diverge by themselves may be right all the same: a sentence, or empty."""
+        is_rounded = self.comparer.in_eight_bits and not self.comparer.limits.are_set
+        return TOO_FAR if is_rounded and not self.scanned else ""
 
 
 def _without_values(row: Row) -> Mark:

@@ -119,3 +119,17 @@ def test_from_the_command_line(shelf: Shelf, call: Call, way: Way, tmp_path: Pat
     status, out, said = call("verify", f"hf:{model}", quantized(shelf, way), *options)
     assert (status, f", as its {way.said} explain," in out) == (0, True), (out, said)
     assert f"runs with the {way.said} of" in said
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way.kind != "hf"], ids=str)
+def test_a_search_finds_the_bug_and_nothing_in_a_right_candidate(shelf: Shelf, call: Call, way: Way) -> None:
+    for bug in (None, scaled_norm):
+        found, wrong = session(shelf, way, bug), NAMES["llama"].wrong(scaled_norm, way.kind)[0]
+        sides = found.reference.path, found.candidate.path
+        (status, out, _), reran = call("bisect", *sides, "--auto", "--step", 0), call("bisect", *sides, "--rerun")
+        if bug is None:
+            assert (status, f"verdict: agrees, as its {way.said} explain" in out) == (0, True), out
+            assert (reran.status, "the model's own output agrees already" in reran.err) == (2, True), reran
+        else:
+            assert (status, f"first bad: {wrong}\n" in out) == (1, True), out
+            assert (reran.status, f"first bad: {wrong}\n" in reran.out) == (1, True), reran

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +12,7 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump.dtypes import Array
 from tensordiff.search.bisect import Bisect, Mark
+from tensordiff.search.bisect_outcome import BisectOutcome, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
 from tests.making import MemoryTensor, nudged, numbers, pairs
 
@@ -22,11 +23,12 @@ def last(states: Iterator[Bisect]) -> Bisect:
     return list(states)[-1]
 
 
-def oracle(*errors: float | None, limits: Limits | None = None) -> VerdictOracle:
+def oracle(*errors: float | None, limits: Limits | None = None, in_eight_bits: Sequence[str] = ()) -> VerdictOracle:
     """Over places with these errors; None cannot be read."""
     reference: dict[str, Array | None] = {f"layers.{k}": A for k in range(len(errors))}
     candidate = {f"layers.{k}": None if e is None else nudged(A, e) for k, e in enumerate(errors)}
-    return VerdictOracle.over(Comparer(limits or Limits()), pairs(reference, candidate))
+    comparer = Comparer(limits or Limits(), in_eight_bits=in_eight_bits)
+    return VerdictOracle.over(comparer, pairs(reference, candidate))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,27 @@ def test_the_user_s_limits_decide(limits: Limits, mark: Mark) -> None:
 def test_a_place_is_judged_by_itself() -> None:
     """Whatever came before: the second would drift in a scan."""
     assert oracle(0.1, 0.1).row(1).verdict.name == "diverges"
+
+
+ROUNDED = ("layers.0",)
+ADDED_UP = [0.01 * 1.2**k for k in range(16)]
+"""What rounding to 8 bits in every layer comes to: 15 % at the end."""
+
+
+def test_what_rounding_to_8_bits_explains_is_good_wherever_it_was_rounded() -> None:
+    made = oracle(0.01, 0.02, 0.04, 0.25, 0.25, in_eight_bits=ROUNDED)
+    assert [made.mark(k) for k in range(5)] == ["good", "good", "good", "bad", "bad"]
+    assert made.unproven == ""
+
+
+def test_errors_of_8_bits_that_added_up_prove_nothing() -> None:
+    made = oracle(*ADDED_UP, in_eight_bits=ROUNDED)
+    done = last(search_and_check(made.start(), made))
+    outcome = BisectOutcome(done, made, check_neighbours(done, made))
+    assert (done.any_bad, outcome.verdict, outcome.first_bad) == (True, "unknown", None)
+    assert "--threshold X" in outcome.unproven
+    given = oracle(*ADDED_UP, in_eight_bits=ROUNDED, limits=Limits(threshold=0.1))
+    assert (last(search(given.start(), given)).first_bad, given.unproven) == (13, "")
 
 
 def test_outputs_are_searched() -> None:

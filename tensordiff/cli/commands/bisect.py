@@ -37,6 +37,7 @@ from tensordiff.report.labels import COLOURS, GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
+from tensordiff.session.quantized import explained_weights
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.oracle import RerunOracle
 from tensordiff.session.session import Session
@@ -121,7 +122,7 @@ def bisect(request: Request, options: BisectOptions) -> int:
     else:
         state = _ask_person(state, oracle, options)
     check = check_neighbours(state, oracle) if options.auto and not rerun else None
-    outcome = BisectOutcome(state, oracle, check, session.doubts)
+    outcome = BisectOutcome(state, oracle, check, session.doubts, rerun.doubted(state) if rerun else "")
     _report(session, outcome, options)
     if outcome.verdict == "unknown":
         raise inconclusive_search(outcome, options.log)
@@ -315,13 +316,14 @@ def print_outcome(page: Page, session: Session, outcome: BisectOutcome) -> None:
     echo()
     if outcome.first_bad is not None:
         _print_first_bad(page, outcome, outcome.first_bad)
-    elif outcome.bisect.is_done and outcome.bisect.any_bad:
+    elif outcome.bisect.is_done and outcome.bisect.any_bad and not outcome.unproven:
         page.print(f"skips leave several suspects: {_names(outcome, outcome.bisect.suspects)}", fg="red", bold=True)
     elif outcome.bisect.all_good:
         echo("nothing is bad")
     if outcome.check is not None:
         _print_check(page, session, outcome, outcome.check)
-    echo(f"verdict: {outcome.verdict}")
+    weights = explained_weights(session.reference) if outcome.verdict == "agrees" else None
+    page.print(f"verdict: {outcome.verdict}{f', as its {printable(weights)} explain' if weights else ''}")
 
 
 def _print_first_bad(page: Page, outcome: BisectOutcome, row: Row) -> None:
@@ -363,5 +365,9 @@ def inconclusive_search(outcome: BisectOutcome, log: Path | None) -> TensordiffE
     if bisect.all_good:
         return TensordiffError(f"nothing is bad, but {outcome.reasons[0]}")
     first = bisect.suspects[0]
+    if outcome.unproven:
+        return TensordiffError(
+            f"{label(outcome.oracle.pairs[first])} is the first that is far off, but {outcome.unproven}"
+        )
     why = f"{label(outcome.oracle.pairs[first])}: {outcome.oracle.row(first).verdict.why}"
     return TensordiffError(f"{len(bisect.suspects)} places were skipped and none is known to be bad, first {why}")

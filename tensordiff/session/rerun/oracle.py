@@ -6,12 +6,15 @@ the fault lies before the layer. If not, the layer's own output says whether it 
 
 A rerun makes a layer right in all steps at once, so it cannot tell one step from another. What is searched is the first
 step whose model output is wrong: every step before it is right to its end.
+
+A quantized candidate drifts by what its rounding to 8 bits adds up to. So only what diverges is wrong there, and an
+answer counts where the layer itself diverges on right inputs, or where the user said how far off is bad.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +23,10 @@ from tensordiff.capture.child import ReusableChild
 from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.runner import Run
-from tensordiff.compare.row import Row
+from tensordiff.compare.comparer import Comparer
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
-from tensordiff.search.oracle import VerdictOracle
+from tensordiff.search.oracle import TOO_FAR, VerdictOracle
 from tensordiff.session.rerun.reruns import injection, offer_of
 from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted
 from tensordiff.session.session import Session
@@ -62,7 +65,9 @@ class RerunOracle:
         outputs = _outputs(session.pairs, model)
         steps = sorted({pair.reference.step for pair in outputs})
         of_step = ((step, [pair for pair in outputs if pair.reference.step == step]) for step in steps)
-        wrong = next((step for step, pairs in of_step if _is_wrong(session.comparer.rows(pairs))), None)
+        wrong = next((step for step, pairs in of_step if _is_wrong(session.comparer, pairs)), None)
+        if wrong is not None and VerdictOracle.over(session.comparer, session.pairs).unproven:
+            raise CaptureError(f"no layer is worse than what came into it: {TOO_FAR}")
         if wrong is None:
             raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
         refuse_untrusted(offer, trust or Trust())
@@ -83,11 +88,17 @@ class RerunOracle:
     def explanation(self, bisect: Bisect) -> str:
         """Of a search that is done: a sentence where the fault is not in the layer itself but just before it."""
         at = bisect.first_bad
-        if at is None or bisect.points[at].number not in self.repaired:
+        if at is None or bisect.points[at].number not in self.repaired or self.doubted(bisect):
             return ""
         here = printable(bisect.points[at].name)
         since = f" after {printable(bisect.points[at - 1].name)}" if at else ""
         return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
+
+    def doubted(self, bisect: Bisect) -> str:
+        """Of a search that is done: why its answer is not believed, or nothing."""
+        comparer, at = self.session.comparer, bisect.first_bad
+        is_rounded = bool(comparer.in_eight_bits) and not comparer.limits.are_set
+        return TOO_FAR if is_rounded and at is not None and bisect.points[at].number in self.repaired else ""
 
     def mark(self, pair: Pair) -> Mark:
         """Run the candidate with everything before a layer made right, and judge what it gives."""
@@ -95,11 +106,11 @@ class RerunOracle:
         with temporary_folder() as folder:
             self.follow(Run(self._job(layer, folder / "dump"), self.child))
             rerun = self.session.with_candidate(folder / "dump")
-            if not _is_wrong(rerun.comparer.rows(self._in_step(_outputs(rerun.pairs, self.model)))):
+            if not _is_wrong(rerun.comparer, self._in_step(_outputs(rerun.pairs, self.model))):
                 self.repaired.add(pair.index)
                 return "bad"
             own = [p for p in self._in_step(_outputs(rerun.pairs, layer)) if p.reference.port == pair.reference.port]
-            return ("bad" if _is_wrong(rerun.comparer.rows(own)) else "good") if own else "skip"
+            return ("bad" if _is_wrong(rerun.comparer, own) else "good") if own else "skip"
 
     def _in_step(self, pairs: Iterable[Pair]) -> list[Pair]:
         return [pair for pair in pairs if pair.reference.step == self.step]
@@ -121,6 +132,7 @@ def _is_cache(pair: Pair) -> bool:
     return "past_key_values" in pair.reference.port or "past_key_values" in pair.candidate.port
 
 
-def _is_wrong(rows: Iterable[Row]) -> bool:
-    """Whether any of them is further off than rounding."""
-    return any(row.verdict.name != "agrees" for row in rows)
+def _is_wrong(comparer: Comparer, pairs: Sequence[Pair]) -> bool:
+    """Whether any of them, judged without those before it, is further off than rounding."""
+    right = ("agrees", "drifts") if comparer.in_eight_bits else ("agrees",)
+    return any(row.verdict.name not in right for row in comparer.alone().rows(pairs))

@@ -253,7 +253,8 @@ class BisectBar(Static, can_focus=True):
 def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar._Begun:
     """A search over the session's outputs, with what was measured of them already."""
     oracle, doubts = VerdictOracle.over(session.comparer, session.pairs), session.doubts
-    known = {id(row.pair): row for row in rows if row is not None}
+    is_rounded = session.comparer.in_eight_bits  # then a drift is good, also of what drifts because of a culprit
+    known = {id(row.pair): row for row in rows if row is not None and not is_rounded}
     oracle.rows.update((at, known[id(pair)]) for at, pair in enumerate(oracle.pairs) if id(pair) in known)
     try:
         return BisectBar._Begun(oracle, oracle.start().replay(log), doubts)
@@ -264,7 +265,10 @@ def _begun(session: Session, rows: Sequence[Row | None], log: str) -> BisectBar.
 def _answer(outcome: BisectOutcome) -> list[Text]:
     """What the search came to, and its evidence."""
     bisect, pairs = outcome.bisect, outcome.oracle.pairs
-    if bisect.first_bad is not None:
+    if bisect.first_bad is not None and outcome.unproven:
+        far = label(pairs[bisect.first_bad])
+        lines = [Text(f"? {far} is the first that is far off, but {outcome.unproven}", "bold yellow")]
+    elif bisect.first_bad is not None:
         row = outcome.oracle.rows.get(bisect.first_bad)
         why = f": {printable(outcome.why_bad)}" if row is not None else ""
         pair = pairs[bisect.first_bad]
