@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import IO, Self
 
 import tensordiff
-from tensordiff.capture.engines import ENGINES
+from tensordiff.capture.engines import ENGINES, ENVIRONMENT_COMMAND, environment_command
 from tensordiff.capture.events import Event, decode
 from tensordiff.capture.interpreter import interpreter
 from tensordiff.capture.job import Job
@@ -142,7 +142,11 @@ class Child:
         path = os.pathsep.join(filter(None, paths))
         # What lies in the current folder must not be imported instead of a framework.
         own = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-        return os.environ | own | {SCRATCH: str(self._folder / "scratch")}
+        told = {SCRATCH: str(self._folder / "scratch")}
+        kind = self.job.source.kind
+        if ENGINES[kind].has_environment:
+            told[ENVIRONMENT_COMMAND] = environment_command(kind)
+        return os.environ | own | told
 
 
 def _send(pipe: IO[bytes] | None, line: str) -> None:

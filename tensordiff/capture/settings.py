@@ -89,6 +89,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.layers is not None:
             check_layer_regex("--layers", self.layers)
+        for key, value in self.config.items():
+            _check_value(key, value)
         for option, count in (("--steps", self.steps), ("--num-hidden-layers", self.num_hidden_layers)):
             if count is not None and count < 1:
                 raise CaptureError(f"{option} {count!s:.40}: is less than one; leave it out")
@@ -138,6 +140,23 @@ def _refuse_unknown(cls: type, found: Mapping[str, Any]) -> None:
     known = {field.name for field in dataclasses.fields(cls)}
     if strange := sorted(map(str, set(found) - known)):
         raise CaptureError(f"unknown settings: {printable(', '.join(strange)):.200}; try a newer tensordiff")
+
+
+def _check_value(key: str, value: Any) -> None:
+    """Refuse a value of ``--config`` that no config can hold: they are JSON, which has neither inf nor nan."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CaptureError(
+            f"--config {printable(key)}: {printable(f'{value!r:.60}')} is no value of a config; "
+            "give a finite number, true, false, a text or a list of these"
+        ) from error
+
+
+def unfit_config(config: Mapping[str, Any]) -> str:
+    """What to try where a model does not load with other values of its config: the end of a sentence."""
+    given = " ".join(f"--config {printable(key)}={printable(f'{value!s:.60}')}" for key, value in config.items())
+    return f"the weights may not fit {given}: leave it out, or give another value"
 
 
 def check_layer_regex(what: str, regex: str) -> None:

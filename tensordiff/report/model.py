@@ -277,7 +277,7 @@ def summary_sentence(outcome: Outcome) -> str:
         return f"The two runs agree{explained} in all of {counted(len(outcome.rows), 'pair')}: {largest}{unanswered}."
     drifting = sum(row.verdict.name == "drifts" for row in outcome.rows)
     some = f"{drifting} of {counted(len(outcome.rows), 'pair')}"
-    return f"Nothing diverges{explained}, and {some} drift: {largest}{unanswered}."
+    return f"Nothing diverges{explained or ','} and {some} drift: {largest}{unanswered}."
 
 
 def explanation(outcome: Outcome) -> str:

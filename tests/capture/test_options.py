@@ -23,6 +23,12 @@ def test_what_is_no_expression_is_refused_by_its_name(expression: str, call: Cal
     assert_one_sentence(said, f"--layers {expression!r} is not a regular expression")
 
 
+@pytest.mark.parametrize("value", ["Infinity", "1e999", "NaN", "[1, -Infinity]"])
+def test_what_no_config_can_hold_is_refused_before_anything_runs(value: str, call: Call, tmp_path: Path) -> None:
+    said = call("capture", "hf:not/there", "-o", tmp_path / "d", "--config", f"rope_theta={value}")
+    assert_one_sentence(said, "--config rope_theta: ", "is no value of a config; give a finite number")
+
+
 def test_the_library_refuses_it_too(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"^layers '\(' is not a regular expression"):
         tensordiff.capture(torch.nn.Linear(2, 2), tmp_path / "d", layers="(")

@@ -194,6 +194,16 @@ def test_an_interpreter_without_the_framework_says_what_to_install(tmp_path: Pat
     assert not (tmp_path / "dump").exists()
 
 
+def test_the_command_that_makes_an_environment_is_the_parent_s_own(tmp_path: Path) -> None:
+    """A child sees the package through a link, and lies elsewhere than where sources look for environments."""
+    bare = tmp_path / "bare"
+    processes.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    asked = Job(Source("vllm", "model"), Settings(python=str(bare / "bin" / "python")), str(tmp_path / "dump"))
+    last = listen(Run(asked))[-1]
+    assert isinstance(last, Failed)
+    assert "; make its environment with: make engine-vllm, or give another interpreter" in last.sentence
+
+
 def test_another_interpreter_is_used_with_its_own_packages(tmp_path: Path) -> None:
     run = Run(job(tmp_path, "noisy", Settings(python=sys.executable)))
     done = run.result()

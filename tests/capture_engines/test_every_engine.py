@@ -58,7 +58,7 @@ def test_a_right_model_agrees_in_every_layer_and_step(shelf: Shelf, case: ModelC
     assert {name for name in names if not name.endswith(case.not_isolated)} == set()
     for dump in (open_dump(candidate), injection):  # whatever the engine itself would have gone on with
         assert decode_tokens(dump, named.steps) == (FORCED if named.steps > 1 else ())
-        assert len(dump.facts["decode_token_ids"]) == named.steps - 1
+        assert dump.facts["decode_token_ids"] == list(FORCED[: named.steps - 1])
         assert dump.facts["config_overrides"] == {}
 
 

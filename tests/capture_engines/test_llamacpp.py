@@ -84,6 +84,7 @@ def test_operations_in_another_order_than_torch_has_them_blame_nobody(shelf: She
         ({"num_hidden_layers": 1}, "--num-hidden-layers is not for llamacpp: sources; that was decided when"),
         ({"config": {"llama.nothing": 1}}, "--config llama.nothing: the file has no such key"),
         ({"config": {"llama.block_count": 1.5}}, "--config llama.block_count: is a whole number in the file"),
+        ({"config": {"llama.block_count": 1}}, "the weights may not fit --config llama.block_count=1: leave it out"),
         ({"config": {"llama.rope.freq_base": "wide"}}, "--config llama.rope.freq_base: is a number in the file"),
         ({"input_ids": (5, 1000)}, "the token 1000 is none of the model's 320"),
         ({"decode_ids": (4000,)}, "the token 4000 is none of the model's 320"),

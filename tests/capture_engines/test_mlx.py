@@ -40,6 +40,10 @@ def test_fewer_layers(shelf: Shelf) -> None:
     [
         ({"ops": "model.lm_head"}, "--ops is not for mlx: sources; what MLX computes within a module cannot be seen"),
         ({"config": {"rope_parameters.rope_theta": 1.0}}, "mlx-lm does not read rope_parameters for this model"),
+        (
+            {"config": {"num_attention_heads": 3}},
+            "the weights may not fit --config num_attention_heads=3: leave",
+        ),
         ({"device": "cuda:0"}, "--device cuda:0: this MLX has no such GPU"),
         ({"dtype": "float3"}, "--dtype float3: MLX knows no such type"),
         ({"num_hidden_layers": 5}, "--num-hidden-layers 5: the model has 2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ def test_drift_alone() -> None:
     drifting = {"a": nudged(A, 5e-6), "b": nudged(A, 1e-5), "c": nudged(A, 3e-5)}
     model = build_report(*compared({"a": A, "b": A, "c": A}, drifting))
     assert model.sentence.startswith("Nothing diverges, and 1 of 3 pairs drift")
+
+
+def test_drift_that_quantized_weights_explain() -> None:
+    drifting = {"a": nudged(A, 5e-6), "b": nudged(A, 1e-5), "c": nudged(A, 3e-5)}
+    session, outcome = compared({"a": A, "b": A, "c": A}, drifting)
+    model = build_report(session, replace(outcome, taken_weights="4-bit weights (Q4_K)"))
+    assert model.sentence.startswith("Nothing diverges, as its 4-bit weights (Q4_K) explain, and 1 of 3 pairs drift")
 
 
 def test_a_first_output_above_rounding_is_not_drift() -> None:

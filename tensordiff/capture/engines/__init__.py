@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 GROUP = "tensordiff.engines"
 """The entry points by which other packages bring engines."""
+ENVIRONMENT_COMMAND = "TENSORDIFF_ENVIRONMENT_COMMAND"
+"""The variable by which a child is told ``environment_command``: where sources look, only the parent knows."""
 
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))  # noqa: PTH100, PTH118, PTH120
 """Where the package lies: a checkout, or the packages of an environment."""
@@ -186,8 +188,8 @@ def environment_command(kind: str, root: str = _ROOT) -> str:
 def missing_sentence(kind: str, python: str, missing: list[str]) -> str:
     """That an interpreter lacks packages of an engine, and the command that brings them."""
     pip = f"install: {python} -m pip install {' '.join(missing)}"
-    own = ENGINES[kind].has_environment
-    way_out = f"make its environment with: {environment_command(kind)}" if own else pip
+    command = os.environ.get(ENVIRONMENT_COMMAND) or environment_command(kind)
+    way_out = f"make its environment with: {command}" if ENGINES[kind].has_environment else pip
     return f"{python}: has no {' and no '.join(missing)}; {way_out}, or give another interpreter with --python"
 
 

@@ -7,7 +7,7 @@ otherwise, which would read as nonsense; so what is known of their defaults is c
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_float, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import xllamacpp
 
 from tensordiff.capture.engines.llamacpp.tensor import DTYPES, F16, Tensor
+from tensordiff.capture.settings import unfit_config
 from tensordiff.dump.dtypes import Array
 from tensordiff.errors import CaptureError, printable
 
@@ -178,10 +179,11 @@ def _strided(memory: Array, tensor: Tensor) -> Array:
     return np.ndarray(tensor.shape, DTYPES[tensor.kind], memory.data, strides=tensor.strides)
 
 
-def not_loaded(path: Path, library: Library) -> CaptureError:
-    """That llama.cpp does not load a file, with what it said."""
+def not_loaded(path: Path, library: Library, config: Mapping[str, Any] | None = None) -> CaptureError:
+    """That llama.cpp does not load a file, with what it said; ``config`` are the values that it was given instead."""
     why = f" ({printable(library.complaint):.300})" if library.complaint else ""
-    return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; is it a whole GGUF file?")
+    way_out = unfit_config(config) if config else "is it a whole GGUF file?"
+    return CaptureError(f"llamacpp:{printable(path)}: llama.cpp could not load it{why}; {way_out}")
 
 
 def _other_version(why: str) -> CaptureError:

@@ -54,7 +54,7 @@ class LoadedModel:
         load = function("llama_model_load_from_file", c_void_p, c_char_p, ModelParams)
         self.address: int = load(os.fsencode(path), params)
         if not self.address:
-            raise not_loaded(path, self.library)
+            raise not_loaded(path, self.library, config)
         self.vocabulary: int = function("llama_model_get_vocab", c_void_p, c_void_p)(self.address)
         self.vocabulary_size: int = function("llama_vocab_n_tokens", c_int32, c_void_p)(self.vocabulary)
 

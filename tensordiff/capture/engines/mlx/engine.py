@@ -26,7 +26,7 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.eager import run_eagerly
 from tensordiff.capture.process.replay import REPLAY
 from tensordiff.capture.process.tokens import tokens
-from tensordiff.capture.settings import Settings
+from tensordiff.capture.settings import Settings, unfit_config
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, printable
 
@@ -100,7 +100,7 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
         said = printable(" ".join(heard.getvalue().split()))
         raise CaptureError(f"mlx:{printable(folder)}: mlx-lm does not run it: {said or 'it ended':.400}") from error
     except Exception as error:  # mlx-lm raises whatever comes its way
-        said, way_out = printable(" ".join(str(error).split())), _way_out(error)
+        said, way_out = printable(" ".join(str(error).split())), _way_out(error, settings)
         raise CaptureError(
             f"mlx:{printable(folder)}: mlx-lm could not load it ({type(error).__name__}: {said:.400}); {way_out}"
         ) from error
@@ -116,7 +116,7 @@ def _load(folder: Path, settings: Settings) -> tuple[nn.Module, dict[str, Any]]:
     return model, loaded
 
 
-def _way_out(error: Exception) -> str:
+def _way_out(error: Exception, settings: Settings) -> str:
     """What to try when mlx-lm does not load a model: its classes want keys that not every config.json has."""
     said = str(error)
     keys = re.findall(r"'(\w+)'", said) if "required positional argument" in said else []
@@ -124,6 +124,8 @@ def _way_out(error: Exception) -> str:
         return f"give what its config.json lacks, with {' '.join(f'--config {key}=VALUE' for key in keys)}"
     if said.startswith("Model type") and "not supported" in said:
         return "mlx-lm has no class for it, so it cannot be run here; vllm: runs most embedders"
+    if settings.config:
+        return unfit_config(settings.config)
     if "parameters not in model" in said or "Missing" in said:
         return "its weights have other names than mlx-lm's class expects; try it with mlx_lm.generate first"
     return "give a folder with config.json and model.safetensors"
