@@ -37,9 +37,10 @@ def fitting(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[Entry, Entry
     return ((reference, candidate) for reference, candidate in pairs if fits_whole(reference, candidate))
 
 
-def is_of_wholes(rule: MapRule) -> bool:
-    """Whether a map says that one tensor is another, both as they were dumped."""
-    return all(isinstance(parse(side), Name) for side in (rule.reference, rule.candidate))
+def is_of_inputs(rule: MapRule) -> bool:
+    """Whether a map says that what one layer is given is what another is given, both as they were dumped."""
+    sides = (parse(side) for side in (rule.reference, rule.candidate))
+    return all(isinstance(side, Name) and side.parts.port.startswith("input") for side in sides)
 
 
 def resolve_map(

@@ -1,10 +1,9 @@
 """Pairing: which entry of the candidate is the same tensor as which entry of the reference.
 
 In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
-equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one tensor
-to one tensor; maps of presets, for layers that one side fuses; maps of several that were learned, and those that values
-prove. Maps that were learned against names come before these. What has no partner is an orphan and is listed, never
-dropped.
+equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one input to
+one input; maps of presets, for layers that one side fuses; all other maps that were learned, and those that values prove.
+Maps that were learned against names come before these. What has no partner is an orphan and is listed, never dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tensordiff.align.index import (
     view_on,
     viewed,
 )
-from tensordiff.align.maps import fitting, general, is_of_wholes, mapped, resolve_map
+from tensordiff.align.maps import fitting, general, is_of_inputs, mapped, resolve_map
 from tensordiff.align.operations import is_operation, pair_operations
 from tensordiff.align.order import Order, compare_order, in_execution_order
 from tensordiff.align.presets import choose
@@ -175,10 +174,10 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     if matcher.has_orphans:
         matcher.take_all("map", _inputs_of_mapped(matcher))
         matcher.take_all("rule", _ports(matcher))
-        whole = [rule for rule in plan.learned_maps if is_of_wholes(rule)]
-        matcher.take_learned(whole, only_orphans=True)
+        inputs = [rule for rule in plan.learned_maps if is_of_inputs(rule)]
+        matcher.take_learned(inputs, only_orphans=True)
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
-        matcher.take_learned([rule for rule in plan.learned_maps if rule not in whole], only_orphans=True)
+        matcher.take_learned([rule for rule in plan.learned_maps if rule not in inputs], only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
         matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     alignment = matcher.alignment(plan)

@@ -46,6 +46,7 @@ def test_what_a_model_gives_on_is_paired_beyond_the_bug_like_what_it_copies(name
         pytest.param("llamacpp", 175, id="a norm and the model around it give one tensor"),
         pytest.param("bert", 166, id="a module and the one in it give one tensor"),
         pytest.param("vllm", 155, id="the first norm is given no residual"),
+        pytest.param("vllm", 218, id="rope is given what projections give, which is fused there"),
     ],
 )
 def test_which_of_several_layers_that_give_one_tensor_is_meant(name: str, seed: int) -> None:
