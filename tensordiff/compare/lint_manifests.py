@@ -1,4 +1,5 @@
-"""Whether two manifests are of the same model: its config, the number of its parameters, its weights.
+"""Whether two manifests are of the same model: its config, the number of its parameters, its weights; and whether runs
+on GPUs had the same cards, drivers and settings, which explains last digits and is no fault.
 
 Only what both say is compared. Hashes of weights cover the names and types of parameters, so they are compared only
 where the same framework ran modules of the same names and classes in the same type: then another hash means other
@@ -32,6 +33,7 @@ def lint_manifests(reference: Dump, candidate: Dump) -> Iterator[Finding]:
     yield from _config(reference.facts, candidate.facts)
     yield from _size(reference.facts, candidate.facts)
     yield from _weights(reference, candidate)
+    yield from _gpus(reference.facts, candidate.facts)
 
 
 def _config(reference: Mapping[str, object], candidate: Mapping[str, object]) -> Iterator[Finding]:
@@ -95,6 +97,55 @@ def _weights(reference: Dump, candidate: Dump) -> Iterator[Finding]:
             "warning", _WHERE, "the weights differ, by their hashes, though the modules are the same",
             "other weights give other numbers", "compare them: tensordiff weights A B",
         )  # fmt: skip
+
+
+def _gpus(reference: Mapping[str, object], candidate: Mapping[str, object]) -> Iterator[Finding]:
+    ours, theirs = dict(_about_gpus(reference)), dict(_about_gpus(candidate))
+    if reference.get("framework") != candidate.get("framework"):
+        ours.pop("cards", None)  # each framework has its own names for them
+    other = [what for what in ours if what in theirs and ours[what] != theirs[what]]
+    if other:
+        told = "; ".join(f"{what} {ours[what]} and {theirs[what]}" for what in other)
+        said = printable(f"the GPUs were not the same, or not set the same: {told}")
+        yield Finding(
+            "note", _WHERE, cut_end(said, _LONGEST, len),
+            "other kernels add up in another order, so last digits may differ",
+            "run both sides on the same GPU to rule it out",
+        )  # fmt: skip
+
+
+def _about_gpus(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """What changes the last digits of a run on GPUs, by what it is; nothing of a run on the CPU."""
+    cards = [card for card in _listed(facts.get("accelerators")) if isinstance(card, Mapping)]
+    if not cards:
+        return
+    for what, key in (("cards", "name"), ("architecture", "architecture")):
+        if said := dict.fromkeys(str(card[key]) for card in cards if key in card):
+            yield what, ", ".join(said)
+    for where, names in (("accelerator_software", _SOFTWARE), ("flags", _FLAGS)):
+        if isinstance(there := facts.get(where), Mapping):
+            yield from ((what, _value(there[name])) for name, what in names.items() if there.get(name) is not None)
+
+
+_SOFTWARE = {"driver": "driver", "cuda": "CUDA", "rocm": "ROCm", "cudnn": "cuDNN"}
+_FLAGS = {
+    "sdpa_backends": "attention by",
+    "fp16_reduced_precision_reduction": "float16 sums in fewer bits",
+    "bf16_reduced_precision_reduction": "bfloat16 sums in fewer bits",
+    "fp16_accumulation": "float16 sums in float16",
+    "cublas_workspace_config": "CUBLAS_WORKSPACE_CONFIG",
+}
+"""TF32 is not among them: it has a finding of its own."""
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _modules(dump: Dump) -> set[tuple[str, str | None]]:

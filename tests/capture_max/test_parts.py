@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,3 +132,21 @@ def test_a_prompt_without_tokens_is_refused(model: Callable[[str], Path]) -> Non
     with pytest.raises(CaptureError, match="has no tokens"):
         _asked(model, None, prompt="")
     assert len(_asked(model, None).ids) > 5
+
+
+def test_the_manifest_names_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    from max.driver import CPU
+
+    from tensordiff.capture.engines.max import engine
+
+    assert engine.about_gpus([CPU()]) == {}
+    monkeypatch.setattr(engine, "accelerator_api", lambda: "cuda")
+    monkeypatch.setattr(engine, "accelerator_architecture_name", lambda: "sm_90")
+    monkeypatch.setattr(engine, "driver_version", lambda: "570.86.15")
+    gpus = [SimpleNamespace(is_host=False, id=1, model_name="NVIDIA H100 80GB HBM3")]
+    assert engine.about_gpus([CPU(), *gpus]) == {
+        "accelerators": [
+            {"device": "gpu:1", "name": "NVIDIA H100 80GB HBM3", "vendor": "NVIDIA", "architecture": "sm_90"}
+        ],
+        "accelerator_software": {"driver": "570.86.15"},
+    }

@@ -66,3 +66,38 @@ def test_other_names_of_parameters_make_another_hash_of_the_same_weights() -> No
     assert (
         found(ours, theirs, layer="b") == found(ours, theirs, module="Conv") == found(ours, theirs, module=None) == []
     )
+
+
+GPU: dict[str, Any] = {
+    "accelerators": [{"device": "cuda:0", "name": "NVIDIA H100", "architecture": "sm_90"}],
+    "accelerator_software": {"driver": "570.86.15", "cuda": "12.8", "cudnn": "91002"},
+    "flags": {"sdpa_backends": ["flash", "math"], "bf16_reduced_precision_reduction": True, "tf32_matmul": True},
+}
+OTHER: dict[str, Any] = {
+    "accelerators": [{"device": "cuda:1", "name": "NVIDIA A100", "architecture": "sm_80"}],
+    "accelerator_software": {"driver": "550.54", "cuda": "12.8"},
+    "flags": {"sdpa_backends": [], "bf16_reduced_precision_reduction": False, "tf32_matmul": False},
+}
+
+
+def test_other_gpus_are_a_note() -> None:
+    assert found(GPU, GPU) == []
+    assert found(GPU, OTHER) == [
+        "note: the GPUs were not the same, or not set the same: cards NVIDIA H100 and NVIDIA A100; "
+        "architecture sm_90 and sm_80; driver 570.86.15 and 550.54; attention by flash, math and none; "
+        "bfloat16 sums in fewer bits on and off"
+    ]
+
+
+@pytest.mark.parametrize("accelerators", [None, [], 3, [3]])
+def test_a_run_on_the_cpu_is_no_other_gpu(accelerators: object) -> None:
+    assert found(GPU, OTHER | {"accelerators": accelerators}) == []
+
+
+def test_the_same_card_has_another_name_in_another_framework() -> None:
+    theirs = GPU | {"framework": "max", "accelerators": [{"name": "H100", "architecture": "sm_90"}]}
+    assert found(GPU, theirs) == []
+
+
+def test_what_a_manifest_may_say_otherwise_is_not_compared() -> None:
+    assert found(GPU, {"accelerators": [{}], "accelerator_software": 3, "flags": None}) == []

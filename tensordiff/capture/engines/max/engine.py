@@ -30,6 +30,7 @@ from tensordiff.capture.injection.report import InjectionReport
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.disk_space import check_job_size
 from tensordiff.capture.process.layers import Selection, leaves
+from tensordiff.capture.process.nvidia import driver_version
 from tensordiff.capture.process.output import Output, done, open_output
 from tensordiff.capture.process.replay import REPLAY, replay_as_injection
 from tensordiff.capture.process.tokens import Tokens, tokens
@@ -149,21 +150,34 @@ def _facts(job: Job, found: Checkpoint, asked: Tokens, engine: CompiledModel) ->
         "flags": {"return_logits": "all", "subgraphs": False, "modules": _modules(engine)},
         "model": {"class": found.architecture},
         "weights_hash": found.weights_hash(),
-        "accelerators": _accelerators(engine.options.devices) or None,
+        **about_gpus(engine.pipeline.devices),
     }
 
 
 _VENDORS = {"cuda": "NVIDIA", "hip": "AMD", "metal": "Apple"}
 
 
-def _accelerators(specs: Sequence[Any]) -> list[dict[str, Any]]:
-    """The GPUs that a model ran on, whoever made them: kernels differ."""
-    names = [name for name in _named(specs) if name != "cpu"]
-    if not names:
-        return []
-    api = accelerator_api()
-    about = {"name": f"{api} {accelerator_architecture_name()}", "vendor": _VENDORS.get(api, api)}
-    return [{"device": name, **about, "architecture": accelerator_architecture_name()} for name in names]
+def about_gpus(loaded: Sequence[Any]) -> dict[str, Any]:
+    """The GPUs among the devices that a model ran on, whoever made them, and their driver: kernels differ.
+
+    ``model_name`` was read in max/_core/driver.pyi; no GPU of MAX's runs these tests. MAX tells no version of CUDA or
+    ROCm: it brings its own kernels, and needs the driver alone.
+    """
+    gpus = [device for device in loaded if not device.is_host]
+    if not gpus:
+        return {}
+    api, architecture = accelerator_api(), accelerator_architecture_name()
+    about = {"vendor": _VENDORS.get(api, api), "architecture": architecture}
+    cards = [{"device": f"gpu:{gpu.id}", "name": _model_name(gpu) or f"{api} {architecture}", **about} for gpu in gpus]
+    driver = driver_version() if api == "cuda" else None
+    return {"accelerators": cards} | ({"accelerator_software": {"driver": driver}} if driver else {})
+
+
+def _model_name(gpu: Any) -> str | None:
+    try:
+        return str(gpu.model_name)
+    except (AttributeError, ValueError):  # MAX's words for what it does not know of a device
+        return None
 
 
 def _named(specs: Sequence[Any]) -> list[str]:

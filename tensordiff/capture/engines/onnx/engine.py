@@ -100,6 +100,7 @@ class Subject:
             "config_overrides": {},
             "flags": run_facts.flags(self.runner, is_optimized=settings.optimized),
             "model": run_facts.about_model(self.model, self.root),
+            **run_facts.about_gpu(self.runner),
         }
 
 

@@ -18,6 +18,7 @@ from onnx.numpy_helper import to_array
 from tensordiff.capture.engines.onnx.layers import Call
 from tensordiff.capture.engines.onnx.model import Model, external, is_outside
 from tensordiff.capture.engines.onnx.session import CUDA, GraphRunner
+from tensordiff.capture.process.nvidia import card_model, driver_version
 
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
@@ -47,6 +48,19 @@ def _tf32(runner: GraphRunner) -> dict[str, bool]:
         return {}
     may = said.get("use_tf32", "1") != "0" and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
     return {"tf32_matmul": may, "tf32_cudnn": may}
+
+
+def about_gpu(runner: GraphRunner) -> dict[str, Any]:
+    """The card that a graph ran on, as far as that is known, its driver and CUDA; empty on the CPU.
+
+    onnxruntime tells nothing of cards. ``cuda_version`` of its packages for GPUs was read in its
+    capi/onnxruntime_validation.py; there is no such package where this is tested.
+    """
+    if runner.placed.device == "cpu":
+        return {}
+    software = {"cuda": getattr(onnxruntime, "cuda_version", None) or None, "driver": driver_version()}
+    card = {"device": runner.placed.device, "vendor": "NVIDIA"} | ({"name": model} if (model := card_model()) else {})
+    return {"accelerators": [card], "accelerator_software": {name: said for name, said in software.items() if said}}
 
 
 def about_model(model: Model, root: Call) -> dict[str, Any]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from tensordiff.capture.engines.onnx import facts
 from tensordiff.capture.engines.onnx.session import CPU, CUDA, Placement, placement, settled
 from tensordiff.errors import CaptureError
 
@@ -13,6 +17,18 @@ GPU = ["TensorrtExecutionProvider", CUDA, CPU]
 def test_auto_is_cuda_where_there_is_one() -> None:
     assert placement("auto", [CPU]) == Placement("cpu", ((CPU, {}),))
     assert placement("auto", GPU) == Placement("cuda:0", ((CUDA, {"device_id": "0"}), (CPU, {})), is_wish=True)
+
+
+def test_the_manifest_says_what_is_known_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "card_model", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(facts, "driver_version", lambda: "570.86.15")
+    monkeypatch.setattr("onnxruntime.cuda_version", "12.8")
+    runner: Any = SimpleNamespace(placed=placement("gpu:1", GPU))
+    assert facts.about_gpu(runner) == {
+        "accelerators": [{"device": "cuda:1", "vendor": "NVIDIA", "name": "NVIDIA H100 80GB HBM3"}],
+        "accelerator_software": {"cuda": "12.8", "driver": "570.86.15"},
+    }
+    assert facts.about_gpu(SimpleNamespace(placed=placement("cpu", GPU))) == {}  # type: ignore[arg-type]
 
 
 def test_a_device_is_taken_at_its_word() -> None:

@@ -5,17 +5,14 @@ What a number was computed on explains many a difference of its last digits, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from tensordiff.capture.engines.torch.devices.offload import execution_device
-
-_DRIVER = Path("/proc/driver/nvidia/version")
+from tensordiff.capture.process.nvidia import driver_version
 
 
 def devices_of(model: nn.Module) -> list[torch.device]:
@@ -61,15 +58,5 @@ def _software() -> Iterator[tuple[str, str]]:
         yield "rocm", str(torch.version.hip)
     if torch.backends.cudnn.is_available() and (version := torch.backends.cudnn.version()):
         yield "cudnn", str(version)  # of ROCm builds it is MIOpen's
-    if driver := _driver():
+    if driver := driver_version():  # torch does not tell it
         yield "driver", driver
-
-
-def _driver() -> str | None:
-    """The version of NVIDIA's driver; torch does not tell it, Linux does."""
-    try:
-        text = _DRIVER.read_text(errors="replace")
-    except OSError:
-        return None
-    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
-    return found[1] if found else None
