@@ -2,6 +2,10 @@
 
 Coverage is of both sides. A candidate of two tensors that both find a partner says little about a reference of two
 hundred, and the other way round, so the lower share counts. Inputs are left out: most are another layer's output.
+
+Operations of two engines are another matter: one has a single operation where the other has ten, and nine of those have
+no counterpart. So the higher share counts, of what computes something: see
+docs/decisions/0087-coverage-of-operations.md.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from tensordiff.align.index import parts_of
+from tensordiff.align.operations import computes, operation_name, operation_number
 from tensordiff.dump.model import Entry
 from tensordiff.errors import DumpError
 from tensordiff.util.slices import SlicedDict, release
@@ -44,6 +49,28 @@ class SideCoverage:
     def share(self) -> float:
         """Share of the entries that were compared; 0 where there are none."""
         return len(self.compared) / self.total if self.total else 0.0
+
+    @cached_property
+    def operations(self) -> frozenset[str]:
+        """The names of the operations that compute something."""
+        return frozenset(operation_name(entry.layer) for entry in self._computed(self.compared + self.left))
+
+    @cached_property
+    def share_of_operations(self) -> float:
+        """The same of those alone."""
+        compared, left = (len(self._computed(some)) for some in (self.compared, self.left))
+        return compared / (compared + left) if compared else 0.0
+
+    @cached_property
+    def has_last_operations(self) -> bool:
+        """Whether the last operation of every step that computes something was compared."""
+        layers = {(entry.step, entry.layer) for entry in self._computed(self.compared + self.left)}
+        last = dict(sorted(layers, key=lambda one: operation_number(one[1])))
+        return last.items() <= {(entry.step, entry.layer) for entry in self.compared}
+
+    @staticmethod
+    def _computed(entries: Sequence[Entry]) -> list[Entry]:
+        return [entry for entry in entries if computes(entry.layer)]
 
     @cached_property
     def share_of_bytes(self) -> float:
@@ -89,8 +116,18 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The lower share of the two sides."""
+        """The lower share of the two sides; of the operations of two engines, that of the coarser one."""
+        if self.is_of_two_engines:
+            return max(self.reference.share_of_operations, self.candidate.share_of_operations)
         return min(self.reference.share, self.candidate.share)
+
+    @cached_property
+    def is_of_two_engines(self) -> bool:
+        """Whether these are operations that none calls as the other does, and what each computes last was compared."""
+        ours, theirs = self.reference.operations, self.candidate.operations
+        if not ours or not theirs or ours & theirs:
+            return False
+        return self.reference.has_last_operations and self.candidate.has_last_operations
 
     @property
     def share_of_bytes(self) -> float:
@@ -102,7 +139,12 @@ class Coverage:
         """In words, for a line."""
         sides = (("reference", self.reference), ("candidate", self.candidate))
         said = (f"{len(side.compared)} of {side.total} outputs of the {name}" for name, side in sides)
-        return f"compared {', '.join(said)}"
+        why = (
+            "; one engine has several operations for one of the other, whose share counts"
+            if self.is_of_two_engines
+            else ""
+        )
+        return f"compared {', '.join(said)}{why}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""

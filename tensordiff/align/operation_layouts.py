@@ -73,9 +73,21 @@ class Layouts:
             view = self.view(reference, candidate)
         except DumpError:
             return reference  # measuring reports it
-        if view is None and shapes[0] != shapes[1]:
-            view = self._proven.get(shapes)
+        if view is None and shapes[0] != shapes[1] and not self.is_same(reference, candidate):
+            view = self._taken(reference, candidate)
         return reference if view is None else viewed(reference, view)
+
+    def _taken(self, reference: Entry, candidate: Entry) -> str | None:
+        """The view proven for such shapes. As many heads as tokens may stand in either order: the nearer counts."""
+        shapes = reference.spec.shape, candidate.spec.shape
+        view = self._proven.get(shapes)
+        if view is None or _without_ones(shapes[0]) != _without_ones(shapes[1]):
+            return view
+        try:
+            cand = candidate.read()
+            return view if _distance(reference, view, cand) < _distance(reference, "", cand) else None
+        except (DumpError, AlignError, ValueError, TypeError):
+            return view  # measuring reports it
 
     def _proven_view(self, reference: Entry, candidate: Entry) -> str | None:
         ours, theirs = reference.spec, candidate.spec

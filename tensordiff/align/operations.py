@@ -38,6 +38,7 @@ _VIEWS = frozenset({
     "split", "alias", "detach", "clone",
 })  # fmt: skip
 """Operations that compute nothing, or only move what is there: several of them hold the same values."""
+_COPIES = frozenset({"cont", "contiguous", "cpy", "copy", "copy_", "dup", "set_rows"})
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "mul_mat", "linear", "gemm"})
 _FIRST_OUTPUTS = {"output": "output_0", "output_0": "output"}
 """What an operation gives, or gives first, where the other side's gives one thing or several."""
@@ -61,7 +62,7 @@ class Operation:
     @cached_property
     def kind(self) -> str:
         """What it computes, by the same word for every engine: ``product`` for ``aten.mm`` and for ``MUL_MAT``."""
-        word = self.name.removeprefix("aten.").partition(".")[0].lower().lstrip("_")
+        word = _word(self.name)
         return "product" if word in _PRODUCTS else "view" if word in _VIEWS else word
 
     @cached_property
@@ -105,6 +106,28 @@ def _stats_of(entry: Entry) -> ValueStats:
 def is_operation(layer: str) -> bool:
     """Whether a layer's name is that of an operation within a layer."""
     return _NAME.fullmatch(layer) is not None
+
+
+def computes(layer: str) -> bool:
+    """Whether a layer is an operation that computes something, and does not only move what is there."""
+    parts = _NAME.fullmatch(layer) if "/" in layer else None
+    return parts is not None and parts[2] == "op" and _word(parts[4]) not in _VIEWS | _COPIES
+
+
+def operation_name(layer: str) -> str:
+    """What an operation is called by its engine, ``aten.mm``; empty for what is none."""
+    parts = _NAME.fullmatch(layer)
+    return "" if parts is None else parts[4]
+
+
+def operation_number(layer: str) -> int:
+    """Its place among the operations of its layer; -1 for what is none."""
+    parts = _NAME.fullmatch(layer)
+    return -1 if parts is None else int(parts[3])
+
+
+def _word(name: str) -> str:
+    return name.removeprefix("aten.").partition(".")[0].lower().lstrip("_")
 
 
 def pair_operations(reference: Index, candidate: Index) -> Iterator[tuple[Entry, Entry]]:

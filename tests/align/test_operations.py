@@ -69,6 +69,36 @@ def test_as_many_heads_as_tokens_are_transposed_all_the_same() -> None:
     assert (list(row.measured.views), row.verdict) == (["permute 0 2 1 3"], "agrees")
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_of_as_many_heads_as_tokens_each_operation_has_the_order_that_its_values_have(factor: float) -> None:
+    """llama.cpp's rope has tokens first, its attention heads first, and only the lengths of axes told these apart."""
+    rope, attention = numbers(1, 4, 4, 16, seed=1), numbers(1, 4, 4, 16, seed=2)
+    ours = {"a/op_01_add-output": rope, "a/op_02_attention-output": attention}
+    theirs = {
+        "a/op_01_add-output": rope[0].transpose(1, 0, 2).copy(),
+        "a/op_02_attention-output": attention[0] * factor,
+    }
+    rows = tensordiff.compare(ours, theirs, learn=False).rows
+    assert [row.measured.pair.views for row in rows] == [["permute 0 2 1 3"], []]
+    assert rows[0].verdict == "agrees" and rows[1].rel_l2 == pytest.approx(factor - 1)
+
+
+FINE = ("mul", "slice", "neg", "cat", "mul", "add", "view", "transpose")
+
+
+def test_operations_that_one_engine_has_and_the_other_has_not_are_no_lack_of_coverage() -> None:
+    ours = {f"a/op_{k:02}_aten.{name}-output": numbers(4, 8, seed=10 + k) for k, name in enumerate(FINE)}
+    ours |= {"a/op_08_aten.mm-output": A, "a/op_09_aten.view-output": A}
+    theirs = {"b/op_00_ROPE-output": numbers(4, 8, seed=15), "b/op_01_SET_ROWS-output": B, "b/op_02_MUL_MAT-output": A}
+    for sides in ((ours, theirs), (theirs, ours)):
+        found = tensordiff.compare(*sides, learn=False)
+        assert (found.verdict, found.coverage, len(found.rows)) == ("agrees", 1.0, 2)
+    unfinished = {name: array for name, array in theirs.items() if "MUL_MAT" not in name}
+    assert tensordiff.compare(ours, unfinished, learn=False).verdict == "unknown", "what it computes last is not there"
+    same_engine = {name: array for name, array in ours.items() if "add" in name or "mm" in name}
+    assert tensordiff.compare(ours, same_engine, learn=False).verdict == "unknown"
+
+
 def test_heads_that_one_side_has_not_split_yet_and_another_name() -> None:
     x = numbers(6, 64)
     split = x.reshape(6, 4, 16).transpose(1, 0, 2).copy()

@@ -12,7 +12,7 @@ from tensordiff.capture.interpreter import interpreter
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError
 from tensordiff.weights.comparison import compare_weights
-from tests.capture_engines.checkpoints import make_gguf, scaled_norm, swapped
+from tests.capture_engines.checkpoints import IDS, make_gguf, scaled_norm, swapped
 from tests.capture_engines.running import (
     STEPS,
     Shelf,
@@ -74,6 +74,16 @@ def test_operations_in_another_order_than_torch_has_them_blame_nobody(shelf: She
     wrong = {**layer, "config": {f"{name}.rope.freq_base{'_swa' if name == 'gemma3' else ''}": 3000}}
     blamed = culprit(compared(ours, shelf.injected(shelf.source(KIND, name), reference, **wrong)))
     assert blamed is not None and "aten.mm" not in blamed, "not the projections"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "gemma3"])
+@pytest.mark.parametrize("tokens", [4, 5], ids=["as many as heads", "more than heads"])
+def test_operations_of_a_right_layer_agree(shelf: Shelf, name: str, tokens: int) -> None:
+    asked: dict[str, Any] = {"input_ids": IDS[:tokens], "steps": 1}
+    reference, layer = shelf.reference(name, **asked), {**asked, "ops": "layers.0.self_attn"}
+    found = compared(shelf.reference(name, **layer), shelf.injected(shelf.source(KIND, name), reference, **layer))
+    outcome = found.outcome(list(found.comparer.rows(found.pairs)))
+    assert (outcome.verdict, outcome.culprit) == ("agrees", None), outcome.reasons
 
 
 @pytest.mark.parametrize(
