@@ -1,9 +1,10 @@
 """Pairing: which entry of the candidate is the same tensor as which entry of the reference.
 
 In this order, each on what is left: the user's maps; operations, by their sequence; names that the rules make
-equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one input to
-one input; maps of presets, for layers that one side fuses; all other maps that were learned, and those that values prove.
-Maps that were learned against names come before these. What has no partner is an orphan and is listed, never dropped.
+equal, with the same port, step and call; ports that one side numbers and the other names; learned maps of one input
+to one input; maps of presets, for layers that one side fuses; all other maps that were learned, and those that values
+prove. Maps that were learned against names come before these. What has no partner is an orphan and is listed, never
+dropped.
 """
 
 from __future__ import annotations
