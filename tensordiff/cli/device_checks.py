@@ -1,8 +1,8 @@
 """What ``tensordiff doctor`` says of devices: which ones the engines find, and whether they compute as the CPU does.
 
-Frameworks are asked in their own interpreters. A small model is captured on the CPU and on each device of torch, by the
-same code that captures any other, and the dumps are compared: what no test of this project ever ran on, it is tried on
-where it is installed.
+Frameworks are asked in their own interpreters. Where torch is, a small model is captured on the CPU and on each of its
+devices, by the same code that captures any other, and the dumps are compared: what no test of this project ever ran on,
+it is tried on where it is installed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from tensordiff.capture.engines import device_report
 from tensordiff.capture.events import Done, Failed
 from tensordiff.capture.interpreter import NoAnswer, ask_json, interpreter
 from tensordiff.capture.job import Job, Source
+from tensordiff.capture.process.layers import ROOT
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
+from tensordiff.dump import open_dump
 from tensordiff.errors import BadFile, TensordiffError
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 
 State = Literal["ok", "missing", "problem"]
-_FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx"}
+_FRAMEWORKS = {"torch": "py", "max": "max", "onnxruntime": "onnx", "mlx": "mlx", "vllm": "vllm"}
 """Frameworks that may have devices, and the kind of source that tells which interpreter has them."""
 _TOLD = "\nimport json, sys\nprint(json.dumps({name: report(name) for name in sys.argv[1:]}))\n"
 _SELF_CHECK = Path(device_report.__file__).parent / "torch" / "devices" / "self_check.py"
@@ -41,14 +45,13 @@ class Check(NamedTuple):
 
 
 def device_checks() -> Iterator[Check]:
-    """The devices of each framework that is installed, then a capture on each of torch's."""
+    """The devices of each framework that is installed, then a capture on the CPU and on each of torch's."""
     reports = _reports()
     for framework, found in reports.items():
         yield _devices(framework, found)
-    names = list((reports.get("torch") or {}).get("devices", ()))
-    if names:
+    if "devices" in (of_torch := reports.get("torch", {})):
         with TemporaryDirectory(prefix="tensordiff-doctor-") as folder:
-            yield from _self_checks(Path(folder), names)
+            yield from _self_checks(Path(folder), list(of_torch["devices"]))
 
 
 def _reports() -> dict[str, Mapping[str, Any]]:
@@ -74,6 +77,8 @@ def _asked(python: str, frameworks: Sequence[str]) -> dict[str, Mapping[str, Any
 def _devices(framework: str, found: Mapping[str, Any]) -> Check:
     if (error := found.get("error")) is not None:
         return Check(f"{framework} devices", "problem", str(error), f"see that python -c 'import {framework}' works")
+    if (says := found.get("says")) is not None:
+        return Check(f"{framework} devices", "ok", str(says))
     devices = found["devices"]
     said = ", ".join(f"{device} ({name})" for device, name in devices.items())
     return Check(f"{framework} devices", "ok", f"cpu, {said}" if said else "cpu")
@@ -82,8 +87,11 @@ def _devices(framework: str, found: Mapping[str, Any]) -> Check:
 def _self_checks(folder: Path, names: Sequence[str]) -> Iterator[Check]:
     try:
         _capture("cpu", folder)
+        here = _read_back(folder / "cpu")
     except TensordiffError as error:
-        yield Check("self-check on cpu", "problem", str(error), "nothing can be captured by torch here")
+        here = Check("self-check on cpu", "problem", str(error), "nothing can be captured by torch here")
+    yield here
+    if here.state == "problem":
         return
     for name in names:
         try:
@@ -102,6 +110,16 @@ def _capture(device: str, folder: Path) -> None:
             if isinstance(event, Done):
                 return
     raise TensordiffError(f"a capture on {device} ended without a result")
+
+
+def _read_back(folder: Path) -> Check:
+    """Whether a capture holds what was computed: the model ends in a softmax, whose rows add up to one."""
+    entries = open_dump(folder).entries
+    given = [entry.read() for entry in entries if entry.layer == ROOT and not entry.is_input]
+    if len(given) != 1 or not np.allclose(given[0].sum(-1), 1, atol=1e-5):
+        said = f"{len(entries)} tensors of a small model, and its output is not what a softmax gives"
+        return Check("self-check on cpu", "problem", said, "do not trust captures of this install; please report it")
+    return Check("self-check on cpu", "ok", f"{len(entries)} tensors of a small model, captured and read back")
 
 
 def _compared(device: str, folder: Path) -> Check:

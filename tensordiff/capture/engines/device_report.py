@@ -33,16 +33,40 @@ def onnxruntime_devices() -> dict[str, str]:
     return {"cuda": "CUDA"} if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else {}
 
 
+def mlx_devices() -> dict[str, str]:
+    """The same for MLX."""
+    import mlx.core
+
+    name = str(mlx.core.device_info().get("device_name", "GPU")) if mlx.core.metal.is_available() else "GPU"
+    has_cuda = hasattr(mlx.core, "cuda") and mlx.core.cuda.is_available()
+    return {"gpu": f"CUDA {name}" if has_cuda else name} if has_cuda or mlx.core.metal.is_available() else {}
+
+
+def vllm_build() -> str:
+    """What vLLM was built for, by its version or the name of its package: to import it takes many seconds."""
+    from importlib.metadata import packages_distributions, version
+    from importlib.util import find_spec
+
+    if find_spec("vllm") is None:
+        raise ModuleNotFoundError("vllm")
+    named = [f"{name} {version(name)}" for name in packages_distributions().get("vllm", ())]
+    built = "cpu" if any("cpu" in one for one in named) else "GPUs"
+    return f"{built}, for which it was built; vLLM itself is not asked, since that takes long"
+
+
 REPORTS: dict[str, Callable[[], dict[str, str]]] = {
     "torch": torch_devices,
     "max": max_devices,
     "onnxruntime": onnxruntime_devices,
+    "mlx": mlx_devices,
 }
+SENTENCES: dict[str, Callable[[], str]] = {"vllm": vllm_build}
+"""Of those that are not asked for their devices."""
 
 
 def report(framework: str) -> dict[str, object]:
     """The devices that a framework finds, or why it cannot even be asked."""
     try:
-        return {"devices": REPORTS[framework]()}
+        return {"says": SENTENCES[framework]()} if framework in SENTENCES else {"devices": REPORTS[framework]()}
     except Exception as error:  # whatever an installation that is broken may raise
         return {"error": f"{type(error).__name__}: {error}".partition("\n")[0][:300]}

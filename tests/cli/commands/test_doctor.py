@@ -53,14 +53,53 @@ def test_devices_are_told_for_each_framework(call: Call) -> None:
     pytest.importorskip("torch")
     found = states(call)
     assert found["torch devices"][0] == "ok" and found["torch devices"][1].startswith("cpu")
+    assert found["self-check on cpu"] == ("ok", "20 tensors of a small model, captured and read back")
 
 
-@pytest.mark.parametrize(("python", "states"), [("/nowhere/python", []), ("/bin/false", ["problem"] * 3)])
+def test_devices_are_not_well_where_nothing_can_be_captured(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    broken = tmp_path / "self_check.py"
+    broken.write_text("def cpu():\n    raise RuntimeError('no kernel image')\n")
+    monkeypatch.setattr(device_checks, "_SELF_CHECK", broken)
+    said = call("doctor")
+    assert said.status == 2 and "no kernel image" in said.out and "1 not as it should be" in said.out
+
+
+def test_devices_of_a_capture_that_holds_something_else(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    right = device_checks._capture
+
+    def capture(device: str, folder: Path) -> None:
+        right(device, folder)
+        for shard in (folder / device).glob("*.safetensors"):
+            shard.write_bytes(shard.read_bytes()[:-4] + bytes(4))  # the last number of the output
+
+    monkeypatch.setattr(device_checks, "_capture", capture)
+    assert states(call)["self-check on cpu"][0] == "problem"
+
+
+@pytest.mark.parametrize(("python", "states"), [("/nowhere/python", []), ("/bin/false", ["problem"] * 5)])
 def test_an_interpreter_whose_devices_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch, python: str, states: list[str]
 ) -> None:
     monkeypatch.setattr(device_checks, "interpreter", lambda kind: python)
     assert [check.state for check in device_checks.device_checks()] == states
+
+
+def test_devices_of_vllm_are_told_by_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To import it takes many seconds, so it is not."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('imported')")
+    about = tmp_path / "vllm-0.99.0+cpu.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.99.0+cpu\n")
+    (about / "top_level.txt").write_text("vllm\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(device_checks, "_FRAMEWORKS", {"vllm": "py"})
+    (check,) = device_checks.device_checks()
+    assert check.state == "ok" and check.says.startswith("cpu, for which it was built")
 
 
 @pytest.mark.parametrize(
