@@ -24,8 +24,9 @@ Made by `python -m docs.make_keys` from the one table that the footer, the help 
 from too. Keys of the focused part come first, then those of the screen around it. Everything here is in the palette,
 and everything in a table, a list or a heading can be clicked.
 
-Change keys in `tensordiff.toml`, in this folder or one above it, or in your configuration folder, by the id in the
-last column:
+A `tensordiff.toml` in the current folder, or one above it, may set theme and columns; keys in it are ignored, and a
+message says so. Change keys in the `tensordiff.toml` of your own configuration folder (`~/.config/tensordiff` on
+Linux), by the id in the last column:
 
 ```toml
 theme = "light"

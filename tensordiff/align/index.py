@@ -14,6 +14,7 @@ from functools import cached_property
 
 from tensordiff.align.expression import Expression, Name, bindings, evaluate, names, parse_view, plan, view_of
 from tensordiff.align.expression.placeholder import placeholders_in
+from tensordiff.align.expression.tree import Call
 from tensordiff.align.rules.rule import RuleSet, Side
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, Entry, Spec
@@ -218,6 +219,18 @@ def viewed(entry: Entry, view: str) -> Entry:
 def view_on(entry: Entry) -> str:
     """The view applied to an entry, or the empty text."""
     return entry.stored.view if isinstance(entry.stored, ComputedTensor) else ""
+
+
+def part_on(entry: Entry) -> str:
+    """What a map takes of one tensor, or the empty text: ``last_token``, ``slice 0 64``."""
+    stored = entry.stored
+    if not isinstance(stored, ComputedTensor) or stored.view or len(stored.entries) != 1:
+        return ""
+    functions, left = [], stored.expression
+    while isinstance(left, Call):
+        functions.append(" ".join((left.function, *left.written_options())))
+        left = left.tensors[0]
+    return " | ".join(reversed(functions))
 
 
 def ranks_of(entry: Entry) -> str:

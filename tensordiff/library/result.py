@@ -321,19 +321,21 @@ class Result:
         return (*self.session.header_findings(), *lint_rows(self.outcome.rows))
 
     def row(self, name: str | int) -> ResultRow:
-        """The first row of a name, as ``row.name`` or ``row.layer`` spells it, or the one that has this ``row.index``.
+        """The row of a name, as ``row.name`` spells it, the first of a layer, or the one that has this ``row.index``.
 
-        Raises ``KeyError`` with the nearest name.
+        Raises ``KeyError`` with the nearest name, or with the indexes where several rows have the name.
         """
         if isinstance(name, int):
             found = next((one for one in self.rows if one.index == name), None)
             if found is None:
                 raise KeyError(f"no row has the index {name}; there are {len(self.rows)} rows")
             return found
-        for spelled in ("name", "layer"):
-            for one in self.rows:
-                if getattr(one, spelled) == name:
-                    return one
+        named = [one for one in self.rows if one.name == name]
+        if len(named) > 1:
+            indexes = ", ".join(str(one.index) for one in named)
+            raise KeyError(f"{len(named)} rows are called {name!r}; give an index: {indexes}")
+        if named or (named := [one for one in self.rows if one.layer == name]):
+            return named[0]
         near = nearest_name(name, (one.name for one in self.rows))
         raise KeyError(f"no row is called {name!r}" + (f"; the nearest is {near!r}" if near else ""))
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from tensordiff.align.index import part_on
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.dump.model import Entry
@@ -41,7 +42,12 @@ def label(pair: Pair) -> str:
     port = () if entry.port in ("output", "output_0") else (entry.port,)
     call = () if entry.call == 1 else (f"call {entry.call}",)
     step = () if entry.step == 0 else (f"step {entry.step}",)
-    return printable(" ".join((pair_name(pair), *port, *(f"[{view}]" for view in pair.views), *call, *step)))
+    return printable(" ".join((pair_name(pair), *port, *shown_views(pair), *call, *step)))
+
+
+def shown_views(pair: Pair) -> list[str]:
+    """How the two were made alike, each in brackets; first what a map takes of the reference, which has the name."""
+    return [f"[{view}]" for view in (part_on(pair.reference), *pair.views) if view]
 
 
 def pair_name(pair: Pair) -> str:

@@ -163,7 +163,13 @@ def _array(name: str, value: Any) -> Array:
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":  # numpy has no such type; its bits are those of an int16
             return np.asarray(value.view(value.new_empty(0).short().dtype)).view(ml_dtypes.bfloat16)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:  # numpy's own words are about how it makes arrays
+        raise TensordiffError(
+            f"{name!r}: no array can be made of this {type(value).__name__}; give an array of numbers, or lists of "
+            "equal length"
+        ) from error
     if array.dtype.kind not in "biufcV" or array.dtype.type is np.void:  # records have no single number a place
         raise TensordiffError(f"{name!r}: is of type {array.dtype}, which holds no numbers; give arrays of numbers")
     return array

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -140,6 +141,36 @@ def test_what_is_no_dump() -> None:
 def test_an_option_that_there_is_none_of() -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'promt'; did you mean 'prompt'"):
         tensordiff.compare(REFERENCE, MAX, promt="a")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("value", [[[1], [2, 3]], [[1, 2], 3]])
+def test_a_ragged_list_is_refused_in_a_sentence(value: object) -> None:
+    told = r"^'a': no array can be made of this list; give an array of numbers, or lists of equal length$"
+    with pytest.raises(TensordiffError, match=told):
+        tensordiff.compare({"a": value}, {"a": A})
+
+
+def test_rows_of_one_layer_have_names_of_their_own() -> None:
+    found = tensordiff.compare(REFERENCE, MAX)
+    names = [row.name for row in found.rows]
+    assert len(set(names)) == len(names)
+    whole, last = found.row("lm_head"), found.row("lm_head [last_token]")
+    assert (whole.shape, last.shape) == ((9, 320), (1, 320)) and whole.layer == last.layer == "lm_head"
+
+
+def test_a_name_of_several_rows_is_told_with_their_indexes() -> None:
+    found = tensordiff.compare({"a": A, "b": A}, {"a": A, "b": A})
+    twice = replace(found, outcome=replace(found.outcome, rows=(found.outcome.rows[0],) * 2))
+    with pytest.raises(KeyError, match="2 rows are called 'a'; give an index: 0, 0"):
+        twice.row("a")
+
+
+def test_without_inputs_the_reason_speaks_of_the_rows_before() -> None:
+    noise = 1 + 3e-5 * numbers(*A.shape, seed=7)
+    (_, row) = tensordiff.compare({"a": A, "b": np.tanh(A)}, {"a": A * noise, "b": 1.1 * np.tanh(A)}).rows
+    assert "times the error of the rows before (" in row.why and "its inputs were not compared" in row.why
+    row = tensordiff.compare({"a": A, "b": np.tanh(A)}, {"a": A, "b": 1.1 * np.tanh(A)}).rows[1]
+    assert "though the rows before agree (" in row.why
 
 
 def test_an_option_of_sources_beside_dumps() -> None:

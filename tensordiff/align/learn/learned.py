@@ -95,7 +95,12 @@ class Learned:
         rules = f"learned {count} {'rule' if count == 1 else 'rules'}: {names}{more}"
         over = sum(rule.overrules_a_name for rule in self.rules)
         vetoed = f"; values overrule names in {over}" if over else ""
-        return f"{rules}, proven on {self.proven} pairs, used for {self.used}{vetoed}; --no-learn"
+        proof = (
+            f"proven on {self.proven} {'pair' if self.proven == 1 else 'pairs'}"
+            if self.proven
+            else "by structure alone"
+        )
+        return f"{rules}, {proof}, used for {self.used}{vetoed}; --no-learn"
 
     def overruled(self) -> Iterator[str]:
         """A sentence for each rule that holds against names, and for each name that means something else."""

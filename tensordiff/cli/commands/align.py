@@ -188,7 +188,7 @@ def _learned_lines(session: Session) -> Iterator[str]:
         yield learned.sentence
     yield from (f"  {namesake.sentence}" for namesake in learned.namesakes)
     for rule in learned.rules:
-        proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure"
+        proof = f"proven on {len(rule.proof)}" if rule.proof else "by structure alone"
         over = ", against names" if rule.overrules_a_name else ""
         names = f"{printable(rule.map.reference)} = {printable(rule.map.candidate)}"
         yield f"  {names}  ({proof}, used for {rule.used}{over})"

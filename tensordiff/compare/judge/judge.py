@@ -26,7 +26,7 @@ from tensordiff.compare.judge.uneven_errors import (
     of_wrong_token,
     wrong_token,
 )
-from tensordiff.compare.judge.upstream_error import between_parts
+from tensordiff.compare.judge.upstream_error import between_parts, located_reason
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_of, judge_by_golden, judge_diff
 from tensordiff.compare.judge.wrong_channels import of_wrong_part, wrong_part
 from tensordiff.compare.limits import Limits
@@ -200,7 +200,7 @@ class Judge:
             row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)
         if row.verdict.name == "diverges" and not row.is_input:
             where = between_parts(row, self.history.upstream, knows_inputs=measured.injected is not None)
-            row = row._replace(verdict=Verdict("diverges", f"{row.verdict.why}{where}"))
+            row = row._replace(verdict=Verdict("diverges", located_reason(row.verdict.why, where)))
         self.history.upstream.record(
             row, measured.golden, experts.propagated_error(self.history, row, measured) or hidden
         )

@@ -215,7 +215,18 @@ def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = Fal
     if knows_inputs or upstream.has_inputs(row.pair) or not upstream.latest_outputs:
         return ""
     before = upstream.latest_outputs[-1].pair.reference.layer
-    return f"; its inputs were not compared, so the fault may lie between {printable(before)} and it"
+    return f"{_UNSEEN_INPUTS}, so the fault may lie between {printable(before)} and it"
+
+
+_UNSEEN_INPUTS = "; its inputs were not compared"
+
+
+def located_reason(why: str, where: str) -> str:
+    """A row's reason, and where the fault lies. Where no input was compared, the reason is about the rows before."""
+    if where.startswith(_UNSEEN_INPUTS):
+        why = why.replace("the error of its input", "the error of the rows before")
+        why = why.replace("though its input agrees", "though the rows before agree")
+    return f"{why}{where}"
 
 
 def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:

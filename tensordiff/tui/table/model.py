@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tensordiff.align.match import Pair
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import component, label, pair_name
+from tensordiff.report.labels import component, label, pair_name, shown_views
 from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.columns import COLUMNS
 from tensordiff.util.regex import UserRegex
@@ -282,4 +282,4 @@ def _sized(number: re.Match[str]) -> str:
 
 def layer_name(pair: Pair) -> str:
     """A pair's layer without its port."""
-    return printable(" ".join([pair_name(pair), *(f"[{view}]" for view in pair.views)]))
+    return printable(" ".join([pair_name(pair), *shown_views(pair)]))
