@@ -57,6 +57,15 @@ def test_the_only_output_is_the_first_of_several() -> None:
     assert orphans(found) == ([], ["a-output_1"])
 
 
+def test_two_named_ports_of_other_names_are_no_pair_wherever_they_stand() -> None:
+    """As transformers' token ids and vLLM's positions, both the only inputs of the model and of equal shape."""
+    found = align(dump(["model-input_input_ids", "model-output"]), dump(["model-input_positions", "model-output"]))
+    assert paired(found) == [("model-output", "model-output")]
+    assert orphans(found) == (["model-input_input_ids"], ["model-input_positions"])
+    numbered = align(dump(["model-input_input_ids", "model-output"]), dump(["model-input_0", "model-output"]))
+    assert ("model-input_input_ids", "model-input_0") in paired(numbered), "a number may stand for any name"
+
+
 def test_an_input_is_not_an_output() -> None:
     assert align(dump(["a-input"]), dump(["a-output"])).pairs == ()
 

@@ -31,6 +31,7 @@ KIND = "llamacpp"
         ("model.blk.1.attn", STEPS),
         ("..model.blk.1.ffn", 21 * STEPS),
         (r"blk\.0\.attn\.", 4 * STEPS),
+        (r"layers\.0\.self_attn\.", 4 * STEPS),
     ],
 )
 def test_injection_reaches_what_it_is_asked_for(shelf: Shelf, at: str, isolated: int) -> None:

@@ -85,7 +85,7 @@ def _passes(at: str, layers: Layers) -> list[Pass]:
         return [Pass(frozenset([layer]), written=everything)]
     if (between := _range(at, layers)) is not None:
         return [between]
-    return _by_depth(_matching(at, everything), everything)
+    return _by_depth(_matching(at, layers), everything)
 
 
 def _by_depth(chosen: frozenset[str], everything: frozenset[str]) -> list[Pass]:
@@ -119,8 +119,11 @@ def _by_inputs(injection_pass: Pass, layers: Layers) -> Pass:
     return Pass(within, written=injection_pass.written)
 
 
-def _matching(at: str, everything: frozenset[str]) -> frozenset[str]:
-    matching = frozenset(filter(UserRegex("--inject-at", at).matches, everything))
+def _matching(at: str, layers: Layers) -> frozenset[str]:
+    """The layers that a regex matches, as the run calls them or as both sides would."""
+    regex = UserRegex("--inject-at", at)
+    own = filter(regex.matches, layers.begun)
+    matching = frozenset([*own, *(layer for name, layer in layers.canonical.items() if regex.matches(name))])
     if not matching:
         raise CaptureError(
             f"--inject-at {printable(at)}: no layer matches; "

@@ -36,6 +36,14 @@ def test_what_several_layers_end_with_is_an_expression() -> None:
     assert one.inputs == {"model.h.0.norm", "model.h.1.norm"}
 
 
+@pytest.mark.parametrize(
+    ("at", "matched"),
+    [(r"^blocks\.", {"model.h.0.norm", "model.h.1"}), (r"0\.norm$|mlp", {"model.h.0.norm", "model.h.0.mlp"})],
+)
+def test_an_expression_is_of_the_names_of_both_sides_too(at: str, matched: set[str]) -> None:
+    assert set().union(*(one.inputs for one in plan_passes(at, layers()))) == matched
+
+
 @pytest.mark.parametrize("at", ["..h.1", "..model.h.1", "model.h.0..h.1", "h.0..blocks.1.before_residual"])
 def test_a_range_ends_where_its_end_is_named(at: str) -> None:
     (one,) = plan_passes(at, layers())
