@@ -117,7 +117,9 @@ def inconclusive_error(session: Session, outcome: Outcome) -> TensordiffError:
         return TensordiffError(f"{len(unknown)} of {len(outcome.rows)} pairs could not be compared, first {first}")
     if outcome.rows and outcome.unread:
         more = f" (and {len(outcome.reasons) - 1} more reasons)" if len(outcome.reasons) > 1 else ""
-        return TensordiffError(f"{outcome.unread[0]}; what it holds was not compared{more}")
+        problems = (*session.reference.problems, *session.candidate.problems)
+        is_left_out = not next((problem.do for problem in problems if problem.is_unread), "")
+        return TensordiffError(f"{outcome.unread[0]}{'; what it holds was not compared' * is_left_out}{more}")
     if outcome.rows and outcome.doubts:
         return TensordiffError("; ".join(outcome.doubts))
     paths = f"{printable(session.candidate.path)} and {printable(session.reference.path)}"

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from tensordiff.dump.files import NOT_A_FILE
+from tensordiff.dump.files import NOT_A_FILE, open_buffer, why_stand_in
 from tensordiff.dump.folders import RANK_FOLDER, DumpPath
 from tensordiff.dump.leftovers import is_checkpoint, leftovers
 from tensordiff.dump.model import Dump, Problem
@@ -31,7 +31,7 @@ from tensordiff.util.remote.store import forget
 _LOOKED_INTO = 64
 _DEEPEST = 3
 """Levels of folders that are looked through for what could have been meant."""
-_KNOWN = ", ".join(SUFFIXES)
+_KNOWN = ", ".join((*SUFFIXES, ".bin", ".ckpt"))
 
 
 def open_dump(path: str | os.PathLike[str]) -> Dump:
@@ -71,7 +71,7 @@ def _open_numbered(at: DumpPath) -> Dump | None:
 
 def _ask_readers(at: DumpPath) -> Dump | None:
     """What the first reader that knows a path makes of it; what else lies in its folder is looked at, too."""
-    dump = next((dump for try_open in readers() if (dump := try_open(at)) is not None), None)
+    dump = _first_known(at)
     if dump is None:
         return None
     if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
@@ -84,6 +84,29 @@ def _ask_readers(at: DumpPath) -> Dump | None:
     if dump.format in PLAIN_FORMATS:
         dump = with_short_outputs(in_numbered_order(dump))
     return _with_leftovers(at, dump, dump.files)
+
+
+def _first_known(at: DumpPath) -> Dump | None:
+    """What the first reader that knows a path makes of it. Of several formats, one whose files are all bad is left out.
+
+    That is so of formats which are files and no more; a folder whose own index cannot be read is not opened.
+    """
+    rest, bad = at, dict[str, BadFile]()
+    for try_open in readers():
+        try:
+            dump = try_open(rest)
+        except BadFile as error:
+            name = Path(error.path).name
+            if name not in rest.files or not name.lower().endswith(SUFFIXES):
+                raise
+            bad[name], rest = error, rest.without({name})
+            continue
+        if dump is not None and not (bad and dump.format not in PLAIN_FORMATS):
+            unread = tuple(Problem(name, error.problem, is_unread=True) for name, error in bad.items())
+            return replace(dump, problems=dump.problems + unread, files=dump.files | bad.keys()) if bad else dump
+    if bad:
+        raise next(iter(bad.values()))
+    return None
 
 
 def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
@@ -218,11 +241,38 @@ def _step_folders(at: DumpPath) -> tuple[dict[int, str], tuple[Problem, ...]]:
 
 def _why_not(at: DumpPath) -> str:
     if not at.is_folder:
-        return f"is not a tensor file we know ({_KNOWN})"
+        if why := why_stand_in(at.head):
+            return why
+        return f"is not a tensor file we know ({_KNOWN}); {_ways_out(at.path.suffix.lower())}"
     if not at.files and not at.folders:
         left = f"; {at.problems[0].file} {at.problems[0].sentence}" if at.problems else ""
         return f"is an empty folder; was the dump written somewhere else?{printable(left)}"
+    if stand_in := _first_stand_in(at):
+        return stand_in
     return f"holds no tensors we know ({_KNOWN}){_dumps_below(at)}"
+
+
+def _first_stand_in(at: DumpPath) -> str:
+    """What is said of a folder whose files were never fetched; nothing where none is so."""
+    for name in at.with_suffix(".bin", ".ckpt")[:_LOOKED_INTO]:
+        try:
+            open_buffer(at.path / name)
+        except BadFile as error:
+            return f"its {printable(name)} {error.problem}"
+    return ""
+
+
+_OTHER_KINDS = {
+    ".onnx": "it is a model, whose run is captured with tensordiff capture onnx:FILE -o DIR",
+    ".h5": "open it with h5py and save its arrays with numpy.savez",
+    ".pkl": "a pickle may run code when it is opened: load it yourself and save its arrays with numpy.savez",
+}
+_ALIASES = {".hdf5": ".h5", ".keras": ".h5", ".pickle": ".pkl", ".joblib": ".pkl"}
+
+
+def _ways_out(suffix: str) -> str:
+    """What to do with a file of a kind that is not read."""
+    return _OTHER_KINDS.get(_ALIASES.get(suffix, suffix), "save the tensors with torch.save or numpy.savez")
 
 
 def _dumps_below(at: DumpPath) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Spec, StoredTensor
+from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile
 from tensordiff.util.mappings import map_pages, refuse_lost
 from tensordiff.util.memory import shortage
@@ -59,6 +60,8 @@ def _map_local(path: str | os.PathLike[str]) -> Bytes:
         raise BadFile(path, f"cannot be opened ({reason(error)})") from error
     try:
         head = os.read(handle, _FIRST_READ)
+        if head[:1] in _OF_STAND_INS and os.fspath(path).lower().endswith(_TENSORS) and (why := why_stand_in(head)):
+            raise BadFile(path, why)
         if len(head) < _FIRST_READ:
             return head or _nothing(handle, path)
         size = os.fstat(handle).st_size
@@ -71,6 +74,19 @@ def _map_local(path: str | os.PathLike[str]) -> Bytes:
         raise BadFile(path, f"cannot be read ({reason(error)})") from error
     finally:
         os.close(handle)
+
+
+_OF_STAND_INS = (b"v", b"<")
+_TENSORS = (*SUFFIXES, ".bin", ".ckpt")
+
+
+def why_stand_in(head: bytes) -> str | None:
+    """What stands in the place of a file that was never fetched, by its first bytes; None where it may be the file."""
+    if head.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer and not the file itself; fetch that with git lfs pull"
+    if head[:15].lower().startswith((b"<!doctype html", b"<html")):
+        return "is a web page and no tensor file, as a download that failed leaves one; download it again"
+    return None
 
 
 def open_buffer(path: str | os.PathLike[str]) -> Buffer:

@@ -159,7 +159,7 @@ def lint_headers(dump: Dump) -> Iterator[Finding]:
             "the first divergent layer is the first in the other side's order, or by name",
             "compare it with a dump that has an order",
         )  # fmt: skip
-    if dump.statistics:
+    if dump.statistics and not dump.is_summarized:
         yield Finding(
             "warning", "", "the dump holds statistics of tensors and no values",
             "equal statistics do not prove equal values, so it is never said to agree", "dump the values to be sure",
@@ -191,7 +191,10 @@ def _problem_findings(problems: Sequence[Problem], level: Level) -> Iterator[Fin
     """What was left out: the first few, and how many more. Tensors that were not read are errors, as for compare."""
     why = "what it holds is not compared, so the dump cannot be said to agree" if level == "error" else "it is left out"
     for problem in problems[:SHOWN]:
-        yield Finding(level, problem.file, problem.sentence, why, "dump it again, or move it out of the dump")
+        if problem.do:
+            yield Finding(level, problem.file, problem.sentence, "so the dump cannot be said to agree", problem.do)
+        else:
+            yield Finding(level, problem.file, problem.sentence, why, "dump it again, or move it out of the dump")
     if (rest := len(problems) - SHOWN) > 0:
         left = f"{rest:,} more {'file was' if rest == 1 else 'files were'} left out"
         yield Finding(level, "", left, "they are not compared", "fix those first, then lint again")

@@ -156,6 +156,8 @@ class Problem(NamedTuple):
     sentence: str
     is_unread: bool = False
     """Whether tensors were left out with it, so that the dump as a whole cannot be said to agree."""
+    do: str = ""
+    """What to do about it, where nothing was left out and the dump is in doubt by itself; else it is dumped again."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,8 @@ class Dump:
     """What the dump says of its run: source, framework, versions, device, token ids."""
     statistics: tuple[str, ...] = ()
     """The statistics that entries hold in the place of values, in order; empty where they hold values."""
+    is_summarized: bool = False
+    """Whether it holds values, and is only seen through statistics because the other side has no more."""
     parameters: tuple[Entry, ...] = field(default=(), repr=False)
     """What the model holds, where a capture was asked for it (``--weights``); no part of ``entries``."""
     files: frozenset[str] = field(default=frozenset(), repr=False)
@@ -185,7 +189,8 @@ class Dump:
     @property
     def unread(self) -> list[str]:
         """A sentence for everything that looks like tensors and was not read."""
-        return [f"{self._place(p)}: {p.sentence}" for p in self.problems if p.is_unread]
+        unread = (problem for problem in self.problems if problem.is_unread)
+        return [f"{self._place(p)}: {p.sentence}{f'; {p.do}' if p.do else ''}" for p in unread]
 
     def _place(self, problem: Problem) -> Path:
         is_itself = problem.file == self.path.name and not self.path.is_dir()

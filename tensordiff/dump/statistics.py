@@ -118,7 +118,8 @@ def as_statistics(dump: Dump, names: tuple[str, ...], coarse: DType = DTYPES["fl
             return item.stored._replace(names=names)
         return item.stored if isinstance(item.stored, SampleTensor) else SummaryTensor(item.stored, names, coarse)
 
-    return replace(dump, entries=tuple(e._replace(stored=seen(e)) for e in dump.entries), statistics=names)
+    entries = tuple(e._replace(stored=seen(e)) for e in dump.entries)
+    return replace(dump, entries=entries, statistics=names, is_summarized=dump.is_summarized or not dump.statistics)
 
 
 def common_statistics(one: Dump, other: Dump) -> tuple[Dump, Dump]:

@@ -36,8 +36,9 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
             why = f"the {side} {printable(dump.path)} is an interrupted capture: what came after was not compared"
             yield f"{why}; capture it again, or accept that with --allow-partial"
     if any(dump.statistics for _, dump in sides):
-        which = " and ".join(f"the {side}" for side, dump in sides if dump.statistics)
-        yield f"{which} holds statistics and no values, and equal statistics do not prove equal values; dump the values"
+        alone = [f"the {side}" for side, dump in sides if dump.statistics and not dump.is_summarized]
+        which = f"{' and '.join(alone)} {'hold' if len(alone) > 1 else 'holds'}"
+        yield f"{which} statistics and no values, and equal statistics do not prove equal values; dump the values"
     if (steps := coverage.reference.missing_steps) and not request.allow_partial:
         yield _missing_steps(steps)
     if not request.allow_partial:

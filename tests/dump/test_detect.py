@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tensordiff.dump import open_dump
-from tensordiff.errors import BadFile, NotADump
+from tensordiff.dump.model import Problem
+from tensordiff.errors import BadFile, DumpError, NotADump
 from tests.making import SAMPLES, numbers, save, save_npy, truncate, write
 
 A = numbers(4)
@@ -137,7 +138,7 @@ def test_two_folders_of_one_step(tmp_path: Path) -> None:
         save_npy(tmp_path / name, {"a": A})
     dump = open_dump(tmp_path)
     assert [entry.step for entry in dump.entries] == [0, 1]
-    assert dump.problems == (("00", "is left out: 0 is step 0 too", True),)
+    assert dump.problems == (Problem("00", "is left out: 0 is step 0 too", True),)
 
 
 def test_a_step_that_links_out_of_the_dump_is_not_followed(tmp_path: Path) -> None:
@@ -180,3 +181,58 @@ def test_ten_thousand_names_are_listed_and_no_file_opened(tmp_path: Path, opens:
         os.mknod(tmp_path / f"layers.{i}-output.npy")
     assert len(open_dump(tmp_path)) == 10_000
     assert opens == []
+
+
+@pytest.mark.parametrize("junk", [b"", b"x" * 64, b"<!DOCTYPE html><html></html>"])
+def test_a_bad_file_of_one_format_does_not_hide_a_good_one_of_another(tmp_path: Path, junk: bytes) -> None:
+    save_npy(tmp_path, {"a": A})
+    (tmp_path / "inputs.safetensors").write_bytes(junk)
+    dump = open_dump(tmp_path)
+    assert [entry.name for entry in dump.entries] == ["a"]
+    (problem,) = dump.problems
+    assert problem.file == "inputs.safetensors" and problem.is_unread
+
+
+def test_two_formats_whose_files_are_all_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"x" * 64)
+    (tmp_path / "a.npz").write_bytes(b"x" * 64)
+    with pytest.raises(BadFile, match=r"a\.safetensors"):
+        open_dump(tmp_path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head></html>"
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "a.npy", "a.npz", "a.gguf", "pytorch_model.bin", "0f3a9b"])
+@pytest.mark.parametrize(("content", "way_out"), [(POINTER, "git lfs pull"), (PAGE, "download it again")])
+def test_a_file_that_was_never_fetched(tmp_path: Path, name: str, content: bytes, way_out: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DumpError, match=way_out):
+        dump = open_dump(tmp_path / name)
+        dump.entries[0].read()
+
+
+def test_a_pointer_beside_files_that_were_fetched(tmp_path: Path) -> None:
+    save(tmp_path / "a.safetensors", {"a": A})
+    (tmp_path / "b.safetensors").write_bytes(POINTER)
+    (problem,) = open_dump(tmp_path).problems
+    assert problem.file == "b.safetensors" and "git lfs pull" in problem.sentence
+
+
+def test_a_checkpoint_of_pointers(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(POINTER)
+    with pytest.raises(NotADump, match=r"pytorch_model\.bin is a Git LFS pointer .* git lfs pull"):
+        open_dump(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [("a.onnx", "capture onnx:"), ("a.h5", "h5py"), ("a.pkl", "may run code"), ("a.xyz", "torch.save or numpy.savez")],
+)
+def test_a_file_of_another_kind_has_a_way_out(tmp_path: Path, name: str, way_out: str) -> None:
+    (tmp_path / name).write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(NotADump, match=way_out) as caught:
+        open_dump(tmp_path / name)
+    assert ".bin, .ckpt)" in str(caught.value)

@@ -97,8 +97,8 @@ def join_shards(dump: Dump) -> Dump:
         key = _without_shard(item)
         whole = wholes.get(key)
         is_first = whole is not None and firsts[key] is item
-        if is_first and whole is not None and whole.why:
-            problems.append(Problem(item.name, whole.why, is_unread=True))
+        if is_first and whole is not None:
+            problems += whole.problems(item.name)
         if whole is None or whole.stored is None:
             entries.append(item)
         elif is_first:
@@ -164,6 +164,13 @@ class _Whole(NamedTuple):
     stored: StoredTensor | None
     why: str = ""
 
+    def problems(self, name: str) -> list[Problem]:
+        """What is wrong with it under its name, if anything."""
+        if not self.why:
+            return []
+        do = "" if self.stored is None else "look for a missing all-reduce or broadcast"
+        return [Problem(name, self.why, is_unread=True, do=do)]
+
 
 def _join(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], list[Problem]]:
     """The entry that a group makes, or its parts, each under its rank."""
@@ -171,7 +178,7 @@ def _join(group: Sequence[RankPart], proofs: RankProofs) -> tuple[list[Entry], l
     if len(group) == 1:
         return [first], []
     whole = _whole_of(group, proofs)
-    problems = [Problem(first.name, whole.why, is_unread=True)] if whole.why else []
+    problems = whole.problems(first.name)
     if whole.stored is not None:
         return [first._replace(stored=whole.stored)], problems
     under = [(part.entry, f"._ranks.{part.rank}") for part in group]
@@ -238,7 +245,8 @@ def _replicas(parts: Sequence[RankPart]) -> _Whole:
         return _Whole(entries[0].stored)
     most = _distance(entries[0], entries[differing])
     ranks = f"ranks {parts[0].rank} and {parts[differing].rank}"
-    return _Whole(entries[0].stored, f"is replicated, and {ranks} hold different values (by up to {most:.3g})")
+    apart = f"is replicated, and {ranks} hold different values (by up to {most:.3g})"
+    return _Whole(entries[0].stored, f"{apart}; rank {parts[0].rank}'s was compared")
 
 
 def _untold(group: Sequence[RankPart], proofs: RankProofs) -> _Whole:

@@ -74,6 +74,8 @@ def test_replicas_that_differ_a_little_are_a_finding_and_no_parts() -> None:
     assert list(values(found)) == ["x"]
     [problem] = found.problems
     assert problem.is_unread and "is replicated, and ranks 0 and 1 hold different values" in problem.sentence
+    assert problem.sentence.endswith("; rank 0's was compared")
+    assert problem.do == "look for a missing all-reduce or broadcast"
 
 
 def test_replicas_of_halves() -> None:
