@@ -35,6 +35,11 @@ def test_the_library_refuses_it_too(tmp_path: Path) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_what_is_no_model_is_named_by_its_type(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"^expected a torch.nn.Module, got int$"):
+        tensordiff.capture(3, tmp_path / "d")
+
+
 def test_an_expression_that_matches_nothing_is_an_error(call: Call, small: str, tmp_path: Path) -> None:
     said = call("capture", small + "good", "-o", tmp_path / "d", "--layers", "nosuchlayer")
     assert said.status == 2

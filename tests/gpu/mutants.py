@@ -59,7 +59,7 @@ MUTANTS = (
         "if end - self._given > self.nbytes:", "if False:", "capturing_takes_no_memory",
     ),
     Mutant(
-        "who waits for a copy spins", f"{_TORCH}/writing/device_ring.py",
+        "waiting for a copy busy-loops", f"{_TORCH}/writing/device_ring.py",
         "torch.cuda.Event(blocking=True)", "torch.cuda.Event()", "capturing_takes_no_memory",
     ),
     Mutant(

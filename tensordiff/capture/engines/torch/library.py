@@ -48,7 +48,7 @@ class LiveCapture:
         gradients: bool = False,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise CaptureError(f"a torch.nn.Module is captured, and this is a {type(model).__name__}")
+            raise CaptureError(f"expected a torch.nn.Module, got {type(model).__name__}")
         if layers is not None:
             check_layer_regex("layers", layers)
         self.model, self.folder = model, Path(folder)
