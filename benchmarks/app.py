@@ -4,9 +4,11 @@ Both tables are filled with the same rows in the same process, headless at 160×
 nothing to painted; *sort* and *filter* from the call to painted. The first frame is that of a process of its own, on
 a terminal. A stall is the longest time between two turns of the event loop while something is done with a comparison
 of real files, in the app as people use it; beside the clock stands what this process used of the processor in such a
-time, which others on the machine disturb less, and which thread kept the others from running for longest.
-``python -m benchmarks.app`` prints it all. ``--pairs 1000000`` measures first frame and stalls of that size alone,
-which takes minutes; ``--dumps DIR`` keeps its dumps there for another time.
+time, which others on the machine disturb less, and which thread kept the others from running for longest. In the same
+app keys are timed, from the key to the repaint (``key_times``).
+
+``python -m benchmarks.app`` prints it all. ``--pairs 1000000`` measures first frame, keys and stalls of that size
+alone, which takes a quarter of an hour or more; ``--dumps DIR`` keeps its dumps there for another time.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import DataTable
 
+from benchmarks.key_times import KeyTimes, PaintedApp, key_times, told
 from tensordiff.align.match import Pair
 from tensordiff.capture.job import Job, parse_source
 from tensordiff.capture.runner import Run
@@ -264,10 +267,19 @@ def write_dumps(folder: Path, pairs: int, shape: tuple[int, int]) -> Request:
     return Request(folder / "reference", folder / "candidate")
 
 
-async def stalls(request: Request) -> tuple[float, dict[str, Stall]]:
-    """How long it took to open and measure, in seconds, and the longest stall while each thing is done."""
+class Measured(NamedTuple):
+    """What was measured in one run of the app."""
+
+    seconds: float
+    """How long it took to open and measure."""
+    stalls: dict[str, Stall]
+    keys: KeyTimes
+
+
+async def stalls(request: Request) -> Measured:
+    """How long it took to open and measure, how long keys took, and the longest stall while each thing is done."""
     wanted = Launch(request.reference, request.candidate, lambda: request)
-    app, found, begun = TensordiffApp(wanted, saves_state=False), {}, time.perf_counter()
+    app, found, begun = PaintedApp(wanted, saves_state=False), {}, time.perf_counter()
     async with app.run_test(size=SIZE):
         heart = Heart()
         await _listed(app)
@@ -276,6 +288,10 @@ async def stalls(request: Request) -> tuple[float, dict[str, Stall]]:
         seconds = time.perf_counter() - begun
         found["measured"] = heart.told()
         print({what: _ms(took) for what, took in found.items()}, f"{seconds:.1f} s", file=sys.stderr, flush=True)
+        heart.beating.cancel()  # it would take its share of the keys' time
+        keys = await key_times(app)
+        print({what: told(times) for what, times in keys.items()}, file=sys.stderr, flush=True)
+        heart = Heart()
         for what, do in _DOINGS.items():
             await asyncio.sleep(_PAUSE_S)
             heart.told()
@@ -284,7 +300,7 @@ async def stalls(request: Request) -> tuple[float, dict[str, Stall]]:
             found[what] = heart.told()
             print(what, _ms(found[what]), file=sys.stderr, flush=True)  # of a large size the rest takes minutes
         heart.beating.cancel()
-    return seconds, found
+    return Measured(seconds, found, keys)
 
 
 async def _sort(app: TensordiffApp) -> None:
@@ -415,10 +431,18 @@ def stall_rows() -> list[list[str]]:
     ]
 
 
+_KEY_GOALS = dict.fromkeys(("sort", "filter: rows shown", "filter left", "goto: names shown"), "-")
+"""What is looked for in a thread may take longer: keys are answered meanwhile."""
+
+
 def _stall_lines(pairs: int, request: Request) -> list[list[str]]:
-    seconds, found = run(lambda: stalls(request))
-    told = [[f"longest stall: {pairs:,} pairs {what}", _ms(took), "50 ms"] for what, took in found.items()]
-    return [[f"{pairs:,} pairs opened and measured", f"{seconds:.2f} s", "-"], *told]
+    found: Measured = run(lambda: stalls(request))
+    keys = [
+        [f"longest key: {pairs:,} pairs, {what}", told(took), _KEY_GOALS.get(what, "50 ms")]
+        for what, took in found.keys.items()
+    ]
+    waits = [[f"longest stall: {pairs:,} pairs {what}", _ms(took), "50 ms"] for what, took in found.stalls.items()]
+    return [[f"{pairs:,} pairs opened and measured", f"{found.seconds:.2f} s", "-"], *keys, *waits]
 
 
 def rows_of_size(pairs: int, folder: Path) -> list[list[str]]:
@@ -438,14 +462,15 @@ def _ms(stall: Stall) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The app: tables, first frame, stalls.")
-    parser.add_argument("--pairs", type=int, help="first frame and stalls of so many pairs alone")
+    parser = argparse.ArgumentParser(description="The app: tables, first frame, keys, stalls.")
+    parser.add_argument("--pairs", type=int, help="first frame, keys and stalls of so many pairs alone")
     parser.add_argument("--dumps", type=Path, help="the folder of their dumps; they are written if it has none")
-    asked = parser.parse_args()
+    asked, load = parser.parse_args(), os.getloadavg()[0]
     if asked.pairs is not None:
         with tempfile.TemporaryDirectory() as name:
             lines = rows_of_size(asked.pairs, asked.dumps or Path(name))
-        print(f"load {os.getloadavg()[0]:.1f}\n\n| what | measured | limit we hold |\n|---|---|---|")
+        print(f"load {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
+        print("\n| what | measured | limit we hold |\n|---|---|---|")
         print("\n".join("| " + " | ".join(line) + " |" for line in lines))
         return
     print("| rows | what | tensordiff | DataTable | ratio |\n|---|---|---|---|---|")

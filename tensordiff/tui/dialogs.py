@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import ClassVar, Generic, TypeVar
 
 from rich.text import Text
@@ -22,6 +22,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
 
 from tensordiff.errors import printable
 from tensordiff.tui.keys import bindings
@@ -32,6 +33,8 @@ _OFFERED = 50
 """Layers that are listed at once."""
 _LOOKED_AT_ONCE = 20_000
 """Layers that are looked through in a few milliseconds; more are in a thread."""
+_ASKED_AFTER = 2_000
+"""Layers after which that thread asks whether they are still looked for."""
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
@@ -214,15 +217,24 @@ class GoTo(Dialog[int]):
         """Look for layers; among very many in a thread, for a key must not wait for that."""
         self._text, self._must_accept = text, False
         if len(self.names) <= _LOOKED_AT_ONCE:
-            self._show(self._fitting(text))
+            self._show(self.fitting(text))
         else:
             self._is_looking = True
-            in_thread(self, "look", lambda: self.post_message(self._Found(text, self._fitting(text))))
+            in_thread(self, "look", lambda: self._look_on(text))
 
-    def _fitting(self, text: str) -> list[int]:
+    def _look_on(self, text: str) -> None:
+        """In a thread: look until something is found, or another text is typed."""
+        worker = get_current_worker()
+        found = self.fitting(text, lambda: not worker.is_cancelled)
+        if not worker.is_cancelled:
+            self.post_message(self._Found(text, found))
+
+    def fitting(self, text: str, is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
+        """The layers that fit a text, up to a number; those seen so far where it is no longer wanted."""
         words = text.lower().split()
         row = self._row(text.strip().removeprefix("#"))
-        fitting = (at for at, name in enumerate(self.names) if _has_all(name, words) and at not in row)
+        looked_at = takewhile(lambda at: at % _ASKED_AFTER or is_wanted(), range(len(self.names)))
+        fitting = (at for at in looked_at if _has_all(self.names[at], words) and at not in row)
         return [*row, *islice(fitting, _OFFERED)]
 
     def _row(self, text: str) -> list[int]:

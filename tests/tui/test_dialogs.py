@@ -139,15 +139,15 @@ async def test_enter_picks_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 async def test_among_very_many_layers_a_thread_looks_and_enter_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialogs, "_LOOKED_AT_ONCE", 10)
-    looked_in, fitting, go_on = [], GoTo._fitting, threading.Event()
+    looked_in, fitting, go_on = [], GoTo.fitting, threading.Event()
 
-    def slow(dialog: GoTo, text: str) -> list[int]:
+    def slow(dialog: GoTo, text: str, is_wanted: Callable[[], bool]) -> list[int]:
         looked_in.append(threading.current_thread())
         if text:
             go_on.wait()
-        return fitting(dialog, text)
+        return fitting(dialog, text, is_wanted)
 
-    monkeypatch.setattr(GoTo, "_fitting", slow)
+    monkeypatch.setattr(GoTo, "fitting", slow)
     async with running(samples()) as run:
         await run.press("l")
         assert isinstance(run.app.screen, GoTo) and run.app.screen.found
@@ -158,3 +158,11 @@ async def test_among_very_many_layers_a_thread_looks_and_enter_waits_for_it(monk
         await run.settle()
         assert run.name == CULPRIT
     assert threading.main_thread() not in looked_in
+
+
+def test_layers_are_looked_through_only_while_somebody_waits_for_them() -> None:
+    names = [f"layers.{k}" for k in range(3 * dialogs._ASKED_AFTER)]
+    answers = iter([True, False])
+    assert GoTo(names, range(len(names))).fitting(f"layers.{len(names) - 1}") == [len(names) - 1]
+    assert GoTo(names, range(len(names))).fitting(f"layers.{len(names) - 1}", lambda: next(answers)) == []
+    assert list(answers) == []

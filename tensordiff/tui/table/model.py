@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ VERDICTS = ("pending", "agrees", "drifts", "unknown", "diverges")
 _CODES = {name: code for code, name in enumerate(VERDICTS)}
 COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
 _COMPONENT_CODES = {name: code for code, name in enumerate(COMPONENTS)}
+_ASKED_AFTER = 2_000
+"""Names that are matched in a few milliseconds."""
 AGREES, DIVERGES = _CODES["agrees"], _CODES["diverges"]
 
 Positions = NDArray[np.intp]
@@ -121,6 +123,23 @@ class Batch(NamedTuple):
 
 def _or_absent(value: float | None) -> float:
     return ABSENT if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class RowNumbers(Sequence[int]):
+    """The numbers of pairs, each looked up when it is asked for: a list of a million keeps a key waiting."""
+
+    pairs: Sequence[Pair]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        return RowNumbers(self.pairs[at]) if isinstance(at, slice) else self.pairs[at].index
 
 
 @dataclass
@@ -215,9 +234,15 @@ class Listing:
         same = (at for at, p in enumerate(self.pairs) if (p.reference.step, p.reference.name) == wanted)
         return next(same, None)
 
-    def matching(self, pattern: Pattern) -> Selection:
-        """The rows whose name, as it is shown, matches."""
-        return Selection(np.fromiter((pattern.matches(name) for name in self.labels), np.bool_, len(self)))
+    def matching(self, pattern: Pattern, is_wanted: Callable[[], bool] = lambda: True) -> Selection | None:
+        """The rows whose name, as it is shown, matches; None where that is no longer wanted, which is asked often."""
+        mask = np.empty(len(self), np.bool_)
+        for start in range(0, len(self), _ASKED_AFTER):
+            if not is_wanted():
+                return None
+            names = self.labels[start : start + _ASKED_AFTER]
+            mask[start : start + len(names)] = [pattern.matches(name) for name in names]
+        return Selection(mask)
 
     def order(self, how: Order) -> Positions:
         """Positions in the order to show them."""

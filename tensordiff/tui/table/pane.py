@@ -30,7 +30,7 @@ from tensordiff.report.labels import GLYPHS
 from tensordiff.tui.dialogs import GoTo, Tick
 from tensordiff.tui.notice import tell
 from tensordiff.tui.table.columns import COLUMNS
-from tensordiff.tui.table.model import DIVERGES, Listing, Pattern, Positions, Selection
+from tensordiff.tui.table.model import DIVERGES, Listing, Pattern, Positions, RowNumbers, Selection
 from tensordiff.tui.table.run_plot import Plot, PlotView, painted, picture
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.table.tree import Tree
@@ -199,8 +199,7 @@ class TablePane(Vertical):
             if at is not None:
                 self.table.reveal(at)
 
-        numbers = [pair.index for pair in self.listing.pairs]
-        self.app.push_screen(GoTo(self.listing.labels, numbers), reveal)
+        self.app.push_screen(GoTo(self.listing.labels, RowNumbers(self.listing.pairs)), reveal)
 
     def toggle_faults(self) -> None:
         """Show only what does not agree, or all."""
@@ -218,8 +217,9 @@ class TablePane(Vertical):
         listing = self.listing
 
         def match() -> None:
-            only = None if pattern is None else listing.matching(pattern)
-            if not get_current_worker().is_cancelled:
+            worker = get_current_worker()
+            only = None if pattern is None else listing.matching(pattern, lambda: not worker.is_cancelled)
+            if not worker.is_cancelled:
                 self.post_message(self._Matched(listing, only))
 
         in_thread(self, "filter", match)

@@ -14,7 +14,8 @@ from tensordiff.errors import AlignError
 from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, Selection, ranked
+from tensordiff.tui.table import model
+from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, RowNumbers, Selection, ranked
 from tensordiff.tui.table.tree import NOWHERE, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs
 
@@ -103,6 +104,22 @@ def test_patterns() -> None:
     assert (kept.matches("a.mlp"), left.matches("a.mlp")) == (True, False)
     with pytest.raises(AlignError, match="unterminated character set"):
         Pattern.parse("[")
+
+
+def test_names_are_matched_only_while_somebody_waits_for_them() -> None:
+    many = Listing.of(listing().pairs * model._ASKED_AFTER)
+    pattern, answers = Pattern.parse("[ab]"), iter([True, False])
+    assert pattern is not None
+    found = many.matching(pattern)
+    assert found is not None and found.mask.tolist() == [pattern.matches(name) for name in many.labels]
+    assert many.matching(pattern, lambda: next(answers)) is None
+    assert list(answers) == []
+
+
+def test_the_numbers_of_rows_are_looked_up_when_asked_for() -> None:
+    some = listing().pairs
+    assert list(RowNumbers(some)) == [pair.index for pair in some]
+    assert list(RowNumbers(some)[1:]) == [pair.index for pair in some[1:]]
 
 
 def test_the_column_shows_the_amplification_that_json_and_reports_give() -> None:
