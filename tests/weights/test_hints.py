@@ -70,6 +70,12 @@ SAID: dict[str, tuple[str, Callable[[Values], Values], str, str]] = {
     "a factor for each row": (UP, lambda v: v * np.linspace(0.5, 2, 160, dtype="f4")[:, None],
                               "scale", "each row has a factor of its own"),
     "a root": (UP, lambda v: (v / np.sqrt(48)).astype("f4"), "scale", "1/√48 times"),
+    "a whole factor": (UP, lambda v: v * np.float32(3), "scale", "3 times the reference"),
+    "a whole part": (UP, lambda v: v / np.float32(-12), "scale", "-1/12 times the reference"),
+    "one row zero": (UP, lambda v: np.concatenate([v[:-1], 0 * v[-1:]]),
+                     "slice", "row 159 of 160 is zero, all others are equal: a slice left out"),
+    "one row scaled": (UP, lambda v: np.concatenate([v[:-1], 2 * v[-1:]]), "slice", "row 159 of 160 is 2 times the"),
+    "one row other": (UP, lambda v: np.concatenate([v[:-1], v[:1] * v[1:2]]), "slice", "row 159 of 160 differs, all"),
     "uniform": (UP, lambda v: random().uniform(-0.125, 0.125, v.shape).astype("f4"), "not loaded", "uniform within"),
     "truncated bfloat16": (UP, lambda v: (v.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32),
                            "cast", "truncated to bfloat16"),
@@ -91,7 +97,7 @@ def test_one_element(tmp_path: Path) -> None:
         values[3, 3] = 9
         return values
 
-    assert changed(tmp_path, UP, change).sentence == "1 elements differ ([3, 3]), all others are equal"
+    assert changed(tmp_path, UP, change).sentence == "1 element differs ([3, 3]), all others are equal"
 
 
 def test_infinity(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def few_elements(seen: SeenPair) -> Hint | None:
         return None
     places = [tuple(map(int, place)) for place in np.argwhere(exact)[:3]]
     shown = ", ".join(str(list(place)) for place in places) + (", …" if count > 3 else "")
-    return Hint("elements", f"{count} elements differ ({shown}), all others are equal", {"elements": count})
+    told = "1 element differs" if count == 1 else f"{count} elements differ"
+    return Hint("elements", f"{told} ({shown}), all others are equal", {"elements": count})
 
 
 def cast(seen: SeenPair) -> Hint | None:
@@ -142,6 +143,11 @@ def _told(factor: float) -> str:
     power = round(math.log2(abs(factor))) if factor else 0
     if math.isclose(abs(factor), 2.0**power, rel_tol=1e-4):
         return f"{'-' if factor < 0 else ''}2^{power}"
+    for whole in range(2, 1025):
+        if math.isclose(abs(factor), whole, rel_tol=1e-5):
+            return f"{'-' if factor < 0 else ''}{whole}"
+        if math.isclose(abs(factor), 1 / whole, rel_tol=1e-5):
+            return f"{'-' if factor < 0 else ''}1/{whole}"
     for root in range(3, 1025):
         if math.isclose(factor, math.sqrt(root), rel_tol=1e-5):
             return f"√{root}"
@@ -165,22 +171,21 @@ def slice_differs(seen: SeenPair) -> Hint | None:
         if ref.shape[1] == 1:
             what = "elements"
         places = np.flatnonzero(~equal)
-        where = f"{what} {_span(places)} of {len(equal)}"
-        zero = not np.any(cand[places])
-        told = (
-            f"{where} are zero, all others are equal: a slice left out"
-            if zero
-            else _how(seen, cand, ref, places, where)
-        )
+        where = f"{what if count > 1 else what.removesuffix('s')} {_span(places)} of {len(equal)}"
+        how = _how(seen, cand, ref, places) if np.any(cand[places]) else "zero"
+        is_, differ = ("is", "differs") if count == 1 else ("are", "differ")
+        told = f"{where} {f'{is_} {how}' if how else differ}, all others are equal"
+        told += ": a slice left out" if how == "zero" else ""
         return Hint("slice", told, {"first": int(places[0]), "last": int(places[-1]), "count": count})
     return None
 
 
-def _how(seen: SeenPair, cand: Floats, ref: Floats, places: NDArray[np.int64], where: str) -> str:
+def _how(seen: SeenPair, cand: Floats, ref: Floats, places: NDArray[np.int64]) -> str:
+    """What rows are where they differ: the reference's times a factor; nothing where that is not known."""
     factor = _factor(ref[places], cand[places])
     if factor is not None and bool(np.all(rows_alike(cand[places], (ref[places] * factor), max(seen.slack, 1e-5)))):
-        return f"{where} are {_told(factor)} times the reference, all others are equal"
-    return f"{where} differ, all others are equal"
+        return f"{_told(factor)} times the reference"
+    return ""
 
 
 def _span(places: NDArray[np.int64]) -> str:
