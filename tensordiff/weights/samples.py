@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ _FEW = 256
 _ROUGHLY = 4.0
 """How much more a few values may be off than all of a sample."""
 _MOST_ALIKE = 64
+_AT_ONCE = 1 << 20
 
 
 def sample(stored: StoredTensor) -> Floats:
@@ -75,10 +76,20 @@ def are_alike(one: Floats, other: Floats, slack: float) -> bool:
     """Whether two samples are the same values, and values that others would not have by chance."""
     if one.shape != other.shape or one.size < 4:
         return False
-    a, b = one.astype(np.float64), other.astype(np.float64)
-    error, size = float(np.linalg.norm(a - b)), float(np.linalg.norm(b))
-    spread = float(np.linalg.norm(b - b.mean()))
-    return size > 0 and error <= slack * size and error <= _OF_SPREAD * spread
+    error = size = spread = 0.0
+    mean = float(other.mean(dtype=np.float64))
+    for a, b in wide_blocks(one, other):
+        error += float(np.sum((a - b) ** 2))
+        size += float(np.sum(b**2))
+        spread += float(np.sum((b - mean) ** 2))
+    return size > 0 and error <= slack**2 * size and error <= _OF_SPREAD**2 * spread
+
+
+def wide_blocks(*tables: Floats) -> Iterator[tuple[NDArray[np.float64], ...]]:
+    """Tables of one shape in float64, some rows at a time: a whole one would be twice as large as it is."""
+    count = max(1, _AT_ONCE * len(tables[0]) // max(1, tables[0].size))
+    for start in range(0, len(tables[0]), count):
+        yield tuple(table[start : start + count].astype(np.float64) for table in tables)
 
 
 def is_telling(values: Floats) -> bool:

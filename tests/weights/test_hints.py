@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 
 from tensordiff.dump import open_dump
 from tensordiff.weights.comparison import ParameterRow, WeightsOutcome, compare_weights
+from tensordiff.weights.hint.catalogue import hint_for
 from tensordiff.weights.hint.orders import match_rows
+from tensordiff.weights.hint.seen import Slots, see
+from tensordiff.weights.pairing import pair_parameters
 from tests.weights.making import Weights, llama, write_npz
 
 Values = NDArray[Any]
@@ -202,3 +206,16 @@ def test_rows_of_many_that_are_alike_up_to_noise() -> None:
     cand = ref[turn] * (1 + 1e-4 * random(3).standard_normal(ref.shape)).astype("f4")
     order = match_rows(ref, cand.astype("f4"), 4e-3)
     assert order is not None and np.array_equal(order, turn)
+
+
+def test_a_hint_takes_a_few_times_the_memory_of_what_it_looks_at(tmp_path: Path) -> None:
+    name, shape = "model.embed_tokens.weight", (1 << 14, 256)
+    sides = [write_npz({name: random(k).standard_normal(shape).astype("f4")}, tmp_path / f"{k}.npz") for k in (1, 2)]
+    pairing = pair_parameters(*map(open_dump, sides))
+    seen = see(pairing.pairs[0], Slots(pairing.reference), Slots(pairing.candidate))
+    tracemalloc.start()
+    hint = hint_for(seen)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert hint is not None and hint.kind == "not loaded"
+    assert peak < 5 * seen.ref.nbytes

@@ -12,7 +12,7 @@ from tensordiff.dump.dtypes import DTYPES, name_of
 from tensordiff.weights.hint.seen import SeenPair, rows_alike
 from tensordiff.weights.measure import rounding_of
 from tensordiff.weights.packed import quantization_of
-from tensordiff.weights.samples import Floats, is_telling
+from tensordiff.weights.samples import Floats, is_telling, wide_blocks
 
 _CASTS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 _FEW = 16
@@ -21,6 +21,7 @@ _FIT = 4.0
 _ENOUGH = 256
 _TELLING, _ROWS_TRIED, _ROWS_AT_ONCE = 16, 32, 1 << 14
 _LAST_PLACES = 64
+_SAMPLED = 1 << 16
 _UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _NAMED_FACTORS = {2.0: "2", 0.5: "1/2", 4.0: "4", 0.25: "1/4", math.sqrt(2): "√2", 1 / math.sqrt(2): "1/√2"}
 
@@ -94,8 +95,8 @@ def last_bits(seen: SeenPair) -> Hint | None:
     if len(names) > 1 or name not in _UNITS or quantization_of(seen.pair.candidate.stored):
         return None
     most = _LAST_PLACES if name in ("float32", "float64") else 2
-    error, size = np.abs(seen.cand.astype(np.float64) - seen.ref), np.abs(seen.ref.astype(np.float64))
-    if np.any(error > 2 * most * _UNITS[name] * size):
+    allowed = 2 * most * _UNITS[name]
+    if any(np.any(np.abs(cand - ref) > allowed * np.abs(ref)) for ref, cand in wide_blocks(seen.ref, seen.cand)):
         return None
     factor = _factor(seen.ref, seen.cand)
     if factor is not None and abs(factor - 1) > 4 * _UNITS[name]:
@@ -107,9 +108,10 @@ def offset(seen: SeenPair) -> Hint | None:
     """A constant more everywhere: a norm that keeps 1 + w."""
     if not is_telling(seen.ref) and seen.ref.size < 8:
         return None
-    gap = seen.cand.astype(np.float64) - seen.ref
-    mean = float(np.median(gap))
-    noise = float(np.abs(gap - mean).max())
+    step = max(1, seen.ref.size // _SAMPLED)
+    some = seen.cand.ravel()[::step].astype(np.float64) - seen.ref.ravel()[::step]
+    mean = float(np.median(some))
+    noise = max(float(np.abs(cand - ref - mean).max()) for ref, cand in wide_blocks(seen.ref, seen.cand))
     scale = max(float(np.abs(seen.ref).max()), abs(mean))
     if mean == 0 or noise > _FIT * max(seen.slack, 1e-6) * scale or noise > 0.05 * abs(mean):
         return None
@@ -157,8 +159,11 @@ def _told(factor: float) -> str:
 
 
 def _factor(ref: Floats, cand: Floats) -> float | None:
-    power = float(np.sum(ref.astype(np.float64) ** 2))
-    return float(np.sum(ref.astype(np.float64) * cand)) / power if power else None
+    power = product = 0.0
+    for r, c in wide_blocks(ref, cand):
+        power += float(np.sum(r * r))
+        product += float(np.sum(r * c))
+    return product / power if power else None
 
 
 def slice_differs(seen: SeenPair) -> Hint | None:
@@ -203,13 +208,14 @@ def scale_by_rows(seen: SeenPair) -> Hint | None:
     for ref, cand, what in ((seen.ref, seen.cand, "row"), (seen.ref.T, seen.cand.T, "column")):
         if ref.shape[1] < 4 or ref.shape[0] < 2:
             continue
-        power = np.sum(ref.astype(np.float64) ** 2, axis=1)
+        power = np.einsum("ij,ij->i", ref, ref, dtype=np.float64)
         if not np.all(power):
             continue
-        factors = np.sum(ref.astype(np.float64) * cand, axis=1) / power
+        factors = np.einsum("ij,ij->i", ref, cand, dtype=np.float64) / power
         if float(np.abs(factors - 1).max()) < _FIT * max(seen.slack, 1e-5):
             continue  # as good as 1
-        if seen.fits((ref * factors[:, None]).astype(np.float32) if what == "row" else (ref * factors[:, None]).T):
+        made = ref * factors.astype(np.float32)[:, None]
+        if seen.fits(made if what == "row" else made.T):
             low, high = float(factors.min()), float(factors.max())
             return Hint(
                 "scale", f"each {what} has a factor of its own, {low:.4g} to {high:.4g}", {"factor": [low, high]}
@@ -238,19 +244,28 @@ def scale_by_blocks(seen: SeenPair) -> Hint | None:
 
 def not_loaded(seen: SeenPair) -> Hint | None:
     """Nothing in common with the reference: how such values look tells an initialization from other weights."""
-    ref, cand = seen.ref.astype(np.float64).ravel(), seen.cand.astype(np.float64).ravel()
-    if cand.size < _ENOUGH or np.ptp(ref) == 0:
+    if seen.cand.size < _ENOUGH or np.ptp(seen.ref) == 0:
         return None
-    correlation = float(np.corrcoef(ref, cand)[0, 1]) if np.ptp(cand) else 0.0
-    if not abs(correlation) < 5 / math.sqrt(cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
+    correlation = _correlation(seen.ref, seen.cand)
+    if not abs(correlation) < 5 / math.sqrt(seen.cand.size) + 0.01 or has_related_rows(seen.ref, seen.cand):
         return None
     evidence: dict[str, float | int | str | list[int] | list[float]] = {"correlation": correlation}
     part = "" if seen.is_whole else f" in the first {seen.ref.shape[1]} columns, which were looked at"
-    if told := _initialization(cand, seen.ref.shape[1]):
+    if told := _initialization(seen.cand):
         what = "in it," if seen.is_whole else part.strip() + ","
         return Hint("not loaded", f"not loaded: nothing of the reference {what} and {told}", evidence)
     return Hint("other weights", f"nothing in common with the reference's{part}: not loaded, or of another checkpoint",
                 evidence)  # fmt: skip
+
+
+def _correlation(ref: Floats, cand: Floats) -> float:
+    means = ref.mean(dtype=np.float64), cand.mean(dtype=np.float64)
+    both = ours = theirs = 0.0
+    for r, c in wide_blocks(ref, cand):
+        both += float(np.sum((r - means[0]) * (c - means[1])))
+        ours += float(np.sum((r - means[0]) ** 2))
+        theirs += float(np.sum((c - means[1]) ** 2))
+    return both / math.sqrt(ours * theirs) if ours * theirs else 0.0
 
 
 def has_related_rows(ref: Floats, cand: Floats) -> bool:
@@ -278,16 +293,19 @@ def _nearest_cosines(every: Floats, some: Floats) -> Floats:
     return found
 
 
-def _initialization(values: NDArray[np.float64], columns: int) -> str | None:
+def _initialization(values: Floats) -> str | None:
     """How a library would have made such values; None where none would."""
-    std = float(values.std())
-    if std == 0 or abs(float(values.mean())) > 6 * std / math.sqrt(values.size):
+    mean = float(values.mean(dtype=np.float64))
+    moments = [(float(np.sum((v - mean) ** 2)), float(np.sum((v - mean) ** 4))) for (v,) in wide_blocks(values)]
+    second, fourth = (sum(column) / values.size for column in zip(*moments, strict=True))
+    std = math.sqrt(second)
+    if std == 0 or abs(mean) > 6 * std / math.sqrt(values.size):
         return None
-    kurtosis = float(np.mean((values - values.mean()) ** 4)) / std**4
+    kurtosis = fourth / std**4
     chance = 6 * math.sqrt(24 / values.size)
     if abs(kurtosis - 1.8) < chance and float(np.abs(values).max()) < 1.75 * std:
         return f"uniform within ±{float(np.abs(values).max()):.4g}, as an initialization is"
-    usual = (0.02, 0.01, 1.0, 1 / math.sqrt(max(columns, 1)))
+    usual = (0.02, 0.01, 1.0, 1 / math.sqrt(max(values.shape[1], 1)))
     close = next((u for u in usual if abs(std - u) < 5 * u / math.sqrt(2 * values.size)), None)
     if abs(kurtosis - 3) < chance and close is not None:
         return f"normal with a deviation of {close:.4g}, as an initialization is"
