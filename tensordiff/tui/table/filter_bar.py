@@ -76,7 +76,10 @@ class FilterBar(Horizontal):
         self.post_message(self.Changed(pattern, event.value))
 
     def _say(self, text: str, *, wrong: bool) -> None:
-        self.query_one("#filter-wrong", Static).update(text)
+        """Say what is wrong; where that is the same as before, nothing is laid out anew for every character."""
+        said = self.query_one("#filter-wrong", Static)
+        if text != said.content:
+            said.update(text)
         self.query_one(Input).set_class(wrong, "-wrong")
 
     @on(Input.Submitted)

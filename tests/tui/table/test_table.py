@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
@@ -118,6 +118,19 @@ async def test_filter_by_typing_and_escape() -> None:
         assert "unterminated" in str(run.screen.query_one("#filter-wrong").render())
         await run.press("escape")
         assert len(run.names) == len(run.table.listing.order(Order()))
+
+
+async def test_nothing_is_said_anew_for_each_character_of_a_filter() -> None:
+    async with running(samples()) as run:
+        said = run.screen.query_one("#filter-wrong", Static)
+        await run.press("slash", "m")
+        before = said.visual
+        await run.press("l")
+        assert said.visual is before
+        await run.press("[")
+        assert "unterminated" in str(said.render())
+        await run.press("backspace")
+        assert str(said.render()) == ""
 
 
 async def test_faults_and_inputs() -> None:
