@@ -211,7 +211,7 @@ def test_rows_of_many_that_are_alike_up_to_noise() -> None:
 def test_a_hint_takes_a_few_times_the_memory_of_what_it_looks_at(tmp_path: Path) -> None:
     name, shape = "model.embed_tokens.weight", (1 << 14, 256)
     sides = [write_npz({name: random(k).standard_normal(shape).astype("f4")}, tmp_path / f"{k}.npz") for k in (1, 2)]
-    pairing = pair_parameters(*map(open_dump, sides))
+    pairing = pair_parameters(open_dump(sides[0]), open_dump(sides[1]))
     seen = see(pairing.pairs[0], Slots(pairing.reference), Slots(pairing.candidate))
     tracemalloc.start()
     hint = hint_for(seen)

@@ -229,13 +229,13 @@ def scale_by_blocks(seen: SeenPair) -> Hint | None:
     if rows % _BLOCK or columns % _BLOCK or rows * columns == _BLOCK * _BLOCK:
         return None
     shape = (rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
-    ref, cand = seen.ref.reshape(shape).astype(np.float64), seen.cand.reshape(shape)
-    power = np.sum(ref**2, axis=(1, 3))
+    ref, cand = seen.ref.reshape(shape), seen.cand.reshape(shape)
+    power = np.einsum("aibj,aibj->ab", ref, ref, dtype=np.float64)
     if not np.all(power):
         return None
-    factors = np.sum(ref * cand, axis=(1, 3)) / power
-    made = (ref * factors[:, None, :, None]).reshape(rows, columns)
-    if not seen.fits(made.astype(np.float32)):
+    factors = np.einsum("aibj,aibj->ab", ref, cand, dtype=np.float64) / power
+    made = (ref * factors.astype(np.float32)[:, None, :, None]).reshape(rows, columns)
+    if not seen.fits(made):
         return None
     low, high = float(factors.min()), float(factors.max())
     told = f"each block of {_BLOCK} x {_BLOCK} has a factor of its own, {low:.4g} to {high:.4g}: its scales"

@@ -18,8 +18,10 @@ _PROJECTIONS = 12
 _MOST_BY_PAIRS = 20_000
 """Rows of which each is held against each; of more, those that one projection brings near."""
 _NEIGHBOURS = 128
-_AT_ONCE = 512
+_AT_ONCE = 128
+_MANY = 1024
 _KNOWN_AT_ONCE = 1 << 14
+_HASHED_AT_ONCE = 1 << 20
 _TRIED = 32
 _MOSTLY = 0.9
 _SHOWN = 8
@@ -34,7 +36,7 @@ def match_rows(ref: Floats, cand: Floats, slack: float) -> Order | None:
         return None
     if columns < 4:
         return _if_permutation(_by_value(ref, cand), ref, cand, slack)
-    if rows > _MOST_BY_PAIRS and not _are_rows_of(ref, cand, slack):
+    if rows > _MANY and not _are_rows_of(ref, cand, slack):
         return None
     for made in (_by_bits, _by_projection):
         if (order := _if_permutation(made(ref, cand, slack), ref, cand, slack)) is not None:
@@ -92,8 +94,9 @@ def _by_bits(ref: Floats, cand: Floats, slack: float) -> Order | None:
 def _row_hashes(values: Floats, dtype: str) -> NDArray[np.uint64]:
     odd = np.random.default_rng(0).integers(0, 1 << 63, values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     found = []
-    for start in range(0, len(values), _KNOWN_AT_ONCE):
-        some = values[start : start + _KNOWN_AT_ONCE]
+    count = max(1, _HASHED_AT_ONCE // values.shape[1])
+    for start in range(0, len(values), count):
+        some = values[start : start + count]
         with np.errstate(all="ignore"):
             rounded = some.astype(DTYPES[dtype]).astype(np.float32) + np.float32(0)  # which makes -0 a 0
         found.append((rounded.view(np.uint32) * odd).sum(axis=1, dtype=np.uint64))
