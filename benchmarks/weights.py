@@ -18,6 +18,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 HIDDEN, MIDDLE, VOCAB = 4096, 14336, 128_256
+EMBEDDING = 2048
 PARTS = {
     "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (1024, HIDDEN), "self_attn.v_proj": (1024, HIDDEN),
     "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (MIDDLE, HIDDEN), "mlp.up_proj": (MIDDLE, HIDDEN),
@@ -144,6 +145,22 @@ def measure(folder: Path, layers: int) -> Times:
     return Times(claimed / 1e9, float(seconds), cpu, reading, reading_cpu, int(peak) / 1024, found.strip())
 
 
+def measure_two_types(folder: Path) -> tuple[float, float, str]:
+    """Seconds, megabytes and finding of an embedding in bfloat16 beside float32, shifted by a row."""
+    import ml_dtypes
+    from safetensors.numpy import save_file
+
+    values = np.random.default_rng(0).standard_normal((VOCAB, EMBEDDING), np.float32) * np.float32(0.02)
+    coarse = values.astype(ml_dtypes.bfloat16)
+    sides = [folder / "coarse.safetensors", folder / "fine.safetensors"]
+    save_file({"model.embed_tokens.weight": coarse}, sides[0])
+    save_file({"model.embed_tokens.weight": np.roll(coarse.astype(np.float32), 1, 0)}, sides[1])
+    command = [sys.executable, "-c", _WATCHED, *map(str, sides)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    peak, seconds, _, found = done.stdout.split(maxsplit=3)
+    return float(seconds), int(peak) / 1024, found.strip()
+
+
 LAYERS = 110
 """As many of an 8B Llama's layers as make 50 GB."""
 
@@ -151,6 +168,7 @@ LAYERS = 110
 def rows(folder: Path, layers: int = LAYERS) -> list[list[str]]:
     """The table of docs/speed.md."""
     took = measure(folder, layers)
+    seconds, megabytes, found = measure_two_types(folder)
     size = took.gigabytes
     return [
         ["both sides together", f"{size:.1f} GB"],
@@ -162,6 +180,9 @@ def rows(folder: Path, layers: int = LAYERS) -> list[list[str]]:
         ["memory beyond mapped pages, at most", f"{took.megabytes:.0f} MB"],
         ["bytes compared in a second", f"{size / took.seconds:.1f} GB"],
         ["found", took.found],
+        [f"bfloat16 against float32, {VOCAB:,} x {EMBEDDING:,}, that differ: compared in", f"{seconds:.1f} s"],
+        ["memory beyond mapped pages for it, at most", f"{megabytes:.0f} MB"],
+        ["found in it", found],
     ]
 
 
