@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.001
 """How long a thread that measures may keep the event loop waiting; Python's own choice is five times that."""
+_MOST_POSTPONED = 30
+"""How often garbage is left for later because keys come."""
 _WATCH_SERVER_S = 2.0
 _THEMES = dict(zip(THEMES, ("textual-dark", "textual-light"), strict=True))
 
@@ -78,6 +80,7 @@ class TensordiffApp(App[int]):
         columns = {column.id for column in COLUMNS}
         self.settings.check(columns=columns, keys=BY_ID, themes=[*THEMES, *self.available_themes])
         self._replay = KeyReplay()
+        self._is_typed_at, self._postponed = False, 0
         self.ending = Ending()
         """What ends it from outside; to be minded while it runs on a terminal."""
         self._leaving = ExitStack()
@@ -93,7 +96,7 @@ class TensordiffApp(App[int]):
         self.set_keymap(dict(self.settings.keys))
         self._mind_signals()
         self._leaving.enter_context(collected_when_idle())
-        self.set_interval(IDLE_COLLECTION_S, collect_when_idle)
+        self.set_interval(IDLE_COLLECTION_S, self.collect_garbage)
         sys.setswitchinterval(_SWITCH_S)
         if self.is_web:
             self.set_interval(_WATCH_SERVER_S, partial(self._leave_with_server, os.getppid()))
@@ -137,8 +140,16 @@ class TensordiffApp(App[int]):
         await self.switch_screen(self._sized(self.comparison(message.request)))
         self.run_worker(self._replay.run(self), "replay", "replay")
 
+    def collect_garbage(self) -> None:
+        """Collect what was left behind, unless keys come: the next would wait. Not for ever, or memory would fill."""
+        self._postponed = self._postponed + 1 if self._is_typed_at and self._postponed < _MOST_POSTPONED else 0
+        self._is_typed_at = False
+        if not self._postponed:
+            collect_when_idle()
+
     async def on_event(self, event: Event) -> None:
         """Keys that come while others are replayed wait for their turn."""
+        self._is_typed_at |= isinstance(event, KeyEvent)
         if not (isinstance(event, KeyEvent) and not event.is_forwarded and self._replay.takes(event)):
             await super().on_event(event)
 
