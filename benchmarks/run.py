@@ -40,9 +40,7 @@ core is taken."""
 def max_times() -> str:
     """Times of captures of MAX, taken by hand: a first one compiles for minutes."""
     found = re.search(r"^## Times\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "max.md").read_text(), re.DOTALL | re.MULTILINE)
-    source = (
-        "Not of this run: measured by hand, as a first capture compiles for minutes. From [max.md](max.md#times)."
-    )
+    source = "Not of this run: measured by hand, as a first capture compiles for minutes. From [max.md](max.md#times)."
     return f"## Modular MAX\n\n{source}\n{found[1] if found else ''}"
 
 

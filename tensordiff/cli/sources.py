@@ -24,12 +24,6 @@ class ChildTraceback(Exception):
     """The traceback or log of a child process; shown with ``--debug``."""
 
 
-def open_session(request: Request, *, reruns: bool = False) -> Session:
-    """Open what is to be compared; sources are run first. ``reruns`` is as of ``refuse_unused_options``."""
-    say_if_slow()
-    return open_dumps(run_sources(request, reruns=reruns))
-
-
 def open_dumps(request: Request) -> Session:
     """Open two dumps, as a session file left them where one is given."""
     say_if_slow()
@@ -52,7 +46,8 @@ def sources_of(request: Request, *, reruns: bool = False) -> Sources:
 
 
 def run_sources(request: Request, *, reruns: bool = False) -> Request:
-    """The same request with a dump in the place of each source."""
+    """The same request with a dump in the place of each source. ``reruns`` is as of ``refuse_unused_options``."""
+    say_if_slow()
     sources = sources_of(request, reruns=reruns)
     while (side := sources.side) is not None:
         sources = sources.with_dump(run_source(sources.job(), side))

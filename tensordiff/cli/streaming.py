@@ -17,6 +17,7 @@ from tensordiff.errors import printable
 from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
+from tensordiff.session.sources import Sources
 from tensordiff.session.streaming.session import StreamedSession, open_stream
 from tensordiff.session.streaming.side import WINDOW_BYTES, Keep, StreamedSide, StreamOptions
 from tensordiff.util.shell_line import shell_line
@@ -68,6 +69,8 @@ def make_stream_options(choice: StreamChoice, keep: Keep, folder: Path) -> Strea
 def open_streamed(request: Request, options: StreamOptions) -> Iterator[StreamedSession]:
     """The comparison of sources while they run; at the end, whatever that is, stderr says what was kept."""
     say_if_slow()
+    for sentence in Sources.of(request).unused_options():
+        say(sentence)
     session = None
     try:
         with open_stream(replace(request, keep=None), options, follow) as session:

@@ -70,23 +70,6 @@ def _open_numbered(at: DumpPath) -> Dump | None:
 
 
 def _ask_readers(at: DumpPath) -> Dump | None:
-    """What the first reader that knows a path makes of it; what else lies in its folder is looked at, too."""
-    dump = _first_known(at)
-    if dump is None:
-        return None
-    if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
-        dump = replace(dump, problems=dump.problems + gone)
-    is_plain = dump.format in PLAIN_FORMATS
-    if not at.is_folder:
-        return with_short_outputs(dump) if is_plain else dump
-    if is_plain and not is_checkpoint(at.files, dump.files):
-        dump = _with_other_formats(at, dump)
-    if dump.format in PLAIN_FORMATS:
-        dump = with_short_outputs(in_numbered_order(dump))
-    return _with_leftovers(at, dump, dump.files)
-
-
-def _first_known(at: DumpPath) -> Dump | None:
     """What the first reader that knows a path makes of it. Of several formats, one whose files are all bad is left out.
 
     That is so of formats which are files and no more; a folder whose own index cannot be read is not opened.
@@ -103,10 +86,26 @@ def _first_known(at: DumpPath) -> Dump | None:
             continue
         if dump is not None and not (bad and dump.format not in PLAIN_FORMATS):
             unread = tuple(Problem(name, error.problem, is_unread=True) for name, error in bad.items())
-            return replace(dump, problems=dump.problems + unread, files=dump.files | bad.keys()) if bad else dump
+            if bad:
+                dump = replace(dump, problems=dump.problems + unread, files=dump.files | bad.keys())
+            return _with_the_rest(at, dump)
     if bad:
         raise next(iter(bad.values()))
     return None
+
+
+def _with_the_rest(at: DumpPath, dump: Dump) -> Dump:
+    """A dump with what else lies in its folder: parts that are missing, tensors in other formats, what nobody reads."""
+    if gone := tuple(missing_parts(dump.files) if at.is_folder else of_one_part(at.path.name)):
+        dump = replace(dump, problems=dump.problems + gone)
+    is_plain = dump.format in PLAIN_FORMATS
+    if not at.is_folder:
+        return with_short_outputs(dump) if is_plain else dump
+    if is_plain and not is_checkpoint(at.files, dump.files):
+        dump = _with_other_formats(at, dump)
+    if dump.format in PLAIN_FORMATS:
+        dump = with_short_outputs(in_numbered_order(dump))
+    return _with_leftovers(at, dump, dump.files)
 
 
 def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:

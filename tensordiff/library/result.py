@@ -380,10 +380,7 @@ class Result:
         # -P: what lies in the current folder must not be imported instead of tensordiff and what it needs.
         command = [sys.executable, "-P", "-m", "tensordiff", *command, *["--temporary"] * goes]
         # The environment is given because a program that imported MAX has another: Mojo sets PYTHONEXECUTABLE in C.
-        status = subprocess.run(command, check=False, env=dict(os.environ)).returncode  # noqa: S603 - our own program
-        if goes:
-            sys.stderr.write(f"tensordiff: {_TEMPORARY}\n")
-        return status
+        return subprocess.run(command, check=False, env=dict(os.environ)).returncode  # noqa: S603 - our own program
 
     def _command(self) -> list[str]:
         return [*self._paths, *comparison_words(self.session.request)]

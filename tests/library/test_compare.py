@@ -184,9 +184,7 @@ def test_no_terminal_to_open_in(found: Result) -> None:
     assert f"tensordiff {REFERENCE} {CANDIDATE} --injected {SAMPLES / 'candidate_injected'}" in str(told.value)
 
 
-def test_arrays_are_opened_from_temporary_dumps_which_is_said(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_arrays_are_opened_from_temporary_dumps_which_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = "deleted when this Python program ends; tensordiff.compare(…, keep=DIR) keeps them"
     result, kept = (tensordiff.compare({"a": A}, {"a": 2 * A}, keep=keep) for keep in (None, tmp_path))
     with pytest.raises(TensordiffError, match="no terminal") as error:
@@ -204,7 +202,6 @@ def test_arrays_are_opened_from_temporary_dumps_which_is_said(
 
     monkeypatch.setattr(subprocess, "run", run)  # in place of the app: it needs a terminal
     assert (result.open(), kept.open()) == (1, 1)
-    assert capfd.readouterr().err.count(told) == 1
     assert ["--temporary" in command for command in commands] == [True, False]
 
 

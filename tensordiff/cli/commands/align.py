@@ -19,7 +19,7 @@ from tensordiff.align.structure_gaps import Gap, gaps
 from tensordiff.align.suggest import Suggestion
 from tensordiff.cli.options import PATH, json_option, keep_option
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sources import open_session
+from tensordiff.cli.sources import open_dumps, run_sources
 from tensordiff.cli.streams import Page, echo
 from tensordiff.dump import Entry
 from tensordiff.errors import AlignError, printable
@@ -106,7 +106,7 @@ def command(reference: Path, candidate: Path, rules: Path | None, session: Path 
 
 def show_alignment(request: Request, options: AlignOptions) -> int:
     """Align and print; the exit status."""
-    session = open_session(request)
+    session = open_dumps(run_sources(request))
     suggestions = _suggestions(session, options)
     accepted = _accepted(session, suggestions, options)
     written = None

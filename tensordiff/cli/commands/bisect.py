@@ -26,7 +26,7 @@ from tensordiff.cli.options import (
     take,
     two_sides,
 )
-from tensordiff.cli.sources import follow_quietly, open_session
+from tensordiff.cli.sources import follow_quietly, open_dumps, run_sources
 from tensordiff.cli.streams import Page, ask, echo, has_person, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.cli.table import Table
@@ -107,7 +107,7 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 def bisect(request: Request, options: BisectOptions) -> int:
     """Search and print; the exit status. Raises after printing where the result is unknown."""
-    session = open_session(request, reruns=options.rerun)
+    session = open_dumps(run_sources(request, reruns=options.rerun))
     refuse_checkpoints(session.reference, session.candidate)
     if not session.pairs:
         raise inconclusive_error(session, session.outcome(()))

@@ -23,7 +23,7 @@ from tensordiff.cli.options import (
     two_sides,
 )
 from tensordiff.cli.progress import Progress
-from tensordiff.cli.sources import open_session
+from tensordiff.cli.sources import open_dumps, run_sources
 from tensordiff.cli.streaming import (
     StreamChoice,
     make_stream_options,
@@ -107,7 +107,9 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
 
 def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
-    opened = _streamed(request, options.choice) if options.choice.stream else nullcontext(open_session(request))
+    opened = (
+        _streamed(request, options.choice) if options.choice.stream else nullcontext(open_dumps(run_sources(request)))
+    )
     with opened as session:
         findings = list(session.header_findings())
         printer = _print_json if options.as_json else _print_text

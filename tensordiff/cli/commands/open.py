@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @source_options
 @keep_option
 @click.option("--served", type=click.Choice([*SPELLINGS]), hidden=True, help="What a visitor of serve may do.")
-@click.option("--temporary", is_flag=True, hidden=True, help="Whoever opened this deletes the dumps, and says so.")
+@click.option("--temporary", is_flag=True, hidden=True, help="Whoever opened this deletes the dumps.")
 def command(reference: Path, candidate: Path, served: str | None, temporary: bool, **options: Any) -> int:
     """Open two dumps in the app: REFERENCE is the one you trust, CANDIDATE the one under test.
 
@@ -47,7 +47,10 @@ def command(reference: Path, candidate: Path, served: str | None, temporary: boo
 
     launch = Launch(reference, candidate, checked)
     permissions = ALL_PERMISSIONS if served is None else SPELLINGS[served]
-    return run_app(launch, permissions=permissions, says_farewell=not temporary)
+    status = run_app(launch, permissions=permissions, says_farewell=not temporary)
+    if temporary:
+        say("the dumps are deleted when the program that opened them ends; tensordiff.compare(…, keep=DIR) keeps them")
+    return status
 
 
 def run_app(

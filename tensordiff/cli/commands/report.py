@@ -21,7 +21,7 @@ from tensordiff.cli.options import (
     take,
     two_sides,
 )
-from tensordiff.cli.sources import open_session
+from tensordiff.cli.sources import open_dumps, run_sources
 from tensordiff.cli.streams import echo, say
 from tensordiff.cli.summary import inconclusive_error
 from tensordiff.compare.row import Row
@@ -83,7 +83,7 @@ def report(request: Request, options: ReportOptions) -> int:
         render_for(path)  # an unknown suffix is refused before the work, not after it
     if options.select is not None:
         check_regex("--select", options.select)
-    session = open_session(request)
+    session = open_dumps(run_sources(request))
     outcome = measure(session)
     rows = None if options.select is None else _selected(outcome, options.select)
     stamp = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}" if options.stamp else None
