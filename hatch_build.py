@@ -48,12 +48,12 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before files are collected."""
         reason = SOURCE / "no_kernel.txt"
-        reason.unlink(missing_ok=True)
         try:
             if version == "editable":
                 build_in_place()
             else:
                 self._into_wheel(build_data)
+            reason.unlink(missing_ok=True)
         except NoKernel as error:
             if os.environ.get("TENSORDIFF_TARGET"):
                 raise  # a wheel for others is not made without it

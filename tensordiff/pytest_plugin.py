@@ -26,8 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """That tensordiff measures slowly stays a warning where warnings are errors, as a slow test is no failed one."""
+    """What tensordiff tells of an install or of options stays a warning where warnings are errors."""
     config.addinivalue_line("filterwarnings", "default:tensordiff measures in numpy:RuntimeWarning")
+    config.addinivalue_line("filterwarnings", "default:--[a-z, -]+ (it is|they are) for .* alone:UserWarning")
 
 
 @pytest.hookimpl(wrapper=True)

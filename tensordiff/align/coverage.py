@@ -10,14 +10,14 @@ docs/decisions/0087-coverage-of-operations.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 from tensordiff.align.index import parts_of
-from tensordiff.align.operations import computes, operation_name, operation_number
-from tensordiff.dump.model import Entry
+from tensordiff.align.operations import computes, is_operation, layer_of_operation, operation_name, operation_number
+from tensordiff.dump.model import CallKey, Entry
 from tensordiff.errors import DumpError
 from tensordiff.util.slices import SlicedDict, release
 
@@ -51,26 +51,28 @@ class SideCoverage:
         return len(self.compared) / self.total if self.total else 0.0
 
     @cached_property
-    def operations(self) -> frozenset[str]:
-        """The names of the operations that compute something."""
-        return frozenset(operation_name(entry.layer) for entry in self._computed(self.compared + self.left))
+    def operations(self) -> SideCoverage:
+        """Of the operations that compute something alone."""
+        return self._only(lambda entry: computes(entry.layer))
 
     @cached_property
-    def share_of_operations(self) -> float:
-        """The same of those alone."""
-        compared, left = (len(self._computed(some)) for some in (self.compared, self.left))
-        return compared / (compared + left) if compared else 0.0
+    def modules(self) -> SideCoverage:
+        """Of all that is no operation."""
+        return self._only(lambda entry: not is_operation(entry.layer))
+
+    def _only(self, is_counted: Callable[[Entry], bool]) -> SideCoverage:
+        return SideCoverage(tuple(filter(is_counted, self.compared)), tuple(filter(is_counted, self.left)))
 
     @cached_property
-    def has_last_operations(self) -> bool:
-        """Whether the last operation of every step that computes something was compared."""
-        layers = {(entry.step, entry.layer) for entry in self._computed(self.compared + self.left)}
-        last = dict(sorted(layers, key=lambda one: operation_number(one[1])))
-        return last.items() <= {(entry.step, entry.layer) for entry in self.compared}
-
-    @staticmethod
-    def _computed(entries: Sequence[Entry]) -> list[Entry]:
-        return [entry for entry in entries if computes(entry.layer)]
+    def last_operations(self) -> frozenset[CallKey]:
+        """In each call of a layer, the operation that computes what the layer gives."""
+        last: dict[tuple[str, int, int], CallKey] = {}
+        for entry in (*self.operations.compared, *self.operations.left):
+            key = entry.call_key
+            within = layer_of_operation(entry.layer), entry.step, entry.call
+            if operation_number(entry.layer) >= operation_number(last.get(within, key).layer):
+                last[within] = key
+        return frozenset(last.values())
 
     @cached_property
     def share_of_bytes(self) -> float:
@@ -98,6 +100,8 @@ class Coverage:
 
     reference: SideCoverage
     candidate: SideCoverage
+    calls: frozenset[tuple[CallKey, CallKey]] = frozenset()
+    """Operations that were compared with each other."""
 
     @classmethod
     def of(
@@ -109,25 +113,42 @@ class Coverage:
     ) -> Coverage:
         """Of the pairs that were compared, all pairs, and what has no pair."""
         compared, pairs = list(compared), list(pairs)
+        operations = [pair for pair in compared if computes(pair.reference.layer) and not pair.reference.is_input]
         return cls(
             _side([pair.reference for pair in compared], [pair.reference for pair in pairs], reference_orphans),
             _side([pair.candidate for pair in compared], [pair.candidate for pair in pairs], candidate_orphans),
+            frozenset(
+                (pair.reference.call_key, part.call_key) for pair in operations for part in parts_of(pair.candidate)
+            ),
         )
 
     @property
     def share(self) -> float:
         """The lower share of the two sides; of the operations of two engines, that of the coarser one."""
-        if self.is_of_two_engines:
-            return max(self.reference.share_of_operations, self.candidate.share_of_operations)
-        return min(self.reference.share, self.candidate.share)
+        if not self.is_of_two_engines:
+            return min(self.reference.share, self.candidate.share)
+        sides = self.reference, self.candidate
+        modules = [side.modules.share for side in sides if side.modules.total]
+        return min(max(side.operations.share for side in sides), *modules, 1.0)
 
     @cached_property
     def is_of_two_engines(self) -> bool:
         """Whether these are operations that none calls as the other does, and what each computes last was compared."""
-        ours, theirs = self.reference.operations, self.candidate.operations
-        if not ours or not theirs or ours & theirs:
-            return False
-        return self.reference.has_last_operations and self.candidate.has_last_operations
+        ours, theirs = (
+            {operation_name(entry.layer) for entry in (*side.operations.compared, *side.operations.left)}
+            for side in (self.reference, self.candidate)
+        )
+        return bool(ours and theirs) and not ours & theirs and self.uncompared_last_operation is None
+
+    @cached_property
+    def uncompared_last_operation(self) -> str | None:
+        """An operation that computes what a layer gives, and was not compared with the other side's; else None."""
+        ours, theirs = self.reference.last_operations, self.candidate.last_operations
+        if not ours or not theirs:
+            return None
+        both = [(a, b) for a, b in self.calls if a in ours and b in theirs]
+        left = (ours - {a for a, _ in both}) or (theirs - {b for _, b in both})
+        return min(left).layer if left else None
 
     @property
     def share_of_bytes(self) -> float:

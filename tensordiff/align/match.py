@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import filterfalse
 from typing import Literal, Protocol
 
 from tensordiff.align.coverage import Coverage
@@ -175,10 +176,9 @@ def align(reference: Dump, candidate: Dump, plan: AlignmentPlan | None = None) -
     if matcher.has_orphans:
         matcher.take_all("map", _inputs_of_mapped(matcher))
         matcher.take_all("rule", _ports(matcher))
-        inputs = [rule for rule in plan.learned_maps if is_of_inputs(rule)]
-        matcher.take_learned(inputs, only_orphans=True)
+        matcher.take_learned(filter(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("fused", mapped(plan.preset_maps, *sides), only_orphans=True)
-        matcher.take_learned([rule for rule in plan.learned_maps if rule not in inputs], only_orphans=True)
+        matcher.take_learned(filterfalse(is_of_inputs, plan.learned_maps), only_orphans=True)
         matcher.take_all("value", mapped(plan.proven_maps, *sides), only_orphans=True)
         matcher.take_all("rule", _other_calls((*plan.views, *plan.fallback_views), matcher, overruled))
     alignment = matcher.alignment(plan)

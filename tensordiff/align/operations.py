@@ -120,6 +120,12 @@ def operation_name(layer: str) -> str:
     return "" if parts is None else parts[4]
 
 
+def layer_of_operation(layer: str) -> str:
+    """The layer that an operation is within; empty for what is none."""
+    parts = _NAME.fullmatch(layer)
+    return "" if parts is None else parts[1]
+
+
 def operation_number(layer: str) -> int:
     """Its place among the operations of its layer; -1 for what is none."""
     parts = _NAME.fullmatch(layer)

@@ -248,7 +248,7 @@ _RUN = (
     _option("--revision", metavar="REV", help="A branch, tag or commit on the hub."),
     _option("--prefer-module-v3", is_flag=True, help="For max: the model in MAX's new module system."),
     _option("--weights", is_flag=True,
-            help="Also write the parameters, as the engine holds them after loading; they are compared first."),
+            help="Also write the parameters, as the engine holds them after loading; comparisons begin with them."),
     _option("--gradients", is_flag=True,
             help="For hf: and py: run backward too, and write the gradients of inputs, outputs and parameters."),
     _option("--optimized", is_flag=True, help="For onnx: the graph as onnxruntime optimizes it."),

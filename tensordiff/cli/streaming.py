@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import click
 from tensordiff.cli.notices import say_if_slow
 from tensordiff.cli.sources import follow
 from tensordiff.cli.streams import say
+from tensordiff.dump.manifest import MANIFEST
 from tensordiff.errors import printable
 from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome
@@ -81,9 +82,10 @@ def open_streamed(request: Request, options: StreamOptions) -> Iterator[Streamed
         raise
     finally:
         if session is not None:
-            for side in session.streamed:
+            kept = [side for side in session.streamed if _is_kept(side, options)]
+            for side in kept:
                 _say_kept(side, options)
-            _say_open(session, options)
+            _say_open(session, kept, options)
 
 
 def _say_compared(session: StreamedSession) -> None:
@@ -95,21 +97,25 @@ def _say_compared(session: StreamedSession) -> None:
         say(printable(f"{len(rows):,} of {pairs:,} pairs were compared{found or ', none of which diverges'}"))
 
 
+def _is_kept(side: StreamedSide, options: StreamOptions) -> bool:
+    """Whether a dump of a side was written: a full disk may have kept it from being."""
+    folder = options.folder
+    return (
+        options.keep != "none" and folder is not None and bool(side.kept) and (folder / side.side / MANIFEST).exists()
+    )
+
+
 def _say_kept(side: StreamedSide, options: StreamOptions) -> None:
-    if options.keep == "none" or options.folder is None or not side.kept:
-        return
     nbytes = sum(tensor.spec.nbytes for tensor in side.kept.values())
     left = f"; {side.not_kept:,} more that diverge would have gone beyond --window" if side.not_kept else ""
-    folder = printable(options.folder / side.side)
+    folder = printable((options.folder or Path()) / side.side)
     say(f"kept {len(side.kept):,} of {len(side.dump):,} tensors ({format_bytes(nbytes)}) in {folder}{left}")
 
 
-def _say_open(session: StreamedSession, options: StreamOptions) -> None:
+def _say_open(session: StreamedSession, sides: Sequence[StreamedSide], options: StreamOptions) -> None:
     """How to look at what was kept."""
-    kept = {side.side: str((options.folder or Path()) / side.side) for side in session.streamed if side.kept}
-    if not kept or options.keep == "none":
-        return
+    kept = {side.side: str((options.folder or Path()) / side.side) for side in sides}
     request = session.request
     paths = kept.get("reference", str(request.reference)), kept.get("candidate", str(request.candidate))
-    if len(kept) == len(session.streamed):
+    if kept and len(kept) == len(session.streamed):
         say(f"open it with: {shell_line(['tensordiff'], paths)}")

@@ -127,6 +127,7 @@ def bisect(
     session = open_sides(
         "bisect", reference, candidate, rules=rules, tolerances=tolerances, step=step, only=only, learn=learn,
         limits=Limits(Tolerance.of(atol, rtol), threshold), keep=keep, progress=progress, options=options,
+        reruns=rerun,
     )  # fmt: skip
     if not session.pairs:
         raise AlignError(f"{session.candidate.path} and {session.reference.path}: nothing was paired to search in")

@@ -81,16 +81,19 @@ def open_sides(
     *,
     progress: Tell | None = None,
     options: RunOptions | None = None,
+    reruns: bool = False,
     **asked: Unpack[SessionOptions],
 ) -> Session:
-    """The session of two sides, for the functions of this library; sources are run first."""
+    """The session of two sides, for the functions of this library; sources are run first.
+
+    ``reruns`` is as of ``refuse_unused_options``.
+    """
     warn_if_slow()
     settings = run_settings(
         function, options or {}, others=("atol", "rtol", "threshold", *SessionOptions.__annotations__)
     )
-    session = session_of(
-        reference, candidate, settings=settings, run=_Runner(progress).run, note=progress or warn, **asked
-    )
+    run, note = _Runner(progress).run, progress or warn
+    session = session_of(reference, candidate, settings=settings, run=run, note=note, reruns=reruns, **asked)
     refuse_checkpoints(session.reference, session.candidate)
     return session
 

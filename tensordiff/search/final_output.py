@@ -86,7 +86,7 @@ def _own_of_both(
 def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
     """An output of a model that was not compared, and one of the other side that was not either and has its shape.
 
-    So may one for a vocabulary that was padded, or cut, have.
+    So may one outside all blocks be, for a vocabulary that was padded or cut.
     """
     if own.compared:
         return None
@@ -95,7 +95,8 @@ def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tupl
     both = [(ours, theirs) for ours in own.outputs for theirs in left]
     try:
         fits = next(((one, e) for one, e in both if reconcile(one.spec.shape, e.spec.shape)), None)
-        return fits or next(((one, e) for one, e in both if _is_padded(one.spec.shape, e.spec.shape)), None)
+        outside = ((one, e) for one, e in both if not any(map(str.isdigit, e.layer.replace("/", ".").split("."))))
+        return fits or next(((one, e) for one, e in outside if _is_padded(one.spec.shape, e.spec.shape)), None)
     except DumpError:
         return None  # what cannot be read is named as such
 

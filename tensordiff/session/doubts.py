@@ -47,6 +47,9 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
                 what = f"the {side} {found.sentence}, and what was not compared repeats what was"
                 yield f"{what}; open one of them alone, or accept that with --allow-partial"
         yield from _namesakes(dumps, coverage)
+        if request.only is None and (last := coverage.uncompared_last_operation):
+            what = f"{printable(last)} computes what its layer gives, and was not compared with what the other's gives"
+            yield f"{what}; map the two, or accept that with --allow-partial"
     if 100 * coverage.share < request.min_coverage:
         share = f"coverage is {format_percent(coverage.share)}, below {request.min_coverage:g}%: {coverage.sentence}"
         has_orphans = dumps.alignment.reference_orphans and dumps.alignment.candidate_orphans

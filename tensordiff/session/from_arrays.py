@@ -66,11 +66,12 @@ def session_of(
     settings: Settings | None = None,
     run: RunJob | None = None,
     note: Callable[[str], None] | None = None,
+    reruns: bool = False,
     **options: Unpack[SessionOptions],
 ) -> Session:
     """A session of dumps, of arrays, of sources that ``run`` runs, or of some of each.
 
-    ``note`` takes sentences on how the sources are run.
+    ``note`` takes sentences on how the sources are run; ``reruns`` is as of ``refuse_unused_options``.
     """
     golden, injected = options.get("golden"), options.get("injected")
     asked: dict[str, Any] = {**options, "golden": _path(golden), "injected": _path(injected)}
@@ -82,7 +83,7 @@ def session_of(
         reference = reference if isinstance(reference, Mapping) else request.reference
         candidate = candidate if isinstance(candidate, Mapping) else request.candidate
     elif run is not None:
-        refuse_unused_options(request)
+        refuse_unused_options(request, reruns=reruns)
     third_dumps = ThirdDumps(
         injected=None if injected is None else _dump("injected", injected),
         golden=None if golden is None else _dump("golden", golden),

@@ -30,7 +30,7 @@ from tensordiff.session.rerun.trust import CODE_SETTINGS
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder
 
-_OF_FUNCTIONS = ("seed", "deterministic", "gradients", "python")
+_OF_FUNCTIONS = ("seed", "deterministic", "gradients", "weights", "python")
 """The settings that reach a function beside a model."""
 _INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 

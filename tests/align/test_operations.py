@@ -97,6 +97,39 @@ def test_operations_that_one_engine_has_and_the_other_has_not_are_no_lack_of_cov
     assert tensordiff.compare(ours, unfinished, learn=False).verdict == "unknown", "what it computes last is not there"
     same_engine = {name: array for name, array in ours.items() if "add" in name or "mm" in name}
     assert tensordiff.compare(ours, same_engine, learn=False).verdict == "unknown"
+    modules = [{f"layers.{k}.{name}-output": numbers(4, 8, seed=40 + k) for k in range(9)} for name in ("up", "wi")]
+    found = tensordiff.compare(ours | modules[0], theirs | modules[1], learn=False, min_coverage=20)
+    assert found.verdict == "unknown" and found.coverage == 0, "modules of which none is paired count, too"
+
+
+def test_the_last_operation_of_every_layer_must_be_compared_with_that_of_the_other_side() -> None:
+    first, last = numbers(4, 8, seed=1), numbers(4, 8, seed=2)
+    ours = {
+        f"{layer}/op_{k:02}_aten.{name}-output": array * scale
+        for layer, scale in (("a", 1), ("b", 2))
+        for k, (name, array) in enumerate((("mul", first), ("mm", last)))
+    }
+    theirs = {name.replace("aten.mul", "MUL").replace("aten.mm", "MUL_MAT"): array for name, array in ours.items()}
+    assert tensordiff.compare(ours, theirs, learn=False).verdict == "agrees"
+    for layer in "ab":
+        wrong = theirs | {f"{layer}/op_01_MUL_MAT-output": numbers(4, 8, seed=3)}
+        assert tensordiff.compare(ours, wrong, learn=False).exit_status != 0
+        crosswise = {name: array for name, array in theirs.items() if not name.startswith(layer)}
+        crosswise[f"{layer}/op_00_MUL_MAT-output"] = theirs[f"{layer}/op_01_MUL_MAT-output"]
+        crosswise[f"{layer}/op_01_MUL-output"] = theirs[f"{layer}/op_00_MUL-output"]
+        assert tensordiff.compare(ours, crosswise, learn=False).exit_status == 2
+
+
+@pytest.mark.parametrize("is_forgotten", [True, False])
+def test_an_operation_that_one_side_forgets_at_the_end_is_not_passed(is_forgotten: bool) -> None:
+    whole = {
+        f"a/op_{k:02}_aten.{name}-output": numbers(4, 8, seed=k) for k, name in enumerate(("mm", "silu", "mul", "add"))
+    }
+    cut = {name: array for name, array in whole.items() if "add" not in name}
+    found = tensordiff.compare(*((whole, cut) if is_forgotten else (cut, whole)), learn=False)
+    last = "a/op_03_aten.add" if is_forgotten else "a/op_02_aten.mul"
+    assert found.exit_status == 2
+    assert found.doubts[0].startswith(f"{last} computes what its layer gives, and was not compared")
 
 
 def test_heads_that_one_side_has_not_split_yet_and_another_name() -> None:

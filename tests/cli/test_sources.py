@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,12 @@ def test_options_of_sources_are_refused_beside_dumps(
         told = f"{option} is an option of sources, and neither side is one"
         assert_one_sentence(call(*command, ours, theirs, *words), told)
     assert not (tmp_path / "out").exists()
+
+
+def test_without_a_terminal_the_interpreter_for_reruns_is_taken_as_by_the_app(call: Call, tmp_path: Path) -> None:
+    ours, theirs, _ = kept(tmp_path)
+    plain = call(ours, theirs)
+    assert call(ours, theirs, "--python", sys.executable).out == plain.out
 
 
 def test_two_checkpoints_take_no_options_of_sources(call: Call, tmp_path: Path) -> None:

@@ -298,6 +298,8 @@ def test_logits_of_a_padded_vocabulary_under_another_name_are_asked_for(name: st
     outcome = outcome_of(ours, theirs)
     assert outcome.exit_status == 2
     assert f"the model's own output was not compared (lm_head and {name})" in outcome.doubts[0]
+    within = {**MODEL, "model.layers.5.mlp.up": numbers(32, 128, seed=78)}  # nearly as wide, and no logits
+    assert outcome_of(ours, within, learn=False).verdict == "agrees"
 
 
 @pytest.mark.parametrize("side", ["reference", "candidate"])

@@ -134,7 +134,7 @@ def test_what_reaches_only_the_model_beside_a_function_is_said() -> None:
     assert unused("py:net.py:make", "hf:one", prompt="why", steps=2) == [
         f"--prompt, --steps: they are for hf:one {told}"
     ]
-    assert unused("hf:one", "py:net.py:make", seed=3, deterministic=True) == []
+    assert unused("hf:one", "py:net.py:make", seed=3, deterministic=True, weights=True) == []
     assert unused("hf:one", "hf:two", dtype="float16") == []
 
 

@@ -100,16 +100,17 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     checkpoints = open_checkpoints(request)
     if checkpoints is None:
         return compare(request, chosen)
-    refuse_unused_options(request)
+    refuse_unused_options(request, reruns=True)
     printed = WeightsOptions(as_json=chosen.as_json, schema=COMPARE_SCHEMA, junit=chosen.junit)
     return print_weights(compare_checkpoints(request, *checkpoints), printed)
 
 
 def compare(request: Request, options: CompareOptions) -> int:
     """Compare and print; the exit status. Raises after printing where the result is unknown."""
-    opened = (
-        _streamed(request, options.choice) if options.choice.stream else nullcontext(open_dumps(run_sources(request)))
-    )
+    if options.choice.stream:
+        opened = _streamed(request, options.choice)
+    else:  # in the place of the app where there is no terminal, so it takes what the app's reruns need
+        opened = nullcontext(open_dumps(run_sources(request, reruns=True)))
     with opened as session:
         findings = list(session.header_findings())
         printer = _print_json if options.as_json else _print_text

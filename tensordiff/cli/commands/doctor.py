@@ -59,7 +59,7 @@ def checks() -> Iterator[Check]:
     yield _folder("state folder", key_file().parent)
     yield _folder("temporary folder", Path(tempfile.gettempdir()))
     yield from _engines()
-    yield _passes_agree()
+    yield _measures_right()
     yield _samples()
     yield from device_checks()
 
@@ -142,7 +142,7 @@ def _versions(python: str, packages: Sequence[str]) -> dict[str, str]:
         return {}  # an interpreter that does not even start has none of them, and that is what is said
 
 
-def _passes_agree() -> Check:
+def _measures_right() -> Check:
     """The pass of this install against a formula of one line, on numbers of every kind; sums may differ a little."""
     random = np.random.default_rng(0)
     worst = 0.0

@@ -103,7 +103,7 @@ def _option(key: str, value: Any) -> list[str]:
     """An option as it was given; a flag stands alone."""
     name = f"--{key.replace('_', '-')}"
     if isinstance(value, bool):
-        return [name] if value else []
+        return [name] if value else ["--no-learn"] if key == "learn" else []
     return [] if value is None else [f"{name}={value}"]
 
 

@@ -26,8 +26,7 @@ from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 
 CODE_SETTINGS = ("python", "trust_remote_code")
-"""What is run again is given these by the user alone, never by its dump."""
-"""Settings that decide on whose code is run."""
+"""Settings that decide on whose code is run: given by the user alone, never by a dump."""
 _LONG = ("prompt", "input_ids", "decode_ids", "rules_text")
 """Settings that are read and nothing else, and may be long."""
 _SHOWN = 200

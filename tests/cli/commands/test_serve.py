@@ -129,6 +129,8 @@ def test_what_visitors_may_do_is_said_to_their_process() -> None:
     assert "--served=runs" in words(allow_reruns=True)
     assert ServeOptions(allow_reruns=True).permissions == Permissions()
     assert words()[1] == "-P" and Path(words()[4]).is_absolute()
+    no_learning = command_line(Path("r"), Path("c"), Permissions(), {"learn": False, "allow_partial": False})
+    assert no_learning[-1] == "--no-learn" and "--allow-partial" not in no_learning
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "http://a", "a:b", "a@b", "a:0", ":80", "a:99999"])
