@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge import routes as routing
-from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
