@@ -132,8 +132,8 @@ class Vetoes:
 
     def _has_lost_its_name(self, entry: Entry) -> bool:
         """Whether both sides have a tensor, likely, that names pair right nowhere, as one swapped with another."""
-        # Not ``self.evidence``: beyond the first error nothing is equal, and two that are swapped there are found only by
-        # what is likely the same. It is enough to leave names alone; only what is proven may overrule one.
+        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two that are swapped
+        # there are found only by what is likely the same. That is enough here, where a yes can only spare a name.
         one = self.matches.evidence.of_entry.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False
