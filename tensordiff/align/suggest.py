@@ -445,11 +445,13 @@ class _Found(NamedTuple):
 
 def _comes_after(against: set[_Place], proven: set[_Place], order: Sequence[_Place]) -> bool:
     """Whether the pairs that speak against a map are fewer than those that prove it, and after them in every step."""
+    if not against or len(against) >= len(proven):
+        return not against
     at = {place: position for position, place in enumerate(order)}
-    return not against or (
-        len(against) < len(proven)
-        and all(at[one] < at[other] for one in proven for other in against if one in at and one[1] == other[1])
-    )
+    last: dict[int, int] = {}  # of those that prove it, in each step
+    for name, step in proven & at.keys():
+        last[step] = max(last.get(step, -1), at[name, step])
+    return all(last.get(step, -1) < at[name, step] for name, step in against)
 
 
 def _covers(general: tuple[str, str], group: list[Suggestion], reference: Index, candidate: Index) -> bool:

@@ -120,13 +120,13 @@ def _with_other_formats(at: DumpPath, dump: Dump) -> Dump:
             continue  # what is left is named
         if more is None or more.format not in PLAIN_FORMATS or more.format == dump.format:
             continue
-        names = {(entry.name, entry.step) for entry in dump.entries}
-        twice = [entry for entry in more.entries if (entry.name, entry.step) in names]
+        known = {entry.key for entry in dump.entries}
+        twice = [entry for entry in more.entries if entry.key in known]
         why = f"has tensor {{!r:.120}} that {dump.format} files have too; only the first is read"
         dump = replace(
             dump,
             format=f"{dump.format}+{more.format}",
-            entries=(*dump.entries, *(entry for entry in more.entries if (entry.name, entry.step) not in names)),
+            entries=(*dump.entries, *(entry for entry in more.entries if entry.key not in known)),
             ordered=False,
             problems=(
                 *dump.problems,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensordiff.dump.files import NOT_A_FILE, open_buffer, reason
-from tensordiff.dump.model import Dump, Entry, Problem, entry
+from tensordiff.dump.model import Dump, Entry, EntryKey, Problem, entry
 from tensordiff.dump.names import natural_key, step_of
 from tensordiff.dump.readers import SUFFIXES
 from tensordiff.errors import BadFile, NotADump, printable
@@ -267,11 +267,11 @@ def _as_steps(parts: list[FilePart]) -> list[FilePart]:
 
 def _first_of_each_name(parts: list[FilePart]) -> tuple[tuple[Entry, ...], list[Problem]]:
     """Of a name that stands twice, in one file or in two, the first entry is kept and the other is a problem."""
-    kept: dict[tuple[str, int], tuple[Entry, str]] = {}
+    kept: dict[EntryKey, tuple[Entry, str]] = {}
     duplicates: list[Problem] = []
     for part in parts:
         for item in part.entries:
-            first, file = kept.setdefault((item.name, item.step), (item, part.file))
+            first, file = kept.setdefault(item.key, (item, part.file))
             if first is not item:
                 why = f"has tensor {item.name!r:.120} {'twice' if file == part.file else f'that {file} has too'}"
                 duplicates.append(Problem(part.file, f"{why}; only the first is read", is_unread=True))

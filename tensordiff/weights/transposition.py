@@ -2,7 +2,8 @@
 
 It is a layout where a checkpoint keeps most of its linear weights so, or calls them ``kernel``. A stack of experts says
 nothing of linear weights, nor does the vocabulary: stacks have a layout of their own, and an embedding or a head that
-is transposed alone was transposed by mistake. Values of a square weight are looked at only where there is a layout.
+is transposed alone was transposed by mistake. Values of a square weight are looked at only where there is a layout: its
+shape fits without the transposition that all others got, so that it is easily forgotten there.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from tensordiff.weights.views import Transposed
 VIEW = "transposed"
 MIXED_LAYOUT = "laid out differently from the other layers: rows and columns are exchanged"
 ODD_LAYOUT = "transposed: rows and columns are exchanged, while most other weights have them in order"
-LAYOUT_FINDINGS = (MIXED_LAYOUT, ODD_LAYOUT)
+LEFT_LAYOUT = "not transposed: rows and columns are in order, while most other weights have them exchanged"
+LEFT_KERNEL = "not transposed: rows and columns are in order, while a kernel has them exchanged"
+LAYOUT_FINDINGS = (MIXED_LAYOUT, ODD_LAYOUT, LEFT_LAYOUT, LEFT_KERNEL)
 
 _LAYER_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _KERNEL = re.compile(r"(?:^|[./])kernel$")
+_TABLE = re.compile(r"embed|position|_bias|table|token_type")
+"""Names of weights whose rows are looked up, and not multiplied by: they have one layout everywhere."""
 
 
 def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
@@ -32,7 +37,7 @@ def with_transposition(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
     squares = [
         _transposed_if_so(pair) if ways[_is_stack(pair)] or _is_kernel(pair) else pair for pair in pairs
     ]  # fmt: skip
-    found = _same_in_all_layers(squares)
+    found = _same_in_all_layers(_with_left_ones(squares, is_layout=ways[False]))
     return [pair if ways[_is_stack(pair)] or _is_kernel(pair) else _finding_if_turned(pair) for pair in found]
 
 
@@ -74,12 +79,57 @@ def _is_kernel(pair: ParameterPair) -> bool:
     return ours != theirs
 
 
-def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
-    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+def _with_left_ones(pairs: Sequence[ParameterPair], *, is_layout: bool) -> list[ParameterPair]:
+    """A square weight that is not transposed in most layers is a finding where linear weights, or kernels, are."""
+    oblong = [is_turned(pair) for pair in pairs if _is_kernel(pair) and not pair.unlike and not _is_square(pair)]
+    are_kernels_turned = 2 * sum(oblong) >= len(oblong)  # else these are kernels by name alone
+    found = list(pairs)
+    for members in _kinds(pairs).values():
+        if 2 * sum(is_turned(pairs[k]) for k in members) >= len(members):
+            continue
+        for k in members:
+            by_name = are_kernels_turned and _is_kernel(pairs[k])
+            if (is_layout or by_name) and _is_left(pairs[k]):
+                found[k] = replace(pairs[k], unlike=LEFT_LAYOUT if is_layout else LEFT_KERNEL)
+    return found
+
+
+def _is_left(pair: ParameterPair) -> bool:
+    """Whether a square linear weight equals the reference's as it is, and would not transposed."""
+    a, b = pair.reference.stored, pair.candidate.stored
+    if pair.by == "map" or is_turned(pair) or not _is_square(pair) or not _is_linear(pair):
+        return False
+    try:
+        first, slack = sample(a), slack_of(a, b)
+        return are_alike(sample(b), first, slack) and not are_alike(sample(Transposed(b)), first, slack)
+    except (DumpError, AlignError):
+        return False  # measuring says why
+
+
+def _is_linear(pair: ParameterPair) -> bool:
+    """Whether a matrix is what a layer multiplies by: a weight that is no table."""
+    items = [*pair.reference.parameters, *pair.candidate.parameters]
+    is_table = any(item.is_vocabulary or _TABLE.search(f"{item.canonical} {item.name}") for item in items)
+    return not _is_stack(pair) and not is_table and all(item.kind == "weight" for item in items)
+
+
+def _is_square(pair: ParameterPair) -> bool:
+    shape = pair.reference.stored.spec.shape
+    return len(shape) > 1 and shape[-1] == shape[-2]
+
+
+def _kinds(pairs: Sequence[ParameterPair]) -> dict[str, list[int]]:
+    """Which pairs are the same weight of several layers, by their numbers; only matrices."""
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for k, pair in enumerate(pairs):
         if not pair.unlike and len(pair.reference.stored.spec.shape) > 1:
             kinds[_LAYER_NUMBER.sub("{}", pair.name)].append(k)
+    return kinds
+
+
+def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
+    """A weight is transposed in all layers or in none: one that does otherwise than most of its kind is a finding."""
+    kinds = _kinds(pairs)
     turned = {k for members in kinds.values() for k in members if is_turned(pairs[k])}
     mostly_turned = 2 * len(turned) > sum(map(len, kinds.values()))
     found = list(pairs)
@@ -95,7 +145,7 @@ def _same_in_all_layers(pairs: Sequence[ParameterPair]) -> list[ParameterPair]:
 def _otherwise(pair: ParameterPair) -> ParameterPair:
     """One that is not laid out as its kind. A square one that is not the reference's either way is seen as its kind."""
     a, b = pair.reference.stored, pair.candidate.stored
-    if not is_turned(pair) and a.spec.shape[-1] == a.spec.shape[-2]:
+    if not is_turned(pair) and _is_square(pair):
         try:
             is_same = are_alike(sample(b), sample(a), slack_of(a, b))
         except (DumpError, AlignError):
@@ -107,8 +157,7 @@ def _otherwise(pair: ParameterPair) -> ParameterPair:
 
 def _transposed_if_so(pair: ParameterPair) -> ParameterPair:
     a, b = pair.reference.stored, pair.candidate.stored
-    shape = a.spec.shape
-    if pair.unlike or len(shape) < 2 or shape[-1] != shape[-2] or is_turned(pair):
+    if pair.unlike or not _is_square(pair) or is_turned(pair):
         return pair
     try:
         first, slack = sample(a), slack_of(a, b)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tensordiff.dump import open_dump
 from tensordiff.weights.comparison import WeightsOutcome, compare_weights
@@ -105,3 +106,60 @@ def test_a_kernel_is_transposed_by_its_name(tmp_path: Path) -> None:
         for name, array in turned(weights, "o_proj", "up_proj").items()
     }
     assert compared(tmp_path, weights, made).verdict == "agrees"
+
+
+def gpt2(seed: int, width: int = 64) -> Weights:
+    """The matrices of a small GPT-2 in the layout of Linear; its table of positions is square, as GPT-2 Medium's is."""
+    random = np.random.default_rng(seed)
+
+    def matrix(*shape: int) -> NDArray[np.float32]:
+        return (random.standard_t(6, shape) * 0.04).astype(np.float32)
+
+    made: Weights = {"transformer.wte.weight": matrix(96, width), "transformer.wpe.weight": matrix(width, width)}
+    for k in range(3):
+        prefix = f"transformer.h.{k}."
+        made |= {
+            f"{prefix}ln_1.weight": matrix(width),
+            f"{prefix}attn.c_attn.weight": matrix(3 * width, width),
+            f"{prefix}attn.c_proj.weight": matrix(width, width),
+            f"{prefix}mlp.c_fc.weight": matrix(4 * width, width),
+            f"{prefix}mlp.c_proj.weight": matrix(width, 4 * width),
+        }
+    return made
+
+
+CONV1D = ("c_attn", "c_fc", "attn.c_proj", "mlp.c_proj")
+
+
+def test_a_conv1d_of_which_only_the_oblong_weights_are_transposed(tmp_path: Path) -> None:
+    """The shapes of the square one fit without it, and most forget it there."""
+    weights = gpt2(45)
+    assert compared(tmp_path / "all", weights, turned(weights, *CONV1D)).verdict == "agrees"
+    found = compared(tmp_path / "oblong", weights, turned(weights, "c_attn", "c_fc", "mlp.c_proj"))
+    assert found.exit_status == 1
+    assert [row.name for row in found.findings] == [f"layers.{k}.self_attn.o_proj.weight" for k in range(3)]
+    assert {row.sentence for row in found.findings} == {
+        "not transposed: rows and columns are in order, while most other weights have them exchanged"
+    }
+    assert all(row.hint is not None and row.hint.kind == "transposed" for row in found.findings)
+
+
+def test_a_square_kernel_that_is_not_transposed(tmp_path: Path) -> None:
+    weights = llama(46)
+    made = {name.replace("o_proj.weight", "o_proj.kernel"): array for name, array in weights.items()}
+    found = compared(tmp_path, weights, made)
+    assert found.exit_status == 1
+    assert [row.name for row in found.findings] == [f"layers.{k}.self_attn.o_proj.weight" for k in range(3)]
+
+
+def test_a_symmetric_weight_is_laid_out_either_way(tmp_path: Path) -> None:
+    weights = gpt2(47)
+    weights |= {name: array + array.T for name, array in weights.items() if "attn.c_proj" in name}
+    assert compared(tmp_path, weights, turned(weights, "c_attn", "c_fc", "mlp.c_proj")).verdict == "agrees"
+
+
+@pytest.mark.parametrize("name", ["relative_attention_bias", "position_embeddings", "token_type_embeddings"])
+def test_a_square_table_is_no_linear_weight(tmp_path: Path, name: str) -> None:
+    weights = gpt2(48)
+    weights |= {f"transformer.h.0.attn.{name}.weight": weights["transformer.wpe.weight"] * 2}
+    assert compared(tmp_path, weights, turned(weights, *CONV1D)).verdict == "agrees"

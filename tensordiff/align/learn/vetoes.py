@@ -42,7 +42,7 @@ class Vetoes:
     """What speaks against names."""
 
     evidence: Evidence
-    """What is equal."""
+    """What is equal; ``matches`` goes on to what is likely the same."""
     matches: NodeMatches
     alignment: Alignment
     _read: dict[int, Fingerprint | None] = field(default_factory=dict)
@@ -132,6 +132,8 @@ class Vetoes:
 
     def _has_lost_its_name(self, entry: Entry) -> bool:
         """Whether both sides have a tensor, likely, that names pair right nowhere, as one swapped with another."""
+        # Not ``self.evidence``, which has what is equal: beyond the first error nothing is, and two that are swapped
+        # there are found only by what is likely the same. That is enough here, where a yes can only spare a name.
         one = self.matches.evidence.of_entry.get(id(entry))
         if one is None or one.is_weak or not one.is_shared:
             return False

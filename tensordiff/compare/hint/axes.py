@@ -8,6 +8,7 @@ put in the reference's order instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,31 @@ from tensordiff.errors import AlignError, DumpError
 
 _MOVES = frozenset(("permute", "transpose", "swap_heads"))
 """Views that put axes in another order and do nothing else."""
+
+
+class DumpedPairs:
+    """All pairs of two runs; those that are looked at have the reference's axes in the order in which they were dumped.
+
+    There may be very many, and a hint looks at few. So they are chosen by what moving axes leaves as it is: the layer,
+    port, step and call of the reference's entry.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = pairs
+        self._seen: dict[int, Pair] = {}
+
+    def where(self, test: Callable[[Entry], object]) -> Iterator[Pair]:
+        """Pairs whose entry of the reference passes a test, in order."""
+        return (self._dumped(k) for k, pair in enumerate(self._pairs) if test(pair.reference))
+
+    def first(self, count: int) -> list[Pair]:
+        """The first few."""
+        return [self._dumped(k) for k in range(min(count, len(self._pairs)))]
+
+    def _dumped(self, k: int) -> Pair:
+        if k not in self._seen:
+            self._seen[k] = as_dumped(self._pairs[k])
+        return self._seen[k]
 
 
 def row_as_dumped(row: Row) -> Row:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
+from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.judge import routes as routing
-from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
@@ -57,7 +58,7 @@ class HintContext:
     """Whether rows are the tokens of one expert, which may be others on the other side."""
 
 
-def context_of(row: Row, pairs: Sequence[Pair], reference: Dump, size: int) -> HintContext:
+def context_of(row: Row, pairs: DumpedPairs, reference: Dump, size: int) -> HintContext:
     """All that is known beside a row whose tensors have ``size`` elements."""
     entry = row.pair.reference
     routes = tuple(_routes(row.pair, pairs))
@@ -148,32 +149,28 @@ def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bo
     return is_number and bool(fits) and all(np.array_equal(*sides) for sides in fits) and routing.is_router(pair)
 
 
-def _hidden(entry: Entry, pairs: Sequence[Pair]) -> NDArray[np.bool_] | None:
+def _hidden(entry: Entry, pairs: DumpedPairs) -> NDArray[np.bool_] | None:
     """The tokens that are hidden by the mask that the model was given in a step."""
-    for pair in pairs:
-        other = pair.reference
-        if other.is_input and other.step == entry.step and other.port.endswith("attention_mask"):
-            sides = values_of(pair) if len(_shape(pair)) == 2 else None
-            if sides is not None and np.isin(sides[0], (0, 1)).all() and not np.asarray(sides[0]).all():
-                return np.asarray(np.asarray(sides[0]) == 0)
+    masks = pairs.where(
+        lambda other: other.is_input and other.step == entry.step and other.port.endswith("attention_mask")
+    )
+    for pair in masks:
+        sides = values_of(pair) if len(_shape(pair)) == 2 else None
+        if sides is not None and np.isin(sides[0], (0, 1)).all() and not np.asarray(sides[0]).all():
+            return np.asarray(np.asarray(sides[0]) == 0)
     return None
 
 
 _OF_BATCH = re.compile(r"input_ids$|attention_mask$|pixel_values$|input_values$|input_features$|sample$")
 
 
-def batch_of(pairs: Sequence[Pair]) -> int:
+def batch_of(pairs: DumpedPairs) -> int:
     """The number of rows of a batch, by what the model was given; 0 where that was not dumped."""
-    for pair in pairs:
-        entry = pair.reference
-        if entry.is_input and _OF_BATCH.search(entry.port):
-            try:
-                shape = entry.spec.shape
-            except (DumpError, AlignError):
-                continue
-            if len(shape) >= 2:
-                return int(shape[0])
-    sizes = [s[0] for pair in pairs[:64] if (s := _shape(pair)) and len(s) == 3]
+    for pair in pairs.where(lambda entry: entry.is_input and _OF_BATCH.search(entry.port)):
+        shape = _shape(pair)
+        if len(shape) >= 2:
+            return int(shape[0])
+    sizes = [s[0] for pair in pairs.first(64) if (s := _shape(pair)) and len(s) == 3]
     return int(sizes[0]) if sizes and len(set(sizes)) == 1 else 0
 
 
@@ -236,13 +233,18 @@ def _read(entry: Entry, size: int) -> dict[str, Array]:
         return {}
 
 
-def _routes(pair: Pair, pairs: Sequence[Pair]) -> Iterator[tuple[Pair, tuple[Array, Array]]]:
+def _routes(pair: Pair, pairs: DumpedPairs) -> Iterator[tuple[Pair, tuple[Array, Array]]]:
     """Pairs that may be routes: integers, a few a token, that the layer, a part of it or a sibling takes or gives."""
     entry, parent = pair.reference, parent_of(pair.reference.layer)
-    for other in pairs:
-        layer = other.reference.layer
-        is_near = layer == entry.layer or parent_of(layer) == entry.layer or (parent and parent_of(layer) == parent)
-        if other.reference.step == entry.step and is_near and routing.is_router(other) and _may_be_routes(other):
+
+    def is_near(other: Entry) -> bool:
+        if other.step != entry.step:
+            return False
+        around = parent_of(other.layer)
+        return other.layer == entry.layer or around == entry.layer or (parent != "" and around == parent)
+
+    for other in pairs.where(is_near):
+        if routing.is_router(other) and _may_be_routes(other):
             sides = values_of(other)
             if sides is not None:
                 yield other, sides

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.hint import Evidence, Hint, attention, tables
-from tensordiff.compare.hint.axes import as_dumped, row_as_dumped
+from tensordiff.compare.hint.axes import DumpedPairs, row_as_dumped
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
 from tensordiff.compare.hint.layouts import transposed
@@ -37,8 +37,8 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
     """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
     if reference.statistics:
         return None  # a vector of statistics has no tokens, channels or inputs
-    row, pairs = row_as_dumped(row), [as_dumped(pair) for pair in pairs]
-    around = Surroundings(row, pairs)
+    row, dumped = row_as_dumped(row), DumpedPairs(pairs)
+    around = Surroundings(row, dumped)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
         return None if row.dtypes is None else tables.lost_partial(around) or _other_count(row)
@@ -47,16 +47,16 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
             for test in (tables.rope_table, attention.attention):
                 if hint := test(around):
                     return hint
-    if not row.is_input and (hint := _swapped_parts(row, pairs)):
+    if not row.is_input and (hint := _swapped_parts(row, dumped)):
         return hint
-    inner = None if row.is_input else _first_wrong_inside(row, pairs)
-    if inner is not None and (hint := _hint_inside(row, inner, pairs, reference)):
+    inner = None if row.is_input else _first_wrong_inside(row, dumped)
+    if inner is not None and (hint := _hint_inside(row, inner, dumped, reference)):
         return hint
-    context = context_of(row, pairs, reference, sides[0].size)
-    return _hint_of(row.pair, sides, context) or later_call(row, pairs)
+    context = context_of(row, dumped, reference, sides[0].size)
+    return _hint_of(row.pair, sides, context) or later_call(row, dumped)
 
 
-def _swapped_parts(row: Row, pairs: Sequence[Pair]) -> Hint | None:
+def _swapped_parts(row: Row, pairs: DumpedPairs) -> Hint | None:
     """Two parts of a wrong module that values pair crosswise, against their names: each gives what the other should."""
     sides = (row.pair.reference, row.pair.candidate)
     crossed: dict[tuple[str, str], Pair] = {}
@@ -87,7 +87,7 @@ def _other_count(row: Row) -> Hint | None:
     return Hint("routes", told, {"reference": ref, "candidate": cand})
 
 
-def _hint_inside(row: Row, inner: Pair, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
+def _hint_inside(row: Row, inner: Pair, pairs: DumpedPairs, reference: Dump) -> Hint | None:
     """The kind of error in what a part was given, with the tensors near the whole module as context."""
     sides = values_of(inner)
     if sides is None:
@@ -123,7 +123,7 @@ def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hi
     return Hint(hint.kind, sentence, evidence)
 
 
-def _first_wrong_inside(row: Row, pairs: Sequence[Pair]) -> Pair | None:
+def _first_wrong_inside(row: Row, pairs: DumpedPairs) -> Pair | None:
     """The first wrong tensor inside a module, if it is the input of a part; None if it is an output or missing."""
     for pair in _pairs_inside(row.pair, pairs):
         sides = values_of(pair)
@@ -140,10 +140,10 @@ def _first_wrong_inside(row: Row, pairs: Sequence[Pair]) -> Pair | None:
     return None
 
 
-def _pairs_inside(module: Pair, pairs: Sequence[Pair]) -> Iterator[Pair]:
+def _pairs_inside(module: Pair, pairs: DumpedPairs) -> Iterator[Pair]:
     """Pairs inside a module in order, without masks; not too many."""
     entry, prefix = module.reference, f"{module.reference.layer}."
-    inside = (p for p in pairs if p.reference.step == entry.step and p.reference.layer.startswith(prefix))
+    inside = pairs.where(lambda other: other.step == entry.step and other.layer.startswith(prefix))
     for count, pair in enumerate(inside):
         if count >= _MOST_PARTS:
             return

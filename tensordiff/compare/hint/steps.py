@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tensordiff.align.match import Pair
 from tensordiff.compare.hint import Evidence, Hint
+from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.judge.verdict import floor_for
 from tensordiff.compare.measure.dispatch import measure
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import name_of
 
 
-def later_call(row: Row, pairs: Sequence[Pair]) -> Hint | None:
+def later_call(row: Row, pairs: DumpedPairs) -> Hint | None:
     """The layer is right in every earlier call of the model, and wrong in this one."""
     entry = row.pair.reference
-    earlier = [
-        pair
-        for pair in pairs
-        if pair.reference.step < entry.step
-        and (pair.reference.layer, pair.reference.port, pair.reference.call) == (entry.layer, entry.port, entry.call)
-    ]
+    own = entry.layer, entry.port, entry.call
+    earlier = list(pairs.where(lambda one: one.step < entry.step and (one.layer, one.port, one.call) == own))
     if row.is_input or not earlier or not all(map(_agrees, earlier)):
         return None
     shape = row.shape or ()

@@ -7,12 +7,13 @@ before it is asked for, and nothing large.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from tensordiff.align.match import Pair
+from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.hint.sample import Floats
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
@@ -26,7 +27,7 @@ _MOST_PAIRS = 512
 class Surroundings:
     """The call that a row belongs to, and the parts that ran within it."""
 
-    def __init__(self, row: Row, pairs: Sequence[Pair]) -> None:
+    def __init__(self, row: Row, pairs: DumpedPairs) -> None:
         self.row = row
         self.layer = row.pair.reference.layer
         self.pairs = pairs
@@ -35,7 +36,7 @@ class Surroundings:
     def own(self) -> list[Pair]:
         """Inputs and outputs of the call itself."""
         key = self.row.pair.reference.call_key
-        return [pair for pair in self.pairs if pair.reference.call_key == key]
+        return list(self.pairs.where(lambda other: other.call_key == key))
 
     @cached_property
     def within(self) -> list[Pair]:
@@ -43,7 +44,7 @@ class Surroundings:
         entry, prefix = self.row.pair.reference, f"{self.layer}."
         if entry.call != 1:
             return []  # which calls of its parts are its own is not known
-        found = (p for p in self.pairs if p.reference.step == entry.step and p.reference.layer.startswith(prefix))
+        found = self.pairs.where(lambda other: other.step == entry.step and other.layer.startswith(prefix))
         return [pair for _, pair in zip(range(_MOST_PAIRS), found, strict=False)]
 
     def inputs(self, port: re.Pattern[str] | None = None) -> Iterator[Pair]:

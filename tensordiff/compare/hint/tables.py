@@ -132,7 +132,7 @@ def _frequencies(table: Complex, positions: Floats) -> Floats | None:
 def _known_frequencies(around: Surroundings) -> Floats | None:
     """Those of the reference's table for several tokens, in another step."""
     entry = around.row.pair.reference
-    pairs = [p for p in around.pairs if p.reference.layer == entry.layer and p.reference.call == entry.call]
+    pairs = list(around.pairs.where(lambda other: other.layer == entry.layer and other.call == entry.call))
     for step in sorted({pair.reference.step for pair in pairs} - {entry.step}):
         outputs = [p for p in pairs if p.reference.step == step and not p.reference.is_input]
         sides = [found for pair in outputs if (found := floats_of(pair)) is not None]

@@ -6,8 +6,9 @@ import math
 import re
 
 from tensordiff.compare.judge.evidence import History, Measurement
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.routes import RouteFlips, is_router, judge_routes, judge_sorted
-from tensordiff.compare.judge.upstream_error import mixture_of, parent_of
+from tensordiff.compare.judge.upstream_error import mixture_of
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.evidence import History, Measurement
 from tensordiff.compare.judge.excuses import unless_downcast
-from tensordiff.compare.judge.upstream_error import between_parts, parent_of, worse
+from tensordiff.compare.judge.parents import parent_of
+from tensordiff.compare.judge.upstream_error import between_parts, worse
 from tensordiff.compare.judge.verdict import GROWTH, UNITS, Floor, Verdict, floor_for, growth_of, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.row import Row

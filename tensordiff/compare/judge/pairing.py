@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tensordiff.align.index import parts_of
 from tensordiff.align.match import Pair
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump.model import CallKey, Dump, Entry
 
 
@@ -41,15 +42,30 @@ class Pairing:
             if not given[pair.reference.call_key].isdisjoint(part.call_key for part in parts_of(pair.candidate))
         )
 
-    def orphans_before(self, entry: Entry | None) -> Iterator[Entry]:
-        """Orphans of the reference that ran before an entry; all of them where there is none, or no order."""
+    def parts_left_before(self, module: Entry, entry: Entry | None) -> list[Entry]:
+        """Outputs of a module's parts that are in no pair and ran before an entry; without one, or an order, all.
+
+        As many modules may diverge as there are, and each asks: none looks through all entries.
+        """
+        left = self._parts_left.get((module.step, module.layer), [])
+        if not left or entry is None or self.reference is None or not self.reference.ordered:
+            return left
+        until = min((self._positions[id(p)] for p in parts_of(entry) if id(p) in self._positions), default=None)
+        return left if until is None else [other for other in left if self._positions[id(other)] < until]
+
+    @cached_property
+    def _parts_left(self) -> dict[tuple[int, str], list[Entry]]:
+        """Outputs of the reference that are in no pair, in order, by their step and the module around their layer."""
         if not self.orphans or self.reference is None:
-            return
-        left, until = {id(orphan) for orphan in self.orphans}, set[int]()
-        if entry is not None and self.reference.ordered:
-            until = {id(part) for part in parts_of(entry)}
-        for other in self.reference.entries:
-            if id(other) in until:
-                return
-            if id(other) in left:
-                yield other
+            return {}
+        found: dict[tuple[int, str], list[Entry]] = defaultdict(list)
+        left = {id(orphan) for orphan in self.orphans if not orphan.is_input}
+        for entry in self.reference.entries:
+            if id(entry) in left:
+                found[entry.step, parent_of(entry.layer)].append(entry)
+        return dict(found)
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        """Where each entry of the reference stands, by its id."""
+        return {id(entry): k for k, entry in enumerate(self.reference.entries)} if self.reference else {}

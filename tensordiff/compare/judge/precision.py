@@ -15,7 +15,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import EIGHT_BITS, TF32, coarser
 from tensordiff.dump.arithmetic import Tf32, is_convolution
 from tensordiff.dump.model import CallKey, Entry

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.judge.upstream_error import mixture_of, parent_of
+from tensordiff.compare.judge.parents import parent_of
+from tensordiff.compare.judge.upstream_error import mixture_of
 from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array

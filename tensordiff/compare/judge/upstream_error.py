@@ -15,6 +15,7 @@ from functools import lru_cache, reduce
 
 from tensordiff.align.match import Pair
 from tensordiff.compare.judge.pairing import Pairing
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import GoldenErrors, floor_for
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.row import Row
@@ -188,13 +189,6 @@ def mixture_of(layer: str) -> str:
     return layer[: found.start()] if found else parent_of(layer)
 
 
-@lru_cache(maxsize=1 << 16)
-def parent_of(layer: str) -> str:
-    """The module that a layer is a part of; a numbered layer belongs to the module that holds the list."""
-    parent, _, last = layer.rpartition(".")
-    return parent.rpartition(".")[0] if last.isdigit() else parent
-
-
 def _is_equal(diff: Diff) -> bool:
     return diff.max_abs == 0 and not diff.apart
 
@@ -248,8 +242,7 @@ def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:
 def _not_compared(row: Row, parts: list[Row], first: Row | None, pairing: Pairing) -> list[str]:
     """Parts of a module that ran before the first wrong input and have no row."""
     module, compared = row.pair.reference, {part.pair.reference.layer for part in parts if not part.is_input}
-    left = (entry for entry in pairing.orphans_before(first and first.pair.reference) if not entry.is_input)
-    inside = (entry.layer for entry in left if entry.step == module.step and parent_of(entry.layer) == module.layer)
+    inside = (entry.layer for entry in pairing.parts_left_before(module, first and first.pair.reference))
     own = first and first.pair.reference.layer
     return [_short(layer, row) for layer in dict.fromkeys(inside) if layer not in compared and layer != own]
 

@@ -298,12 +298,15 @@ def open_file(path: Path) -> FilePart:
     facts: dict[str, object] = {key: value for key, value in header.metadata.items() if key != FACTS_KEY}
     try:
         facts |= _facts(path, header.metadata)
-        if order is not None:
-            names = [row.name for row in header.rows]
-            return FilePart(path.name, _in_order(path, names, entries, order), True, [], facts)
     except BadFile as error:
         problems.append(Problem(path.name, error.problem))
-    return FilePart(path.name, entries, False, problems, facts)
+    is_ordered = False
+    if order is not None:  # which may be right where the facts are not
+        try:
+            entries, is_ordered = _in_order(path, [row.name for row in header.rows], entries, order), True
+        except BadFile as error:
+            problems.append(Problem(path.name, error.problem))
+    return FilePart(path.name, entries, is_ordered, problems, facts)
 
 
 def _entry(key: str, stored: _Tensor) -> Entry:

@@ -24,7 +24,7 @@ from tensordiff.capture.job import Job
 from tensordiff.capture.process.stream_writer import UNWRITTEN
 from tensordiff.capture.runner import Run
 from tensordiff.capture.stream import KeptTensor, TensorStream
-from tensordiff.compare.judge.upstream_error import parent_of
+from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.files import FileTensor

@@ -7,6 +7,7 @@ import pytest
 
 from tensordiff.align import Pair
 from tensordiff.compare.comparer import Comparer
+from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext
 from tensordiff.compare.hint.row_hint import hint_for_row
@@ -131,10 +132,10 @@ def test_what_is_wrong_in_a_later_call_alone_is_said_to_be(tokens: int, kind: st
         for k, (ref, cand) in enumerate(zip(*sides, strict=True))
     ]
     rows = list(Comparer().rows(found))
-    hint = later_call(rows[1], found)
+    hint = later_call(rows[1], DumpedPairs(found))
     assert hint is not None
     assert (hint.kind, hint.evidence["step"]) == (kind, 1)
-    assert later_call(rows[0], found) is None
+    assert later_call(rows[0], DumpedPairs(found)) is None
 
 
 def test_a_hint_names_frames_where_channels_stand_before_them() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
 from tensordiff.align.expression import parse
@@ -11,6 +14,7 @@ from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.row import Row
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
 from tests.making import held, nudged, numbers
 
 A, B, C = (numbers(16, 16, seed=k) for k in range(3))
@@ -45,6 +49,28 @@ def test_a_part_that_ran_after_the_first_wrong_input_explains_nothing() -> None:
     assert "its parts are right by themselves, so" in why("m.drop")
     assert "drop was not compared" in why("m.drop", ordered=False)  # nobody knows when it ran
     assert "its parts are right by themselves, so" in why("m.o-output")  # what it was given is wrong
+
+
+class Walked(tuple[Entry, ...]):
+    """Entries that count how often somebody goes through all of them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        type(self).walks += 1
+        return super().__iter__()
+
+
+def test_a_reference_is_not_walked_through_for_every_wrong_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Walked, "walks", 0)
+    blocks: dict[str, Array | None] = {f"{k}.{name}": array for k in range(9) for name, array in BLOCK.items()}
+    reference = replace(held(blocks, ordered=True), entries=Walked(held(blocks, ordered=True).entries))
+    entries = {entry.name: entry for entry in tuple.__iter__(reference.entries)}
+    pairing = Pairing((), reference, [entries[f"{k}.m.{part}-output"] for k in range(9) for part in ("q", "drop")])
+    for k in range(9):
+        left = pairing.parts_left_before(entries[f"{k}.m-output"], entries[f"{k}.m.o-input_0"])
+        assert [entry.layer for entry in left] == [f"{k}.m.q"]
+    assert Walked.walks == 2
 
 
 @pytest.mark.parametrize("is_sum_first", [True, False])

@@ -90,6 +90,35 @@ def test_an_order_that_is_wrong_orders_nothing(tmp_path: Path, order: str) -> No
     assert "order" in dump.problems[0].sentence
 
 
+def test_an_order_holds_beside_facts_that_are_wrong(tmp_path: Path) -> None:
+    said = {"order": '["b", "a"]', "tensordiff.facts": "[]"}
+    header = {"__metadata__": said, "a": row("U8", [1], 0, 1), "b": row("U8", [1], 1, 2)}
+    dump = opened(tmp_path, craft(header, b"\1\2"))
+    assert dump.ordered and [e.name for e in dump.entries] == ["b", "a"]
+    [problem] = dump.problems
+    assert "the facts in its __metadata__ are not a JSON object" in problem.sentence
+
+
+def test_both_facts_and_order_that_are_wrong_are_told(tmp_path: Path) -> None:
+    header = {"__metadata__": {"order": "{}", "tensordiff.facts": "[]"}, "a": row("U8", [1], 0, 1)}
+    assert len(opened(tmp_path, craft(header, b"\1")).problems) == 2
+
+
+def test_a_second_call_is_no_duplicate(tmp_path: Path) -> None:
+    header = {"x": row("U8", [1], 0, 1), "x#step=0#call=2": row("U8", [1], 1, 2)}
+    dump = opened(tmp_path, craft(header, b"\1\2"))
+    assert dump.problems == ()
+    assert [(e.name, e.call, e.read().item()) for e in dump.entries] == [("x", 1, 1), ("x", 2, 2)]
+
+
+def test_a_second_call_in_a_file_of_another_format_is_no_duplicate(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(craft({"x#step=0#call=2": row("U8", [1], 0, 1)}, b"\2"))
+    np.savez(tmp_path / "b.npz", x=np.ones(1, np.uint8))
+    dump = open_dump(tmp_path)
+    assert dump.unread == []
+    assert sorted((e.name, e.call) for e in dump.entries) == [("x", 1), ("x", 2)]
+
+
 def test_shards_are_one_dump(tmp_path: Path) -> None:
     for index in range(1, 11):
         tensors = {f"layers.{index}": torch.full((2,), float(index))}
