@@ -47,7 +47,8 @@ def is_turned(pair: ParameterPair) -> bool:
 
 
 def _finding_if_turned(pair: ParameterPair) -> ParameterPair:
-    is_finding = is_turned(pair) and not pair.unlike and pair.by != "map"  # what the user maps is as it should be
+    # What the user maps is as it should be; and a weight without a name of its own, found by its values, says no layout.
+    is_finding = is_turned(pair) and not pair.unlike and pair.by not in ("map", "value")
     return replace(pair, unlike=ODD_LAYOUT) if is_finding else pair
 
 

@@ -42,7 +42,7 @@ def test_nothing_is_there(s3: S3, key: str) -> None:
 
 
 def test_a_bucket_that_is_not_there(s3: S3) -> None:
-    with pytest.raises(NotADump, match="no such file or folder"):
+    with pytest.raises(BadFile, match="has no bucket no-such-bucket-here; check the URL"):
         open_dump(remote("s3://no-such-bucket-here/dump"))
 
 

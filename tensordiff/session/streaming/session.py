@@ -66,9 +66,9 @@ class StreamedSession(Session):
             side.expect(part for pair in self.pairs for part in parts_of(_of_side(pair, side.side)))
         for row in super().rows():
             is_wrong = row.verdict.name == "diverges"
+            rows.append(row)  # first: whoever sees what is kept of it may end this, and is told of it
             for side in self.streamed:
                 side.judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
-            rows.append(row)
             yield row
             if self.options.stops and is_wrong and not row.is_input and Outcome(tuple(rows)).culprit is not None:
                 for side in self.streamed:

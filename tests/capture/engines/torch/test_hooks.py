@@ -154,7 +154,7 @@ def test_an_empty_capture_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(tensordiff.errors.CaptureError, match=r"a torch\.nn.Module is captured, and this is a int"):
+    with pytest.raises(tensordiff.errors.CaptureError, match=r"expected a torch\.nn\.Module, got int"):
         tensordiff.capture(3, tmp_path / "d")
     with pytest.raises(tensordiff.errors.CaptureError, match=r"^model: is not a source; write hf:PATH_OR_ID"):
         tensordiff.capture("model", tmp_path / "d")
