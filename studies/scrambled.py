@@ -93,9 +93,9 @@ _WORDS = [
     "glance",
 ]
 _NUMBER = re.compile(r"[0-9]+")
-HELD_OUT = range(212, 236)
+HELD_OUT = range(236, 260)
 """Seeds that are reported: nothing was tuned on them."""
-SPENT = "0 to 60 were tuned on, 100 to 103, 108 to 111 and 120 to 211 were looked at before"
+SPENT = "0 to 60 were tuned on, 100 to 103, 108 to 111 and 120 to 235 were looked at before"
 
 
 class Pairing(NamedTuple):

@@ -47,7 +47,7 @@ def is_turned(pair: ParameterPair) -> bool:
 
 
 def _finding_if_turned(pair: ParameterPair) -> ParameterPair:
-    # What the user maps is as it should be; and a weight without a name of its own, found by its values, says no layout.
+    # What the user maps is as it should be, and a weight that was found by its values has no name that says a layout.
     is_finding = is_turned(pair) and not pair.unlike and pair.by not in ("map", "value")
     return replace(pair, unlike=ODD_LAYOUT) if is_finding else pair
 
