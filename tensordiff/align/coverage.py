@@ -57,8 +57,9 @@ class SideCoverage:
 
     @cached_property
     def modules(self) -> SideCoverage:
-        """Of all that is no operation."""
-        return self._only(lambda entry: not is_operation(entry.layer))
+        """Of all that is no operation, nor a layer of operations: what that gives is what its last operation gives."""
+        layers = {layer_of_operation(entry.layer) for entry in (*self.compared, *self.left)}
+        return self._only(lambda entry: not is_operation(entry.layer) and entry.layer not in layers)
 
     def _only(self, is_counted: Callable[[Entry], bool]) -> SideCoverage:
         return SideCoverage(tuple(filter(is_counted, self.compared)), tuple(filter(is_counted, self.left)))
