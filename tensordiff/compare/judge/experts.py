@@ -62,27 +62,38 @@ def _where_routes_agree(history: History, measured: Measurement, flips: RouteFli
 
 def propagated_error(history: History, row: Row, measured: Measurement) -> float | None:
     """The error to pass on instead of rel_l2: rows sorted by expert only seem wrong, so what came in counts."""
-    if history.flips is None or row.verdict.name != "drifts" or not history.flips.concerns(row.pair):
+    if row.verdict.name != "drifts":
         return None
-    return history.upstream.carried_into(row.pair) if history.flips.has_row_per_choice(measured.views.shape) else None
+    flips = history.flips
+    is_sorted = flips is not None and flips.concerns(row.pair) and flips.has_row_per_choice(measured.views.shape)
+    if is_sorted or _may_be_of_other_tokens(history, row, measured):
+        return history.upstream.carried_into(row.pair)
+    return None
 
 
 def unless_rows_of_expert(history: History, row: Row, measured: Measurement) -> Row:
     """Rows of one expert are of other tokens, where tokens took other experts."""
-    entry = row.pair.reference
-    if not _PART_OF_EXPERTS.search(entry.layer) or len(measured.views.shape) != 2:
-        return row
-    same = history.upstream.same_routes.get((mixture_of(entry.layer), entry.step))
-    given = [] if row.is_input else history.upstream.inputs_of(row.pair)
-    has_right_inputs = bool(given) and all(one.verdict.name == "agrees" for one in given)
-    is_padded = history.padding.is_known(entry.step)
-    may_flip = growth_for(measured.dtypes) != GROWTH or is_padded
-    carried = history.upstream.carried_into(row.pair) or 0.0
-    after = row.after_flips and carried > floor_for(*measured.dtypes)[1].agrees
-    if has_right_inputs or (same and not is_padded and not after) or (same is None and not may_flip):
+    if not _may_be_of_other_tokens(history, row, measured):
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
     return row._replace(verdict=Verdict("drifts", why))
+
+
+def _may_be_of_other_tokens(history: History, row: Row, measured: Measurement) -> bool:
+    """Whether a row is of one expert's part, and that expert may have got other tokens on each side."""
+    entry = row.pair.reference
+    if not _PART_OF_EXPERTS.search(entry.layer) or len(measured.views.shape) != 2:
+        return False
+    same = history.upstream.same_routes.get((mixture_of(entry.layer), entry.step))
+    given = [] if row.is_input else history.upstream.inputs_of(row.pair)
+    if given and all(one.verdict.name == "agrees" for one in given):
+        return False
+    is_padded = history.padding.is_known(entry.step)
+    if same is None:
+        return growth_for(measured.dtypes) != GROWTH or is_padded
+    carried = history.upstream.carried_into(row.pair) or 0.0
+    after = row.after_flips and carried > floor_for(*measured.dtypes)[1].agrees
+    return not same or is_padded or after
 
 
 def unmeasured(history: History, row: Row) -> Row:

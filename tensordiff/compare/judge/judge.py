@@ -201,9 +201,8 @@ class Judge:
         if row.verdict.name == "diverges" and not row.is_input:
             where = between_parts(row, self.history.upstream, knows_inputs=measured.injected is not None)
             row = row._replace(verdict=Verdict("diverges", located_reason(row.verdict.why, where)))
-        self.history.upstream.record(
-            row, measured.golden, experts.propagated_error(self.history, row, measured) or hidden
-        )
+        propagated = experts.propagated_error(self.history, row, measured)
+        self.history.upstream.record(row, measured.golden, hidden if propagated is None else propagated)
         return row
 
     def _is_excused_block(self, row: Row, measured: Measurement) -> bool:

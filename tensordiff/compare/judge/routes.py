@@ -35,7 +35,7 @@ _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
 _HARDLY = 0.02  # tokens that are expected to flip, below which none should
-_FEW_DECODED = 8  # tokens
+FEW_DECODED = 8  # tokens
 _OF_FEW_BITS = 1e-3  # how far apart logits are in types of 16 bits, at least
 _MOST_REORDERED = 0.5  # share of the tokens; more are another convention
 _NUMBERED = re.compile(r"\.[0-9]+\.")
@@ -194,7 +194,7 @@ def _by_chance(
 def _flips_of_few(ref: Array, cand: Array) -> int:
     """Of the few tokens of a batch that decodes, one may flip wherever the logits are as far apart as few bits make."""
     apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
-    return 1 if 1 < len(ref) <= _FEW_DECODED and apart > _OF_FEW_BITS else 0
+    return 1 if 1 < len(ref) <= FEW_DECODED and apart > _OF_FEW_BITS else 0
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
@@ -238,7 +238,7 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
     if not np.isfinite(of_cand[flipped]).all():
         return Verdict("drifts", f"{told}, by odd logits"), flips
     are_best = bool(_are_best(cand, of_cand)[flipped].all())
-    if not are_best and len(ref) <= _FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
+    if not are_best and len(ref) <= FEW_DECODED and int(flipped.sum()) <= 1 < len(ref):
         why = f"{told}, of too few to tell by what rule they are chosen"
         return Verdict("drifts", why), flips._replace(is_proven=False)
     if not are_best:

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.compare.judge.evidence import History, Measurement
-from tensordiff.compare.judge.routes import RouteFlips, is_router, most_flips, router_logits
+from tensordiff.compare.judge.routes import FEW_DECODED, RouteFlips, is_router, most_flips, router_logits
 from tensordiff.compare.judge.uneven_errors import errors_of_tokens, token_errors
 from tensordiff.compare.judge.upstream_error import mixture_of
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for, judge_diff
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.row import Row, values_of
+from tensordiff.dump.dtypes import Array
 
 _EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
 FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
@@ -34,18 +35,18 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     is_all_there_is = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
     knows_routes = (mixture_of(entry.layer), entry.step) in history.upstream.same_routes
     weighs = is_router(row.pair) and _weighs_few(history, row)
-    may_flip = (is_block and is_all_there_is) or (entry.layer.endswith("experts") and not knows_routes) or weighs
+    may_flip = (is_block and is_all_there_is) or (_are_experts(row) and not knows_routes) or weighs
     has_few_bits = growth_for(measured.dtypes) != GROWTH
     if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
         return row
     errors = _errors_of_visible(history, row)
-    most = growth_for(measured.dtypes) * max(history.upstream.worst or 0.0, floor_for(*measured.dtypes)[1].agrees / 2)
-    wrong = None if errors is None else errors[errors > most]
-    logits = None if errors is None else router_logits(row, history.upstream.latest_outputs, errors.size)
-    few = float(most_flips(*logits)) if logits else FEW_TOKENS * (errors.size if errors is not None else 0)
-    if errors is not None and errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges:
+    if errors is None:
+        return row
+    wrong = errors[errors > _most_of_right_tokens(history, measured)]
+    few = _most_flips(row, errors.size, router_logits(row, history.upstream.latest_outputs, errors.size))
+    if errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges:
         few = max(few, 1.0)  # of the few tokens of a batch that decodes
-    if errors is None or wrong is None or not 0 < wrong.size <= few or wrong.max() > _EXCHANGED:
+    if not 0 < wrong.size <= few or wrong.max() > _EXCHANGED:
         return row
     told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
     why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
@@ -72,7 +73,7 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
     if _is_given_right_tokens(history, row, measured):
         return row
     errors = _errors_of_visible(history, row)
-    if errors is None or errors.size < 2:
+    if errors is None or errors.size < 2 or _are_more_than_flip(history, row, measured, errors):
         return row
     usual = float(np.sort(errors)[(errors.size - 1) // 2])
     carried = history.upstream.carried_into(row.pair)
@@ -83,6 +84,38 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
     told = f"rel_l2 {measured.diff.rel_l2:.1e}, but half of the tokens are off by {usual:.1e} at most"
     why = f"{told}: the others may have taken other experts; dump float32 to tell that from an error"
     return row._replace(verdict=Verdict("drifts", why))
+
+
+def _are_more_than_flip(history: History, row: Row, measured: Measurement, errors: NDArray[np.float64]) -> bool:
+    """Whether a mixture's own experts are wrong in more tokens than rounding of its router's logits may send elsewhere.
+
+    Tokens that were already wrong before are off in these logits, too, and so are counted among those that may flip.
+    """
+    if not _are_experts(row):
+        return False
+    logits = router_logits(row, history.upstream.latest_outputs, errors.size)
+    wrong = int((errors > _most_of_right_tokens(history, measured)).sum())
+    return logits is not None and wrong > _most_flips(row, errors.size, logits)
+
+
+def _most_flips(row: Row, tokens: int, logits: tuple[Array, Array] | None) -> float:
+    """How many tokens of a mixture may have taken other experts, by the logits of its router where they were dumped.
+
+    Of few tokens one always may: what a router adds to its logits is not dumped, and decides where they do not.
+    """
+    few = FEW_TOKENS * tokens if logits is None else float(most_flips(*logits))
+    return max(few, 1.0) if _are_experts(row) and tokens <= FEW_DECODED else few
+
+
+def _are_experts(row: Row) -> bool:
+    """Whether a layer is the experts that tokens are sent to; those that all tokens share are not."""
+    return row.pair.reference.layer.rpartition(".")[2] == "experts"
+
+
+def _most_of_right_tokens(history: History, measured: Measurement) -> float:
+    """How far a token may be off that took the same experts."""
+    rounding = floor_for(*measured.dtypes)[1].agrees / 2
+    return growth_for(measured.dtypes) * max(history.upstream.worst or 0.0, rounding)
 
 
 def unless_kept_wrong(history: History, row: Row, measured: Measurement) -> Row:

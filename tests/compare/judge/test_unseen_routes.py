@@ -53,7 +53,35 @@ def test_a_wrong_expert_is_named_where_the_routes_are_seen_to_be_the_same(has_in
     for side in (reference, candidate):
         for name in ("b.moe.gate-output_1", "b.moe.experts-input_1"):
             side.pop(name, None)
+    # Where only the logits are seen, they say how many tokens rounding may have sent elsewhere: none if they are equal.
+    assert rows(reference, candidate)["b.moe.experts-output"].verdict.name == "diverges"
+    candidate["b.moe.gate-output_0"] = off(LOGITS, 0.05, 5)
     assert rows(reference, candidate)["b.moe.experts-output"].verdict.name == "drifts"
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [(3, "drifts"), (11, "diverges")])
+def test_no_more_tokens_go_elsewhere_than_the_logits_of_their_router_may_send(wrong: int, verdict: str) -> None:
+    """Rows that are sorted by expert hold other tokens then; they explain nothing of what the experts give."""
+    names = ("embed-output", "b.moe.gate-output", "b.moe.experts.act-output", "b.moe.experts-output")
+    reference = dict(zip(names, (X, LOGITS, X[:9], X), strict=True))
+    late = off(X, QUIET, 3)
+    late[:wrong] += numbers(wrong, 64, seed=4)
+    results = (off(X, QUIET), off(LOGITS, 0.05, 5), numbers(9, 64, seed=6), late)
+    found = rows(reference, dict(zip(names, results, strict=True)))
+    assert "may be other tokens here" in found["b.moe.experts.act-output"].verdict.why
+    assert found["b.moe.experts-output"].verdict.name == verdict
+
+
+@pytest.mark.parametrize(("tokens", "verdict"), [(1, "drifts"), (2, "drifts"), (9, "diverges")])
+def test_one_of_few_tokens_may_go_elsewhere_whatever_the_logits_say(tokens: int, verdict: str) -> None:
+    """What a router adds to its logits is not dumped."""
+    sure = np.tile(np.arange(8, dtype=np.float32), (tokens, 1))
+    names = ("embed-output", "b.moe.gate-output", "b.moe.experts-output")
+    reference = dict(zip(names, (X, sure, X[:tokens]), strict=True))
+    late = off(X, QUIET, 3)[:tokens]
+    late[0] += numbers(64, seed=4)
+    found = rows(reference, dict(zip(names, (off(X, QUIET), off(sure, QUIET), late), strict=True)))
+    assert found["b.moe.experts-output"].verdict.name == verdict
 
 
 @pytest.mark.parametrize(("port", "verdict"), [("past_key_values_key", "drifts"), ("bias", "diverges")])
