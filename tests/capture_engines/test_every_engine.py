@@ -105,6 +105,14 @@ def test_bfloat16_has_no_false_culprit(shelf: Shelf, case: ModelCase) -> None:
 
 
 @every_llama
+def test_a_right_model_is_verified(shelf: Shelf, call: Call, case: ModelCase, tmp_path: Path) -> None:
+    sides = f"hf:{shelf.checkpoint(case.name)}", shelf.source(case.engine.kind, case.name)
+    asked = ("--input-ids", ",".join(map(str, IDS)), "--steps", "3")
+    status, out, said = call("verify", *sides, "-o", tmp_path / "v", *asked)
+    assert (status, out.startswith("The two runs agree in all of ")) == (0, True), (out, said)
+
+
+@every_llama
 def test_from_the_command_line(shelf: Shelf, call: Call, case: ModelCase, tmp_path: Path) -> None:
     kind = case.engine.kind
     source, model = shelf.source(kind, case.name, scaled_norm), shelf.checkpoint(case.name)
