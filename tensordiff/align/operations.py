@@ -233,10 +233,16 @@ def _last(
 ) -> Iterator[tuple[Operation, Operation]]:
     """The last operations that compute something, if they are left: both give what the layer gives, right or wrong."""
     a, b = (next((one for one in reversed(side) if one.kind != "view"), None) for side in (ours, theirs))
-    if a is None or b is None or (a.name != b.name and (a.kind, a.shapes) != (b.kind, b.shapes)):
+    if a is None or b is None or (a.name != b.name and not _are_namesakes(a, b)):
         return
     if not any(a.number == one.number or b.number == other.number for one, other in pairs):
         yield a, b
+
+
+def _are_namesakes(ours: Operation, theirs: Operation) -> bool:
+    """Whether two engines' operations are of one kind and size: torch has a batch of one where llama.cpp has none."""
+    sizes = ([[size for size in shape if size != 1] for shape in one.shapes] for one in (ours, theirs))
+    return ours.kind == theirs.kind and next(sizes) == next(sizes)
 
 
 def _is_proven(ours: Operation, theirs: Operation, layouts: Layouts) -> bool:

@@ -206,6 +206,23 @@ def test_the_last_operations_are_the_same_whatever_they_give() -> None:
     assert found.culprit is not None and names(found.culprit)[0] == "a/op_05_aten.mm-input_0"
 
 
+def test_the_last_operations_are_the_same_though_one_has_a_batch_of_one() -> None:
+    x, normed, scaled = (numbers(1, 6, 64, seed=at) for at in range(3))
+    ours = {
+        "a/op_00_aten.rms-input_0": x, "a/op_00_aten.rms-output": normed,
+        "a/op_01_aten.mul.Tensor-input_0": normed, "a/op_01_aten.mul.Tensor-output": scaled,
+    }  # fmt: skip
+    for factor, verdict in ((1.0, "agrees"), (1.25, "diverges")):
+        theirs = {
+            "b/op_00_RMS_NORM-input_0": x[0], "b/op_00_RMS_NORM-output": normed[0],
+            "b/op_01_MUL-input_0": normed[0], "b/op_01_MUL-output": scaled[0] * factor,
+        }  # fmt: skip
+        found = tensordiff.compare(ours, theirs, learn=False)
+        assert found.verdict == verdict, found.doubts
+    assert found.culprit is not None
+    assert names(found.culprit) == ("a/op_01_aten.mul.Tensor-output", "b/op_01_MUL-output")
+
+
 def test_operations_of_another_size_are_no_pair() -> None:
     q, k = numbers(1, 12, 16), numbers(1, 2, 12, 16, seed=1)
     ours = {"a/op_01_unsqueeze-input_0": q, "a/op_01_unsqueeze-output": q[None], "a/op_02_mm-output": A}

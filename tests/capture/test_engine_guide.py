@@ -97,6 +97,17 @@ def test_the_guides_engine_captures_injects_and_replays(site: Path, tmp_path: Pa
     assert status == 0
 
 
+def test_the_guides_engine_is_verified_and_searched(site: Path, tmp_path: Path) -> None:
+    reference, right, wrong = (model(tmp_path, name, by) for name, by in (("good", "1"), ("same", "1"), ("bad", "1.5")))
+    status, out, _ = call(site, "verify", reference, right, "-o", tmp_path / "right")
+    assert (status, "The two runs agree in all of" in out) == (0, True), out
+    status, out, _ = call(site, "verify", reference, wrong, "-o", tmp_path / "wrong", "--save-layers")
+    assert (status, "shift" in out) == (1, True), out
+    sides = (tmp_path / "wrong" / "without_injection" / f"{side}_layers" for side in ("reference", "candidate"))
+    status, out, _ = call(site, "bisect", *sides, "--rerun")
+    assert (status, "first bad: shift\n" in out) == (1, True), out
+
+
 def test_the_table_refuses_what_the_engine_cannot_do(site: Path, tmp_path: Path) -> None:
     source = model(tmp_path, "good", "1")
     status, _, said = call(site, "capture", source, "-o", tmp_path / "d", "--dtype", "float16")

@@ -105,6 +105,14 @@ def test_bfloat16_has_no_false_culprit(shelf: Shelf, case: ModelCase) -> None:
 
 
 @every_llama
+def test_a_right_model_is_verified(shelf: Shelf, call: Call, case: ModelCase, tmp_path: Path) -> None:
+    sides = f"hf:{shelf.checkpoint(case.name)}", shelf.source(case.engine.kind, case.name)
+    asked = ("--input-ids", ",".join(map(str, IDS)), "--steps", "3")
+    status, out, said = call("verify", *sides, "-o", tmp_path / "v", *asked)
+    assert (status, out.startswith("The two runs agree in all of ")) == (0, True), (out, said)
+
+
+@every_llama
 def test_from_the_command_line(shelf: Shelf, call: Call, case: ModelCase, tmp_path: Path) -> None:
     kind = case.engine.kind
     source, model = shelf.source(kind, case.name, scaled_norm), shelf.checkpoint(case.name)
@@ -115,6 +123,8 @@ def test_from_the_command_line(shelf: Shelf, call: Call, case: ModelCase, tmp_pa
     assert (status, f"{source}: runs in {interpreter(kind)}" in said) == (1, True)
     assert wrong in (tmp_path / "v" / "summary.md").read_text("utf-8")
     ours, theirs = (tmp_path / "v" / "without_injection" / f"{side}_layers" for side in ("reference", "candidate"))
+    tokens = [decode_tokens(open_dump(side), 3) for side in (ours, theirs)]
+    assert tokens[0] == tokens[1] and len(tokens[0]) == 2, "whatever the wrong one would have gone on with"
     status, out, _ = call("bisect", ours, theirs, "--rerun")
     assert (status, f"first bad: {wrong}\n" in out) == (1, True), out
     replayed = [call("replay", ours, layer, "--source", source) for layer in (wrong, "layers.0.mlp")]

@@ -77,6 +77,17 @@ def test_operations_in_another_order_than_torch_has_them_blame_nobody(shelf: She
     assert blamed is not None and "aten.mm" not in blamed, "not the projections"
 
 
+def test_the_operation_that_is_wrong_is_named(shelf: Shelf) -> None:
+    layer: dict[str, Any] = {"ops": "layers.1.post_attention_layernorm", "steps": 1}
+    reference = shelf.reference("llama")
+    wrong = shelf.injected(shelf.source(KIND, "llama", scaled_norm), reference, **layer)
+    session = compared(shelf.reference("llama", **layer), wrong)
+    outcome = session.outcome(list(session.comparer.rows(session.pairs)))
+    assert outcome.verdict == "diverges" and outcome.culprit is not None, outcome.reasons
+    assert outcome.culprit.pair.reference.layer.endswith("op_05_aten.mul.Tensor")
+    assert outcome.culprit.pair.candidate.layer == "model.blk.1.ffn_norm/op_01_MUL"
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "gemma3"])
 @pytest.mark.parametrize("tokens", [4, 5], ids=["as many as heads", "more than heads"])
 def test_operations_of_a_right_layer_agree(shelf: Shelf, name: str, tokens: int) -> None:

@@ -22,7 +22,9 @@ from tests.capture_engines.running import (
 KIND = "mlx"
 
 
-@pytest.mark.parametrize(("at", "isolated"), [("layers.1.self_attn", STEPS), ("..layers.1.mlp", 21 * STEPS)])
+@pytest.mark.parametrize(
+    ("at", "isolated"), [("once", 29 * STEPS), ("layers.1.self_attn", STEPS), ("..layers.1.mlp", 21 * STEPS)]
+)
 def test_injection_reaches_what_it_is_asked_for(shelf: Shelf, at: str, isolated: int) -> None:
     dump = open_dump(shelf.injected(shelf.source(KIND, "llama"), shelf.reference("llama"), at))
     assert sum(layer["isolated"] for layer in injected_layers(dump).values()) == isolated
