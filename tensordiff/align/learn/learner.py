@@ -70,7 +70,7 @@ class _Learner:
             if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
                 ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
-        lifter = Lifter(self.evidence, pairs)
+        lifter = Lifter(self.matches.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
         made = map(self._rule, dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
@@ -92,7 +92,7 @@ class _Learner:
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()
-        laid_out = pairs_in_layout(matches, ports.pairs)
+        laid_out = pairs_in_layout(matches, ports.pairs, ports.used)
         yield from laid_out
         ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
         fused = FusedPairs(matches, ports.used | self._named)
