@@ -55,8 +55,9 @@ def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> li
     out = {id(one) for one in evidence.classes if not one.is_shared and
            any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
     found, doubtful = _in_order(evidence, out)
-    across, doubtful_across = _in_order(evidence, out | doubtful, found) if found else ([], set[int]())
-    found, doubtful = found + across, doubtful | doubtful_across
+    if found and _have_across(*_lonely(evidence)):
+        across, more = _in_order(evidence, out | doubtful, found)
+        found, doubtful = found + across, doubtful | more
     taken = {id(one) for pair in found for one in pair[:2]} | doubtful | out
     ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
     for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
@@ -79,6 +80,12 @@ def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
     """The classes that one side alone has."""
     alone = [one for one in evidence.classes if not one.is_weak and not one.is_shared]
     return [one for one in alone if one.members[0]], [one for one in alone if one.members[1]]
+
+
+def _have_across(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> bool:
+    """Whether one side has a tensor as an input alone and the other one of its size as an output alone."""
+    seen = [{(one.head.size, _ways(one, side)) for one in some} for side, some in enumerate((ours, theirs))]
+    return any((size, 3 - ways) in seen[1] for size, ways in seen[0] if ways != 3)
 
 
 # --- in order --------------------------------------------------------------------------------------------
