@@ -87,7 +87,7 @@ class _Learner:
             if matches.are_free(ours, theirs) and is_possible:
                 matches.take(ours, theirs)
         foreign = {id(entry) for node in matches.candidate if id(node) in matches.foreign for entry in node.outputs}
-        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign)))
+        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign, self.vetoes.agrees_after)))
         matches.match_by_value(named)
         Structure(matches).carry()
         ports = PortPairs(matches)

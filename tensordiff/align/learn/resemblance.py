@@ -9,17 +9,18 @@ must what is left in its place if it is laid out otherwise, as rope's pairs are 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.align.by_value import Fingerprint
+from tensordiff.align.by_value import Fingerprint, common_tolerance
 from tensordiff.align.expression import evaluate, parse_view
-from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
+from tensordiff.align.learn.evidence import Evidence, Side, ValueClass, likely_view
 from tensordiff.align.learn.readings import readings
 from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
 
 _SAMPLE = 2048
 _ANCHOR = 2.0
@@ -38,6 +39,8 @@ an error has left less of what comes later, that part of it."""
 _LEAST_ACROSS = 0.6
 """However little is left."""
 _MOST_CELLS = 4_000_000
+_TURNED = 0.95
+"""Which part of the likeness of two tensors the layout must have in which they are looked at."""
 _LEAST_LAID_OUT, _MOST_LAID_OUT = 256, 1 << 24
 """From how many values on a layout can be told from chance, and how many are laid out otherwise in all."""
 _MOST_TIES = 3
@@ -47,10 +50,13 @@ Likely = tuple[ValueClass, ValueClass, float]
 Matrix = NDArray[np.float64]
 
 
-def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> list[Likely]:
+def resembling(
+    evidence: Evidence, foreign: Collection[int] = frozenset(), agrees_after: Callable[[Entry], bool] = lambda _: False
+) -> list[Likely]:
     """Classes of the reference and of the candidate that are likely the same, and how alike they are.
 
-    ``foreign`` are entries of the candidate, by their ids, that the reference does not have.
+    ``foreign`` are entries of the candidate, by their ids, that the reference does not have. ``agrees_after`` says
+    whether what is computed from an entry of the reference is right.
     """
     out = {id(one) for one in evidence.classes if not one.is_shared and
            any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
@@ -65,7 +71,13 @@ def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> li
         if len(mine) * len(others) <= _MOST_CELLS:
             found += _mutually_alike(mine, others, _likenesses(mine, others))
     taken |= {id(one) for pair in found for one in pair[:2]}
-    return [*found, *_in_other_layouts(*([one for one in some if id(one) not in taken] for some in (ours, theirs)))]
+    least = _OUTLIER * float(np.median([likeness for _, _, likeness in found])) if found else _LEAST
+    laid_out = _in_other_layouts(*([one for one in some if id(one) not in taken] for some in (ours, theirs)))
+    return found + [
+        (mine, other, likeness)
+        for mine, other, likeness in laid_out
+        if likeness >= least and not _is_turned(mine, other, likeness) and not agrees_after(mine.head.entry)
+    ]
 
 
 def alike(reference: Fingerprint, candidate: Fingerprint) -> float:
@@ -280,9 +292,23 @@ def _ways(one: ValueClass, side: int) -> int:
     return sum({1 if item.entry.is_input else 2 for item in one.members[side]})
 
 
+def _is_turned(ours: ValueClass, theirs: ValueClass, likeness: float) -> bool:
+    """Whether each head of each token has the size it has on the other side, as keys have before rope and after it.
+
+    No error leaves all sizes as they are: these are different tensors.
+    """
+    view = likely_view(ours.head, theirs.members[1][0], _TURNED * likeness)
+    if view is None:
+        return False
+    made, given = _laid_out(ours.head, view), theirs.head.entry.read()
+    width = min(made.shape[-1], given.shape[-1])
+    a, b = (np.linalg.norm(one.reshape(-1, width).astype(np.float64), axis=1) for one in (made, given))
+    return bool(np.linalg.norm(a - b) <= max(common_tolerance(ours.head, theirs.head), 1e-6) * np.linalg.norm(a))
+
+
 def _laid_out(item: Fingerprint, view: str) -> Array:
     array = item.entry.read()
-    return evaluate(parse_view(view), lambda _: array)
+    return evaluate(parse_view(view), lambda _: array) if view else array
 
 
 def _direction(item: Fingerprint) -> Matrix:

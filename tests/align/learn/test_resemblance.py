@@ -101,3 +101,20 @@ def _inserted(some: dict[str, Array], name: str, array: Array) -> dict[str, Arra
     """With one more before the last five."""
     items = list(some.items())
     return dict([*items[:1], (name, array), *items[1:]])
+
+
+def turned(heads: Array) -> Array:
+    """Rope: [n, S, d] with each pair of halves turned by an angle that grows with the token."""
+    half = heads.shape[-1] // 2
+    angle = np.arange(heads.shape[1])[:, None] / 100 ** (np.arange(half) / half)
+    a, b = heads[..., :half], heads[..., half:]
+    both = [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)]
+    return np.asarray(np.concatenate(both, -1), "f4")
+
+
+def test_keys_after_rope_are_not_the_keys_before_it_in_another_layout() -> None:
+    """A cache has them turned, heads first; an error in them is another matter."""
+    ours = {"k": values()}
+    cached = np.ascontiguousarray(ours["k"].reshape(8, 2, 32).transpose(1, 0, 2))
+    assert likely(ours, {"cached": turned(cached)}) == set()
+    assert likely(ours, {"cached": cached + np.float32(0.3) * values().reshape(2, 8, 32)}) == {("k", "cached")}
