@@ -52,3 +52,21 @@ def test_what_a_model_gives_on_is_paired_beyond_the_bug_like_what_it_copies(name
 def test_which_of_several_layers_that_give_one_tensor_is_meant(name: str, seed: int) -> None:
     trial = run_trial(next(one for one in pairings() if one.name == name), seed)
     assert trial.is_same and not trial.wrong
+
+
+@pytest.mark.parametrize(
+    ("seed", "culprit"),
+    [
+        pytest.param(
+            236, "blk.0.Kcur-output", id="keys whose halves rope has side by side are wrong in the first block"
+        ),
+        pytest.param(
+            248, "blk.0.attn_norm-output", id="the first norm is wrong, and the norm before its weight is not"
+        ),
+        pytest.param(247, "blk.0.Kcur-output", id="little is left of what the next layers get"),
+    ],
+)
+def test_llama_cpp_shows_norms_before_their_weight_and_rope_in_pairs(seed: int, culprit: str) -> None:
+    trial = run_trial(next(one for one in pairings() if one.name == "llamacpp"), seed)
+    assert not trial.wrong and trial.named == trial.culprit == culprit
+    assert trial.paired >= 0.9 * trial.counterparts

@@ -41,6 +41,8 @@ so that a few calls say nothing of the rest."""
 MAX_BYTES = 192 << 20
 """How much is read of each side."""
 _FEW_VALUES = 6
+_STILL_ALIKE = 0.8
+"""Which part of the likeness of two classes two of their entries must have in a layout: others leave little of it."""
 
 
 class Place(NamedTuple):
@@ -213,9 +215,8 @@ class Evidence:
         ours, theirs = (self._print_of.get(id(entry)) for entry in (reference, candidate))
         if ours is None or theirs is None:
             return None
-        if self.of_entry[id(reference)].likeness < 1.0:
-            return "" if reconcile(ours.entry.spec.shape, theirs.entry.spec.shape) is not None else None
-        return view_between(ours, theirs)
+        alike = self.of_entry[id(reference)].likeness
+        return view_between(ours, theirs) if alike == 1.0 else likely_view(ours, theirs, _STILL_ALIKE * alike)
 
     def print_of(self, entry: Entry) -> Fingerprint | None:
         """The fingerprint of an entry, if it was read."""
@@ -323,6 +324,24 @@ def view_between(a: Fingerprint, b: Fingerprint) -> str | None:
     """The view under which one tensor is another; None where there is none."""
     found = _reading(a, b)
     return None if found is None else found[0]
+
+
+def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
+    """The first view under which one tensor points as another does, which an error has changed, at least so much."""
+    array, wanted = a.entry.read(), b.entry.read().reshape(-1).astype(np.float64)
+    for view in readings(array.shape, b.entry.spec.shape):
+        seen = evaluate(parse_view(view), lambda _: array) if view else array
+        if cosine(seen.reshape(-1).astype(np.float64), wanted) >= least:
+            return view
+    return None
+
+
+def cosine(a: Array, b: Array) -> float:
+    """How much two vectors point the same way, apart from their means; -1 where that is not known."""
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    found = float(a @ b) / size if size else 0.0
+    return found if math.isfinite(found) else -1.0
 
 
 def shared_steps(reference: Index, candidate: Index) -> list[int]:

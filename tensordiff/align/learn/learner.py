@@ -70,7 +70,7 @@ class _Learner:
             if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
                 ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
-        lifter = Lifter(self.evidence, pairs)
+        lifter = Lifter(self.matches.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
         made = map(self._rule, dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
@@ -87,12 +87,12 @@ class _Learner:
             if matches.are_free(ours, theirs) and is_possible:
                 matches.take(ours, theirs)
         foreign = {id(entry) for node in matches.candidate if id(node) in matches.foreign for entry in node.outputs}
-        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign)))
+        matches.look_at(self.evidence.with_likely(resembling(self.evidence, foreign, self.vetoes.agrees_after)))
         matches.match_by_value(named)
         Structure(matches).carry()
         ports = PortPairs(matches)
         yield from ports.pair_all()
-        laid_out = pairs_in_layout(matches, ports.pairs)
+        laid_out = pairs_in_layout(matches, ports.pairs, ports.used)
         yield from laid_out
         ports.used |= {id(entry) for pair in laid_out for one in pair[:2] for entry in one.parts}
         fused = FusedPairs(matches, ports.used | self._named)

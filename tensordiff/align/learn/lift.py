@@ -173,12 +173,17 @@ class Lifter:
         points = [(self._coordinates(p.reference, 0), self._coordinates(p.candidate, 1)) for p in group]
         functions = None if self._is_of_several_blocks(group) else self._functions(group, points, names)
         if functions is None:
-            yield from (self._single(pair) for pair in group if pair.is_proven)
+            yield from (self._single(pair) for pair in group if pair.is_proven or (not names and self._is_likely(pair)))
             return
         count = len(points[0][0])
         sides = [self._written(group[0].reference, 0, functions[:count])]
         sides.append(self._written(group[0].candidate, 1, functions[count:]))
         yield Lifted(sides[0], sides[1], tuple(group))
+
+    def _is_likely(self, pair: LearnedPair) -> bool:
+        """Whether the values of two entries say that they are the same, though an error has changed them."""
+        ours, theirs = pair.reference.parts, pair.candidate.parts
+        return len(ours) == len(theirs) == 1 and self.evidence.is_same(ours[0], theirs[0])
 
     def _is_of_several_blocks(self, group: list[LearnedPair]) -> bool:
         """Whether one pair alone proves a formula of tensors of which some stand in a block and some do not."""

@@ -3,19 +3,24 @@
 Two tensors that an error has changed still point the same way, and what is computed stays in order. So the classes of
 both sides are laid side by side as two sequences are: in the order they are computed, those that are equal as anchors,
 those that resemble each other between them. A pair counts where nothing else that could stand there resembles either
-of the two nearly as much. Without an order, each must resemble the other far more than anything else does.
+of the two nearly as much. Without an order, each must resemble the other far more than anything else does; so
+must what is left in its place if it is laid out otherwise, as rope's pairs are beside its halves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensordiff.align.by_value import Fingerprint
-from tensordiff.align.learn.evidence import Evidence, Side, ValueClass
+from tensordiff.align.by_value import Fingerprint, common_tolerance
+from tensordiff.align.expression import evaluate, parse_view
+from tensordiff.align.learn.evidence import Evidence, Side, ValueClass, likely_view
+from tensordiff.align.learn.readings import readings
+from tensordiff.dump.dtypes import Array
+from tensordiff.dump.model import Entry
 
 _SAMPLE = 2048
 _ANCHOR = 2.0
@@ -29,8 +34,15 @@ it, is nearer to the reference's norm than the norm is that an error has."""
 _ROWS, _SAME_SIZE = 8, 1e-3
 """How many tokens are looked at, and by how much their mean squares may differ in a norm without a weight."""
 _ACROSS = 0.97
-"""How alike an input of one side and an output of the other must be: a norm's input resembles its result, too."""
+"""How alike an input of one side and an output of the other must be: a norm's input resembles its result, too. Where
+an error has left less of what comes later, that part of it."""
+_LEAST_ACROSS = 0.6
+"""However little is left."""
 _MOST_CELLS = 4_000_000
+_TURNED = 0.95
+"""Which part of the likeness of two tensors the layout must have in which they are looked at."""
+_LEAST_LAID_OUT, _MOST_LAID_OUT = 256, 1 << 24
+"""From how many values on a layout can be told from chance, and how many are laid out otherwise in all."""
 _MOST_TIES = 3
 _AROUND, _OUTLIER = 5, 0.88
 """How many later pairs say how much is left of the likeness, and which part of theirs a pair must have."""
@@ -38,21 +50,34 @@ Likely = tuple[ValueClass, ValueClass, float]
 Matrix = NDArray[np.float64]
 
 
-def resembling(evidence: Evidence, foreign: Collection[int] = frozenset()) -> list[Likely]:
+def resembling(
+    evidence: Evidence, foreign: Collection[int] = frozenset(), agrees_after: Callable[[Entry], bool] = lambda _: False
+) -> list[Likely]:
     """Classes of the reference and of the candidate that are likely the same, and how alike they are.
 
-    ``foreign`` are entries of the candidate, by their ids, that the reference does not have.
+    ``foreign`` are entries of the candidate, by their ids, that the reference does not have. ``agrees_after`` says
+    whether what is computed from an entry of the reference is right.
     """
     out = {id(one) for one in evidence.classes if not one.is_shared and
            any(id(item.entry) in foreign for item in one.members[1])}  # fmt: skip
     found, doubtful = _in_order(evidence, out)
+    if found and _have_across(*_lonely(evidence)):
+        across, more = _in_order(evidence, out | doubtful, found)
+        found, doubtful = found + across, doubtful | more
     taken = {id(one) for pair in found for one in pair[:2]} | doubtful | out
     ours, theirs = ([one for one in some if id(one) not in taken] for some in _lonely(evidence))
     for size in {one.head.size for one in ours} & {one.head.size for one in theirs}:
         mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
         if len(mine) * len(others) <= _MOST_CELLS:
-            found += _mutually_alike(mine, others)
-    return found
+            found += _mutually_alike(mine, others, _likenesses(mine, others))
+    taken |= {id(one) for pair in found for one in pair[:2]}
+    least = _OUTLIER * float(np.median([likeness for _, _, likeness in found])) if found else _LEAST
+    laid_out = _in_other_layouts(*([one for one in some if id(one) not in taken] for some in (ours, theirs)))
+    return found + [
+        (mine, other, likeness)
+        for mine, other, likeness in laid_out
+        if likeness >= least and not _is_turned(mine, other, likeness) and not agrees_after(mine.head.entry)
+    ]
 
 
 def alike(reference: Fingerprint, candidate: Fingerprint) -> float:
@@ -69,33 +94,47 @@ def _lonely(evidence: Evidence) -> tuple[list[ValueClass], list[ValueClass]]:
     return [one for one in alone if one.members[0]], [one for one in alone if one.members[1]]
 
 
+def _have_across(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> bool:
+    """Whether one side has a tensor as an input alone and the other one of its size as an output alone."""
+    seen = [{(one.head.size, _ways(one, side)) for one in some} for side, some in enumerate((ours, theirs))]
+    return any((size, 3 - ways) in seen[1] for size, ways in seen[0] if ways != 3)
+
+
 # --- in order --------------------------------------------------------------------------------------------
 
 
-def _in_order(evidence: Evidence, out: Collection[int]) -> tuple[list[Likely], set[int]]:
-    """The classes that fit in order, and those, by their ids, that would if no other did as well."""
+def _in_order(evidence: Evidence, out: Collection[int], known: Sequence[Likely] = ()) -> tuple[list[Likely], set[int]]:
+    """The classes that fit in order, and those, by their ids, that would if no other did as well.
+
+    With those that are known, what is left between them: an input of one side may then be an output of the other.
+    """
     sides = evidence.reference, evidence.candidate
     ours, theirs = (_sequence(evidence, side, k, out) for k, side in enumerate(sides))
     is_ordered = all(side.index.dump.ordered for side in sides)
     if not is_ordered or not ours or not theirs or len(ours) * len(theirs) > _MOST_CELLS:
         return [], set()
-    scores, theirs = _with_ties_in_order(_scores([one for _, one in ours], [one for _, one in theirs]), theirs)
+    scores = _scores([one for _, one in ours], [one for _, one in theirs], known)
+    scores, theirs = _with_ties_in_order(scores, theirs)
     path = _best_path(np.where(scores >= _LEAST, scores, 0.0))
-    path_scores = [min(float(scores[pair]), 1.0) for pair in path]
+    likenesses = {(id(a), id(b)): likeness for a, b, likeness in known}
+    fitting = [(ours[i][1], theirs[j][1]) for i, j in path]
+    path_scores = [
+        likenesses.get((id(a), id(b)), min(float(scores[pair]), 1.0))
+        for pair, (a, b) in zip(path, fitting, strict=True)
+    ]
     ends = [(-1, -1), *path, (len(ours), len(theirs))]
     found: list[Likely] = []
     doubtful: set[int] = set()
-    for k, (i, j) in enumerate(path):
-        mine, other = ours[i][1], theirs[j][1]
-        if mine is other:
+    for k, ((i, j), (mine, other)) in enumerate(zip(path, fitting, strict=True)):
+        if mine is other or (id(mine), id(other)) in likenesses:
             continue
         rows, columns = slice(ends[k][0] + 1, ends[k + 2][0]), slice(ends[k][1] + 1, ends[k + 2][1])
         rival = max([0.0, *np.delete(scores[i, columns], j - columns.start)])
         second = max([rival, *np.delete(scores[rows, j], i - rows.start)])
-        later = path_scores[k + 1 : k + 1 + _AROUND] or path_scores[k : k + 1]
-        is_outlier = path_scores[k] < _OUTLIER * float(np.median(later))
+        later = float(np.median(path_scores[k + 1 : k + 1 + _AROUND] or path_scores[k : k + 1]))
+        least = min(_ACROSS, max(_LEAST_ACROSS, _ACROSS * later)) if known else _OUTLIER * later
         is_clear = 1.0 - scores[i, j] <= _CLEAR_IN_ORDER * (1.0 - second) and rival <= _RIVAL * scores[i, j]
-        if is_clear and not is_outlier:
+        if is_clear and path_scores[k] >= least:
             found.append((mine, other, float(scores[i, j])))
         else:
             doubtful |= {id(one) for _, one in (*ours[rows], *theirs[columns])}
@@ -136,11 +175,13 @@ def _sum_in_order(scores: Matrix, columns: Sequence[int]) -> float:
     return float(best[-1])
 
 
-def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
-    """How well each class of one side fits each of the other; what both sides have fits only itself."""
+def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass], known: Sequence[Likely]) -> Matrix:
+    """How well each class of one side fits each of the other; what both sides have, or is known, fits only itself."""
+    same = {id(one): one for one in ours if one.is_shared} | {id(a): b for a, b, _ in known}
+    taken = {*same, *map(id, same.values())}
     scores = np.zeros((len(ours), len(theirs)))
     rows, columns = (
-        {size: [k for k, one in enumerate(some) if one.head.size == size and not one.is_shared] for size in
+        {size: [k for k, one in enumerate(some) if one.head.size == size and id(one) not in taken] for size in
          {one.head.size for one in some}}
         for some in (ours, theirs)
     )  # fmt: skip
@@ -150,12 +191,12 @@ def _scores(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
             mine, other = [ours[k] for k in own], [theirs[k] for k in others]
             ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((mine, other))]
             made = _likenesses(mine, other)
-            is_possible = (ways[0][:, None] & ways[1][None, :] > 0) | (made >= _ACROSS)
+            is_possible = (ways[0][:, None] & ways[1][None, :] > 0) | (made >= (_LEAST if known else _ACROSS))
             scores[np.ix_(own, others)] = np.where(is_possible, made, 0.0)
     at = {id(one): k for k, one in enumerate(theirs)}
     for k, one in enumerate(ours):
-        if one.is_shared:
-            scores[k, at[id(one)]] = _ANCHOR
+        if id(one) in same:
+            scores[k, at[id(same[id(one)])]] = _ANCHOR
     return scores
 
 
@@ -180,10 +221,10 @@ def _best_path(scores: Matrix) -> list[tuple[int, int]]:
 # --- without an order ------------------------------------------------------------------------------------
 
 
-def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Iterator[Likely]:
+def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass], scores: Matrix) -> Iterator[Likely]:
     """Classes of which each is the other's nearest by far."""
     ways = [np.array([_ways(one, side) for one in some]) for side, some in enumerate((ours, theirs))]
-    distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - _likenesses(ours, theirs), 1.0)
+    distance = np.where((ways[0][:, None] & ways[1][None, :]) > 0, 1.0 - scores, 1.0)
     for k, row in enumerate(distance):
         best = int(row.argmin())
         column = distance[:, best]
@@ -194,16 +235,39 @@ def _mutually_alike(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) ->
             yield ours[k], theirs[best], 1.0 - float(row[best])
 
 
+def _in_other_layouts(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Iterator[Likely]:
+    """Classes that are each other's nearest by far once the reference's is laid out otherwise, the smallest first."""
+    left = _MOST_LAID_OUT
+    for size in sorted({one.head.size for one in ours} & {one.head.size for one in theirs}):
+        mine, others = ([one for one in some if one.head.size == size] for some in (ours, theirs))
+        shapes = {one.head.entry.spec.shape for one in others}
+        views = [[(k, view) for view in readings(one.head.entry.spec.shape, shape) if view]
+                 for shape in shapes for k, one in enumerate(mine)]  # fmt: skip
+        asked = list(dict.fromkeys(one for some in views for one in some))
+        left -= size * len(asked)
+        if left < 0:
+            return
+        if size < _LEAST_LAID_OUT or not asked or len(asked) * len(others) > _MOST_CELLS:
+            continue
+        scores = _likenesses(mine, others)
+        laid_out = np.stack([_direction_of(_laid_out(mine[k].head, view)) for k, view in asked])
+        cosines = laid_out @ np.stack([_direction(one.head) for one in others]).T
+        sizes = [np.array([one.head.rms for one in some]) for some in ([mine[k] for k, _ in asked], others)]
+        for (k, _), row in zip(asked, _likeness(cosines, *sizes), strict=True):
+            scores[k] = np.maximum(scores[k], row)
+        yield from _mutually_alike(mine, others, scores)
+
+
 def _likenesses(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) -> Matrix:
     a, b = (np.stack([_direction(one.head) for one in some]) for some in (ours, theirs))
     sizes = [np.array([one.head.rms for one in some]) for some in (ours, theirs)]
     with np.errstate(all="ignore"):
         made = _likeness(a @ b.T, *sizes)
-    normed = [np.array([_is_normalized(one.members[k][0]) for one in some]) for k, some in enumerate((ours, theirs))]
+    normed = [np.array([is_normalized(one.members[k][0]) for one in some]) for k, some in enumerate((ours, theirs))]
     return np.where(~normed[0][:, None] & normed[1][None, :], 0.0, made)
 
 
-def _is_normalized(item: Fingerprint) -> bool:
+def is_normalized(item: Fingerprint) -> bool:
     """Whether all tokens have the same size, as after a norm without a weight; no error makes that of other tensors."""
     rows = item.entry.read().reshape(-1, item.width)[:_ROWS].astype(np.float64)
     if len(rows) < 2 or item.width < 2:
@@ -228,8 +292,31 @@ def _ways(one: ValueClass, side: int) -> int:
     return sum({1 if item.entry.is_input else 2 for item in one.members[side]})
 
 
+def _is_turned(ours: ValueClass, theirs: ValueClass, likeness: float) -> bool:
+    """Whether each head of each token has the size it has on the other side, as keys have before rope and after it.
+
+    No error leaves all sizes as they are: these are different tensors.
+    """
+    view = likely_view(ours.head, theirs.members[1][0], _TURNED * likeness)
+    if view is None:
+        return False
+    made, given = _laid_out(ours.head, view), theirs.head.entry.read()
+    width = min(made.shape[-1], given.shape[-1])
+    a, b = (np.linalg.norm(one.reshape(-1, width).astype(np.float64), axis=1) for one in (made, given))
+    return bool(np.linalg.norm(a - b) <= max(common_tolerance(ours.head, theirs.head), 1e-6) * np.linalg.norm(a))
+
+
+def _laid_out(item: Fingerprint, view: str) -> Array:
+    array = item.entry.read()
+    return evaluate(parse_view(view), lambda _: array) if view else array
+
+
 def _direction(item: Fingerprint) -> Matrix:
-    flat = item.entry.read().reshape(-1)
+    return _direction_of(item.entry.read())
+
+
+def _direction_of(array: Array) -> Matrix:
+    flat = array.reshape(-1)
     some = flat[:: max(1, flat.size // _SAMPLE)][:_SAMPLE].astype(np.float64)
     some = some - some.mean()
     size = float(np.linalg.norm(some))

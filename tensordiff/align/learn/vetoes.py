@@ -25,6 +25,7 @@ from tensordiff.align.learn.lift import Lifted
 from tensordiff.align.learn.nodes import Block, Node, NodeMatches
 from tensordiff.align.learn.ports import LearnedPair
 from tensordiff.align.learn.resemblance import alike
+from tensordiff.align.learn.unweighted import Unweighted
 from tensordiff.align.match import Alignment
 from tensordiff.align.rules.tables import MapRule
 from tensordiff.dump.model import Entry
@@ -52,9 +53,11 @@ class Vetoes:
         if not self.evidence.candidate.index.dump.ordered:
             return  # nothing says what came after what
         ends = sorted(self._proven_positions(1))
+        unweighted = {id(node) for node in Unweighted(self.evidence, self.matches).nodes()}
+        self.matches.foreign |= unweighted
         known: dict[str, list[bool]] = defaultdict(list)
         for node in self.matches.candidate:
-            is_healthy = len(ends) - bisect_right(ends, node.position) >= _AGREE_AFTER
+            is_healthy = len(ends) - bisect_right(ends, node.position) >= _AGREE_AFTER or id(node) in unweighted
             if node.outputs and is_healthy and (word := _word(node)) is not None:
                 is_known = id(node) in self.matches.of_candidate or any(map(self._may_be_known, node.outputs))
                 known[word].append(is_known)
