@@ -53,10 +53,7 @@ class DaskEngine:
         self._alone_since: float | None = None
         with dask.config.set(_CONFIG):
             if (match := _LOCAL.fullmatch(address)) is not None:
-                self._cluster = distributed.LocalCluster(
-                    n_workers=int(match[1]), threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-                    host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
-                )  # fmt: skip
+                self._cluster = self._start_workers(int(match[1]))
             elif "://" not in address:
                 raise ClusterError(
                     f"--cluster {printable(address)}: is neither tcp://HOST:PORT of a Dask scheduler nor local:N"
@@ -68,6 +65,18 @@ class DaskEngine:
         self._client.loop.asyncio_loop.set_exception_handler(_ignore)
         self._is_connected = True
         self._refuse_empty()
+
+    def _start_workers(self, count: int) -> Any:
+        try:
+            return self._distributed.LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+                host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
+            )  # fmt: skip
+        except Exception as error:  # whatever Dask makes of a process that did not start, or was killed meanwhile
+            raise ClusterError(
+                f"--cluster local:{count}: its workers could not be started ({type(error).__name__}: "
+                f"{printable(error):.200}); try again, with fewer of them where memory is short, or without --cluster"
+            ) from error
 
     def _refuse_empty(self) -> None:
         if not self._threads():

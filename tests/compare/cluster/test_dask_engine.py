@@ -44,6 +44,15 @@ def test_an_address_that_is_none(address: str) -> None:
     assert "Traceback" not in said.err
 
 
+def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.")  # as Dask does where a worker is killed meanwhile
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    with pytest.raises(ClusterError, match=r"local:2: its workers could not be started \(RuntimeError: Nanny failed"):
+        DaskEngine("local:2")
+
+
 def test_no_scheduler_answers() -> None:
     said = process("compare", REFERENCE, CANDIDATE, "--json", "--cluster", "tcp://127.0.0.1:1")
     assert (said.status, said.out) == (2, "")
