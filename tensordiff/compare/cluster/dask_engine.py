@@ -6,6 +6,7 @@ of one thread each on the loopback, and ends with this process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import re
@@ -77,6 +78,12 @@ class DaskEngine:
                 f"--cluster local:{count}: its workers could not be started ({type(error).__name__}: "
                 f"{printable(error):.200}); try again, with fewer of them where memory is short, or without --cluster"
             ) from error
+        except BaseException:  # Ctrl-C: Dask closes its clusters at exit, and fails where one is not started yet
+            from distributed.deploy.spec import close_clusters
+
+            atexit.unregister(close_clusters)
+            atexit.register(_ignoring_failures, close_clusters)
+            raise
 
     def _refuse_empty(self) -> None:
         if not self._threads():
@@ -155,6 +162,11 @@ class DaskEngine:
             raise ClusterError(
                 f"--cluster {printable(self._address)}: failed ({type(error).__name__}: {printable(error):.300})"
             ) from error
+
+
+def _ignoring_failures(close: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
+        close()
 
 
 def _ignore(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
