@@ -431,7 +431,9 @@ def stall_rows() -> list[list[str]]:
     ]
 
 
-_KEY_GOALS = dict.fromkeys(("sort", "filter: rows shown", "filter left", "goto: names shown"), "-")
+_KEY_GOALS = dict.fromkeys(
+    ("sort", "filter: rows shown", "filter left", "goto: names shown", "tree shown", "search begun"), "-"
+)
 """What is looked for in a thread may take longer: keys are answered meanwhile."""
 
 

@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 from tensordiff.tui.app import TensordiffApp
 from tensordiff.tui.dialogs import GoTo
+from tensordiff.tui.layer.screen import LayerScreen
 from tensordiff.tui.table.model import DIVERGES
 from tensordiff.tui.table.table import LayerTable
 
@@ -102,6 +103,11 @@ async def key_times(app: PaintedApp) -> KeyTimes:
     await _sort(app, table)
     await _filter(app, table)
     await _go_to(app, table)
+    await _switch(app, table)
+    await _tree(app, table)
+    await _look_into(app, table)
+    await _open_others(app, table)
+    await _search(app, table)
     return app.times
 
 
@@ -136,6 +142,62 @@ async def _go_to(app: PaintedApp, table: LayerTable) -> None:
         assert isinstance(dialog, GoTo)
         await _type_name(app, dialog, name)
         await _press(app, "enter" if dialog.found else "escape", {"goto left": lambda: app.screen is table.screen})
+
+
+async def _switch(app: PaintedApp, table: LayerTable) -> None:
+    """What shows other rows at once, or marks one."""
+    await _press(app, "home", {})
+    for key, what in (("f", "faults"), ("I", "inputs")):
+        for _ in range(6):
+            await _press(app, key, {what: _replaced(lambda: table.lines)})
+    for _ in range(6):
+        await _press(app, "space", {"mark": _replaced(lambda: table.marks)})
+
+
+async def _tree(app: PaintedApp, table: LayerTable) -> None:
+    for _ in range(3):
+        await _press(app, "w", {"tree shown": lambda: table.modules is not None})
+        await _press(app, "home", {})
+        for key, what in (("minus", "folded"), ("plus", "unfolded")) * 3:
+            await _press(app, key, {f"module {what}": _replaced(lambda: table.lines)})
+        for _ in range(4):
+            if _has_passed_faults(table):
+                await _press(app, "home", {})
+            await _press(app, "n", {"n in the tree": _moved(table)})
+        await _press(app, "w", {"tree left": lambda: table.modules is None})
+
+
+async def _look_into(app: PaintedApp, table: LayerTable) -> None:
+    """Open a layer, go to the next one, and leave."""
+    for _ in range(4):
+        await _press(app, "enter", {"layer opened": lambda: isinstance(app.screen, LayerScreen)})
+        layer = app.screen
+        assert isinstance(layer, LayerScreen)
+        for _ in range(4):
+            before = layer.at
+            await _press(app, "j", {"next layer": lambda: layer.at != before})  # noqa: B023 - it is awaited here
+        await _press(app, "escape", {"layer left": lambda: app.screen is table.screen})
+
+
+async def _open_others(app: PaintedApp, table: LayerTable) -> None:
+    """Dialogs and panels over the table or beside it."""
+    home = table.screen
+    for key, what in (("C", "columns"), ("question_mark", "help"), ("e", "export"), ("quotation_mark", "note")):
+        for _ in range(3):
+            await _press(app, key, {f"{what} opened": lambda: app.screen is not home})
+            await _press(app, "escape", {f"{what} left": lambda: app.screen is home})
+    for _ in range(4):
+        await _press(app, "m", {"rules shown": lambda: home.focused is not None and home.focused is not table})
+        await _press(app, "m", {"rules left": lambda: home.focused is table})
+
+
+async def _search(app: PaintedApp, table: LayerTable) -> None:
+    for _ in range(3):
+        await _press(app, "b", {"search begun": lambda: bool(table.suspects)})
+        for _ in range(3):
+            before = len(table.suspects)
+            await _press(app, "b", {"search answered": lambda: len(table.suspects) != before})  # noqa: B023
+        await _press(app, "r", {"search left": lambda: not table.suspects})
 
 
 async def _type_name(app: PaintedApp, dialog: GoTo, name: str) -> None:

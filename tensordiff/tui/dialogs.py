@@ -31,8 +31,8 @@ from tensordiff.tui.threads import in_thread
 Answer = TypeVar("Answer")
 _OFFERED = 50
 """Layers that are listed at once."""
-_LOOKED_AT_ONCE = 20_000
-"""Layers that are looked through in a few milliseconds; more are in a thread."""
+_LOOKED_AT_ONCE = 5_000
+"""Layers that are looked through in a few milliseconds; where they do not suffice, the others are in a thread."""
 _ASKED_AFTER = 2_000
 """Layers after which that thread asks whether they are still looked for."""
 
@@ -214,26 +214,28 @@ class GoTo(Dialog[int]):
         self._look(event.value)
 
     def _look(self, text: str) -> None:
-        """Look for layers; among very many in a thread, for a key must not wait for that."""
+        """Look for layers. Among very many a key must not wait for that, so the rest of them is left to a thread."""
         self._text, self._must_accept = text, False
-        if len(self.names) <= _LOOKED_AT_ONCE:
-            self._show(self.fitting(text))
-        else:
-            self._is_looking = True
+        first = self.fitting(text, range(len(self.names))[:_LOOKED_AT_ONCE])
+        self._is_looking = len(first) < _OFFERED and len(self.names) > _LOOKED_AT_ONCE
+        self.workers.cancel_group(self, "look")
+        if self._is_looking:
             in_thread(self, "look", lambda: self._look_on(text))
+        else:
+            self._show(first)
 
     def _look_on(self, text: str) -> None:
         """In a thread: look until something is found, or another text is typed."""
         worker = get_current_worker()
-        found = self.fitting(text, lambda: not worker.is_cancelled)
+        found = self.fitting(text, range(len(self.names)), lambda: not worker.is_cancelled)
         if not worker.is_cancelled:
             self.post_message(self._Found(text, found))
 
-    def fitting(self, text: str, is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
-        """The layers that fit a text, up to a number; those seen so far where it is no longer wanted."""
+    def fitting(self, text: str, among: range, is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
+        """The layers among some that fit a text, up to a number; those seen so far where it is no longer wanted."""
         words = text.lower().split()
         row = self._row(text.strip().removeprefix("#"))
-        looked_at = takewhile(lambda at: at % _ASKED_AFTER or is_wanted(), range(len(self.names)))
+        looked_at = takewhile(lambda at: at % _ASKED_AFTER or is_wanted(), among)
         fitting = (at for at in looked_at if _has_all(self.names[at], words) and at not in row)
         return [*row, *islice(fitting, _OFFERED)]
 

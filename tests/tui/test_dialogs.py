@@ -141,28 +141,36 @@ async def test_among_very_many_layers_a_thread_looks_and_enter_waits_for_it(monk
     monkeypatch.setattr(dialogs, "_LOOKED_AT_ONCE", 10)
     looked_in, fitting, go_on = [], GoTo.fitting, threading.Event()
 
-    def slow(dialog: GoTo, text: str, is_wanted: Callable[[], bool]) -> list[int]:
-        looked_in.append(threading.current_thread())
-        if text:
+    def slow(dialog: GoTo, text: str, among: range, is_wanted: Callable[[], bool] = lambda: True) -> list[int]:
+        if len(among) > 10:
+            looked_in.append(threading.current_thread())
             go_on.wait()
-        return fitting(dialog, text, is_wanted)
+        return fitting(dialog, text, among, is_wanted)
 
     monkeypatch.setattr(GoTo, "fitting", slow)
     async with running(samples()) as run:
-        await run.press("l")
-        assert isinstance(run.app.screen, GoTo) and run.app.screen.found
-        await run.pilot.press(*"1 act_fn", "enter")
+        await run.pilot.press("l", *"1 act_fn", "enter")
         assert isinstance(run.app.screen, GoTo)
         go_on.set()
         await run.until(lambda: run.app.screen is run.screen)
         await run.settle()
         assert run.name == CULPRIT
-    assert threading.main_thread() not in looked_in
+    assert looked_in and threading.main_thread() not in looked_in
+
+
+async def test_where_the_first_layers_suffice_no_thread_looks_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogs, "_LOOKED_AT_ONCE", 60)
+    monkeypatch.setattr(dialogs, "in_thread", lambda *_: pytest.fail("a thread looks for layers"))
+    async with running(samples()) as run:
+        await run.pilot.press("l")
+        assert isinstance(run.app.screen, GoTo) and len(run.app.screen.found) == dialogs._OFFERED
+        assert run.app.screen.query_one(OptionList).option_count == dialogs._OFFERED
 
 
 def test_layers_are_looked_through_only_while_somebody_waits_for_them() -> None:
     names = [f"layers.{k}" for k in range(3 * dialogs._ASKED_AFTER)]
     answers = iter([True, False])
-    assert GoTo(names, range(len(names))).fitting(f"layers.{len(names) - 1}") == [len(names) - 1]
-    assert GoTo(names, range(len(names))).fitting(f"layers.{len(names) - 1}", lambda: next(answers)) == []
+    everywhere, last = range(len(names)), f"layers.{len(names) - 1}"
+    assert GoTo(names, everywhere).fitting(last, everywhere) == [len(names) - 1]
+    assert GoTo(names, everywhere).fitting(last, everywhere, lambda: next(answers)) == []
     assert list(answers) == []

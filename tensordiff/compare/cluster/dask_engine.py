@@ -6,6 +6,7 @@ of one thread each on the loopback, and ends with this process.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import re
@@ -53,10 +54,7 @@ class DaskEngine:
         self._alone_since: float | None = None
         with dask.config.set(_CONFIG):
             if (match := _LOCAL.fullmatch(address)) is not None:
-                self._cluster = distributed.LocalCluster(
-                    n_workers=int(match[1]), threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
-                    host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
-                )  # fmt: skip
+                self._cluster = self._start_workers(int(match[1]))
             elif "://" not in address:
                 raise ClusterError(
                     f"--cluster {printable(address)}: is neither tcp://HOST:PORT of a Dask scheduler nor local:N"
@@ -68,6 +66,24 @@ class DaskEngine:
         self._client.loop.asyncio_loop.set_exception_handler(_ignore)
         self._is_connected = True
         self._refuse_empty()
+
+    def _start_workers(self, count: int) -> Any:
+        try:
+            return self._distributed.LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
+                host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
+            )  # fmt: skip
+        except Exception as error:  # whatever Dask makes of a process that did not start, or was killed meanwhile
+            raise ClusterError(
+                f"--cluster local:{count}: its workers could not be started ({type(error).__name__}: "
+                f"{printable(error):.200}); try again, with fewer of them where memory is short, or without --cluster"
+            ) from error
+        except BaseException:  # Ctrl-C: Dask closes its clusters at exit, and fails where one is not started yet
+            from distributed.deploy.spec import close_clusters
+
+            atexit.unregister(close_clusters)
+            atexit.register(_ignoring_failures, close_clusters)
+            raise
 
     def _refuse_empty(self) -> None:
         if not self._threads():
@@ -146,6 +162,11 @@ class DaskEngine:
             raise ClusterError(
                 f"--cluster {printable(self._address)}: failed ({type(error).__name__}: {printable(error):.300})"
             ) from error
+
+
+def _ignoring_failures(close: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
+        close()
 
 
 def _ignore(loop: AbstractEventLoop, context: dict[str, Any]) -> None:

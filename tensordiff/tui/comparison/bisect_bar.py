@@ -29,7 +29,7 @@ from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, chec
 from tensordiff.search.oracle import VerdictOracle
 from tensordiff.session.session import Session
 from tensordiff.tui.keys import bindings
-from tensordiff.tui.table.model import Listing
+from tensordiff.tui.table.model import Listing, Suspects
 from tensordiff.tui.text import plain
 from tensordiff.tui.threads import ThreadFailed, in_thread
 
@@ -115,13 +115,13 @@ class BisectBar(Static, can_focus=True):
         self.oracle, self.doubts = message.oracle, message.doubts
         self._become(message.bisect)
 
-    def suspects(self, listing: Listing) -> frozenset[int]:
+    def suspects(self, listing: Listing) -> Suspects:
         """Which positions of a listing are still suspect; none where nothing is searched, or all is good."""
         if self.bisect is None or self.bisect.all_good:
-            return frozenset()
+            return Suspects()
         outputs = np.flatnonzero(~listing.is_input) if not listing.is_input.all() else np.arange(len(listing))
         found = self.bisect.suspects
-        return frozenset(outputs[found.start : found.stop].tolist())
+        return Suspects(outputs[found.start : found.stop])
 
     def action_reset(self) -> None:
         """Forget the search."""

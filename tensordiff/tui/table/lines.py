@@ -24,7 +24,7 @@ from tensordiff.session.storage.state import row_name as key_of
 from tensordiff.tui.table.cells import cell, flat_name, tree_name
 from tensordiff.tui.table.columns import PlacedColumn
 from tensordiff.tui.table.frames import TableFrame
-from tensordiff.tui.table.model import VERDICTS, Listing, Order, Positions, RowKey
+from tensordiff.tui.table.model import VERDICTS, Listing, Order, Positions, RowKey, Suspects
 from tensordiff.tui.table.tree import NOWHERE, Line, Lines, Tree
 from tensordiff.tui.text import fit
 from tensordiff.tui.threads import ThreadFailed, in_thread
@@ -98,7 +98,7 @@ class LayerLines(TableFrame):
         self.culprits: frozenset[int] = frozenset()
         self._reorder: Timer | None = None
         self._is_sorting = self._must_sort_again = False
-        self.suspects: frozenset[int] = frozenset()
+        self.suspects = Suspects()
         """Positions that a search still suspects; all others are dim. Empty where nothing is searched."""
 
     # --- what is shown ---------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class LayerLines(TableFrame):
         self.listing, self.longest, self.modules = listing, listing.longest, None
         self.row_count = len(listing)
         self.how = self.how._replace(only=None)
-        self.culprits = self.suspects = frozenset()
+        self.culprits, self.suspects = frozenset(), Suspects()
         if self._is_long:
             how, self.how = self.how, self.how._replace(by=None)
             self.rearrange()
@@ -247,8 +247,8 @@ class LayerLines(TableFrame):
             self.go(position)
 
     def _unfold_to(self, position: int) -> None:
-        name = self.listing.pairs[position].name
-        self.folded = frozenset(path for path in self.folded if not (name == path or name.startswith(f"{path}.")))
+        parts = self.listing.pairs[position].name.split(".")
+        self.folded -= {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
         self.rearrange()
 
     def move(self, line: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -71,6 +71,28 @@ class Selection:
     """Rows to choose from, as a mask: a set of a million positions takes the event loop long to look up."""
 
     mask: NDArray[np.bool_]
+
+
+class Suspects(Collection[int]):
+    """Rows that a search suspects, in order: to make a set of a million takes longer than a key may wait."""
+
+    def __init__(self, positions: Positions | Sequence[int] = ()) -> None:
+        self._positions = np.asarray(positions, np.intp)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._positions.tolist())
+
+    def __contains__(self, position: object) -> bool:
+        at = int(np.searchsorted(self._positions, cast("int", position)))
+        return at < len(self) and bool(self._positions[at] == position)
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last; None where nothing is suspected."""
+        return (int(self._positions[0]), int(self._positions[-1])) if len(self) else None
 
 
 class Order(NamedTuple):

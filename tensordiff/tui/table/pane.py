@@ -30,7 +30,7 @@ from tensordiff.report.labels import GLYPHS
 from tensordiff.tui.dialogs import GoTo, Tick
 from tensordiff.tui.notice import tell
 from tensordiff.tui.table.columns import COLUMNS
-from tensordiff.tui.table.model import DIVERGES, Listing, Pattern, Positions, RowNumbers, Selection
+from tensordiff.tui.table.model import DIVERGES, Listing, Pattern, Positions, RowNumbers, Selection, Suspects
 from tensordiff.tui.table.run_plot import Plot, PlotView, painted, picture
 from tensordiff.tui.table.table import LayerTable
 from tensordiff.tui.table.tree import Tree
@@ -130,7 +130,7 @@ class TablePane(Vertical):
         self.table.culprits = culprits
         self.table.move(self.table.cursor)
 
-    def show_suspects(self, suspects: frozenset[int]) -> None:
+    def show_suspects(self, suspects: Suspects) -> None:
         """Dim what a search does not suspect."""
         self.table.suspects = suspects
         self.table.refresh()

@@ -20,7 +20,7 @@ from textual.message import Message
 from textual.reactive import reactive
 
 from tensordiff.tui.table.frames import PlotFrame
-from tensordiff.tui.table.model import ABSENT, COMPONENTS, Listing
+from tensordiff.tui.table.model import ABSENT, COMPONENTS, Listing, Suspects
 
 Floats = NDArray[np.float64]
 MARKS = {
@@ -68,7 +68,7 @@ class PlotView(NamedTuple):
     metric: str
     has_injected: bool
     cursor: int | None
-    suspects: frozenset[int]
+    suspects: Suspects
     is_light: bool
 
 
@@ -84,9 +84,8 @@ def picture(listing: Listing, seen: PlotView, columns: int) -> Picture:
               for code, name in enumerate(COMPONENTS)]  # fmt: skip
     drawn = tuple(one for one in series if len(one.x))
     nowhere = int((shown & ~np.isfinite(values)).sum())
-    suspects = (min(seen.suspects), max(seen.suspects)) if seen.suspects else None
     title, last = f"{seen.metric} over execution order", max(1, len(listing) - 1)
-    return Picture(drawn, title, last, seen.cursor, suspects, seen.is_light, nowhere)
+    return Picture(drawn, title, last, seen.cursor, seen.suspects.span, seen.is_light, nowhere)
 
 
 def _series(name: str, marker: str, colour: int, values: Floats, mask: NDArray[np.bool_], columns: int) -> Series:

@@ -109,8 +109,8 @@ class LayerTable(LayerLines):
 
     def _around(self, line: Line) -> Line:
         """The module that a line lies in."""
-        above = (self.line(k) for k in range(self.cursor - 1, -1, -1))
-        return next((one for one in above if one.node != NOWHERE and one.depth < line.depth), line)
+        at = self.lines.around(self.cursor)
+        return line if at is None else self.line(at)
 
     # --- the mouse -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,11 @@ class Lines:
         """The line that folds a module."""
         return _first(self.nodes == node)
 
+    def around(self, at: int) -> int | None:
+        """The line of the module that a line lies in."""
+        above = np.flatnonzero((self.nodes[:at] != NOWHERE) & (self.depths[:at] < self.depths[at]))
+        return int(above[-1]) if len(above) else None
+
 
 def _first(mask: Mask) -> int | None:
     return int(mask.argmax()) if mask.any() else None
@@ -75,6 +80,19 @@ class _Node:
     depth: int
     rows: list[int] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
+
+
+class _Kept(NamedTuple):
+    """What a choice of rows leaves of a tree."""
+
+    is_kept: Mask
+    """Of entries: whether it is a row that is kept."""
+    is_holding: Mask
+    """Of modules: whether such a row is in it or below it."""
+    can_fold: Mask
+    """Of modules: whether folding it would hide anything."""
+    heads: Mask
+    """Of entries: whether it stands on its module's line."""
 
 
 @dataclass(frozen=True)
@@ -139,20 +157,38 @@ class Tree:
         """The lines to show: nothing below a folded module, nothing that holds none of the rows kept."""
         if not len(self.paths):
             return Lines.flat(np.empty(0, np.intp))
-        is_folded, is_kept = self._folded(folded), (self.rows != NOWHERE) & kept[self.rows]
-        until = np.concatenate(([0], np.cumsum(is_kept)))
-        own = until[self.starts[1:]] - until[self.starts[:-1]]
-        is_shown = (until[self.starts[self.ends]] > until[self.starts[:-1]]) & ~self._hidden(is_folded)
-        heads = self._heads(is_kept)
-        shown = is_shown[self._owners] & (heads | (is_kept & ~is_folded[self._owners]))
-        rows, heads, owners = np.where(is_kept, self.rows, NOWHERE)[shown], heads[shown], self._owners[shown]
-        nodes = np.where(heads & (self.is_parent | (own > 1))[owners], owners, NOWHERE)
+        is_folded = self._folded(frozenset(folded))
+        is_kept, is_holding, can_fold, heads = self._all_kept if kept.all() else self._kept(kept)
+        is_shown = is_holding & ~self._hidden(is_folded)
+        shown = np.flatnonzero(is_shown[self._owners] & (heads | (is_kept & ~is_folded[self._owners])))
+        rows, heads, owners = np.where(is_kept[shown], self.rows[shown], NOWHERE), heads[shown], self._owners[shown]
+        nodes = np.where(heads & can_fold[owners], owners, NOWHERE)
         return Lines(rows, nodes, self.depths[owners] + ~heads)
 
-    def _folded(self, folded: Collection[str]) -> Mask:
-        mask = np.zeros(len(self.paths), np.bool_)
-        mask[[at for path in folded if (at := self._places.get(path)) is not None]] = True
+    def _kept(self, kept: Mask) -> _Kept:
+        is_kept = (self.rows != NOWHERE) & kept[self.rows]
+        until = np.concatenate(([0], np.cumsum(is_kept)))
+        own = until[self.starts[1:]] - until[self.starts[:-1]]
+        is_holding = until[self.starts[self.ends]] > until[self.starts[:-1]]
+        return _Kept(is_kept, is_holding, self.is_parent | (own > 1), self._heads(is_kept))
+
+    @cached_property
+    def _all_kept(self) -> _Kept:
+        """The same where nothing is left out, as in a tree that is folded and unfolded."""
+        return self._kept(np.ones(int(self.rows.max(initial=0)) + 1, np.bool_))
+
+    def _folded(self, folded: frozenset[str]) -> Mask:
+        """A mask of the folded modules. Of many only those are looked up that were not folded the last time."""
+        mask: Mask = self._last_folded[1].copy()
+        for paths, is_folded in ((self._last_folded[0] - folded, False), (folded - self._last_folded[0], True)):
+            mask[[at for path in paths if (at := self._places.get(path)) is not None]] = is_folded
+        self._last_folded[:] = folded, mask
         return mask
+
+    @cached_property
+    def _last_folded(self) -> list[Any]:
+        """What was folded when it was asked for last, and the mask of it."""
+        return [frozenset(), np.zeros(len(self.paths), np.bool_)]
 
     def _hidden(self, is_folded: Mask) -> Mask:
         """Whether a module lies within one that is folded."""

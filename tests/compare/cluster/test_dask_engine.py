@@ -36,12 +36,41 @@ run()
 """
 
 
+INTERRUPTED_AT_START = """
+import asyncio, os, signal, sys
+import distributed
+async def start(nanny):
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(3600)
+distributed.Nanny.start = start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tensordiff.cli.main import run
+sys.argv = ["tensordiff", *sys.argv[1:]]
+run()
+"""
+
+
 @pytest.mark.parametrize("address", ["", "local", "local:0", "local:x", "localhost"])
 def test_an_address_that_is_none(address: str) -> None:
     said = process("compare", REFERENCE, CANDIDATE, "--cluster", address)
     assert said.status == 2
     assert "neither tcp://HOST:PORT of a Dask scheduler nor local:N" in said.err
     assert "Traceback" not in said.err
+
+
+def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.")  # as Dask does where a worker is killed meanwhile
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    with pytest.raises(ClusterError, match=r"local:2: its workers could not be started \(RuntimeError: Nanny failed"):
+        DaskEngine("local:2")
+
+
+def test_ctrl_c_while_workers_start() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_AT_START, "compare", str(REFERENCE), str(CANDIDATE), "-q"]
+    done = subprocess.run([*command, "--cluster", "local:2"], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 def test_no_scheduler_answers() -> None:

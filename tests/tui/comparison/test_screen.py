@@ -95,7 +95,7 @@ async def test_bisect_by_itself_states_its_answer_and_evidence() -> None:
         assert f"First bad: #57 {CULPRIT}: rel_l2 8.3e-02" in told
         assert "answers; assuming that everything before" in told
         assert run.name == CULPRIT
-        assert run.table.suspects == {57}
+        assert list(run.table.suspects) == [57]
         await run.press("l")
         assert "bad 57" in str(run.screen.query_one(BisectBar).render())
         await run.press("enter")

@@ -15,7 +15,7 @@ from tensordiff.report.comparison_json import row_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.tui.table import model
-from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, RowNumbers, Selection, ranked
+from tensordiff.tui.table.model import ABSENT, Batch, Listing, Order, Pattern, RowNumbers, Selection, Suspects, ranked
 from tensordiff.tui.table.tree import NOWHERE, Tree
 from tests.making import SAMPLES, nudged, numbers, pairs
 
@@ -156,6 +156,38 @@ def test_a_module_s_own_output_stands_on_its_line() -> None:
     assert lines(tree, {"l.0"}, 4) == [(NOWHERE, "l", 0), (2, "l.0", 1), (3, "", 0)]
     assert lines(tree, set(), 4, [1]) == [(NOWHERE, "l", 0), (NOWHERE, "l.0", 1), (1, "", 2)]
     assert tree.usual_folds == {"l.0"}
+
+
+_NAMES = ("l.0.a", "l.0.b", "l.0", "l.1.a.x", "l.1.a", "l.1", "norm", "l.0.a")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.sampled_from(["l", "l.0", "l.1", "l.1.a", "l.0.a", "norm", "gone"])),
+            st.none() | st.lists(st.integers(0, len(_NAMES) - 1)),
+        )
+    )
+)
+def test_a_tree_shows_the_same_whatever_was_folded_before(asked: list[tuple[set[str], list[int] | None]]) -> None:
+    is_input = np.array([False] * (len(_NAMES) - 1) + [True])
+    used = Tree.of(_NAMES, is_input)
+    for folded, kept in asked:
+        assert lines(used, folded, len(_NAMES), kept) == lines(Tree.of(_NAMES, is_input), folded, len(_NAMES), kept)
+
+
+def test_around_a_line_is_the_module_that_holds_it() -> None:
+    shown = Tree.of(_NAMES[:-1], np.zeros(len(_NAMES) - 1, np.bool_)).lines(set(), np.ones(len(_NAMES) - 1, np.bool_))
+    assert [line.depth for line in shown] == [0, 1, 2, 2, 1, 2, 3, 0]
+    assert [shown.around(at) for at in range(len(shown))] == [None, 0, 1, 1, 0, 4, 5, None]
+
+
+@given(st.sets(st.integers(0, 30)))
+def test_what_is_suspected_is_a_collection_of_positions(some: set[int]) -> None:
+    suspects = Suspects(sorted(some))
+    assert (list(suspects), len(suspects), bool(suspects)) == (sorted(some), len(some), bool(some))
+    assert {at for at in range(-1, 32) if at in suspects} == some
+    assert suspects.span == ((min(some), max(some)) if some else None)
 
 
 def test_inputs_stand_below_their_layer() -> None:
