@@ -21,8 +21,8 @@ from tensordiff.capture.events import Done
 from tensordiff.capture.runner import Run
 from tensordiff.cli.options import Bytes
 from tensordiff.session.request import Request
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import open_stream
-from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.util.sizes import format_bytes
 
 MODEL = """

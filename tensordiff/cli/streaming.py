@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
 
@@ -19,10 +19,13 @@ from tensordiff.report.labels import label
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.sources import Sources
-from tensordiff.session.streaming.session import StreamedSession, open_stream
-from tensordiff.session.streaming.side import WINDOW_BYTES, Keep, StreamedSide, StreamOptions
+from tensordiff.session.streaming.options import WINDOW_BYTES, Keep, StreamOptions
 from tensordiff.util.shell_line import shell_line
 from tensordiff.util.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from tensordiff.session.streaming.session import StreamedSession
+    from tensordiff.session.streaming.side import StreamedSide
 
 _FOLDER = "tensordiff-kept"
 KEEPS: tuple[Keep, ...] = get_args(Keep)
@@ -69,6 +72,8 @@ def make_stream_options(choice: StreamChoice, keep: Keep, folder: Path) -> Strea
 @contextmanager
 def open_streamed(request: Request, options: StreamOptions) -> Iterator[StreamedSession]:
     """The comparison of sources while they run; at the end, whatever that is, stderr says what was kept."""
+    from tensordiff.session.streaming.session import open_stream
+
     say_if_slow()
     for sentence in Sources.of(request).unused_options():
         say(sentence)

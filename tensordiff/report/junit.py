@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
@@ -16,7 +17,9 @@ from tensordiff.report.labels import component, label
 from tensordiff.report.model import summary_sentence
 from tensordiff.search.outcome import Outcome
 from tensordiff.util.atomic_write import write_file
-from tensordiff.weights.comparison import ParameterRow, WeightsOutcome
+
+if TYPE_CHECKING:
+    from tensordiff.weights.comparison import ParameterRow, WeightsOutcome
 
 
 def write_junit(path: Path | None, outcome: Outcome, name: str) -> None:

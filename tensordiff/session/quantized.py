@@ -17,13 +17,14 @@ from tensordiff.capture.quantization import said_kinds
 from tensordiff.dump import Dump, open_dump
 from tensordiff.dump.lint import Finding
 from tensordiff.errors import TensordiffError, printable
-from tensordiff.weights.rounding import quantizations
 
 _KEY = "quantized_as"
 
 
 def quantized_target(source: Source) -> str | None:
     """The file or folder of a source, where it is a checkpoint with quantized weights that can be read."""
+    from tensordiff.weights.rounding import quantizations  # only sources need it
+
     path = Path(source.target).expanduser()
     if not ENGINES[source.kind].takes_tokens or not path.exists():
         return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tensordiff.align import Alignment, AlignmentPlan, Pair
 from tensordiff.align.coverage import Coverage
@@ -51,7 +51,9 @@ from tensordiff.session.weights import (
 )
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.regex import UserRegex
-from tensordiff.weights.comparison import WeightsOutcome, compare_weights
+
+if TYPE_CHECKING:
+    from tensordiff.weights.comparison import WeightsOutcome
 
 _LOGITS_READ = 1 << 24
 """Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
@@ -282,6 +284,8 @@ class Session:
     @cached_property
     def _checkpoints(self) -> WeightsOutcome:
         """Two checkpoints, compared as parameters."""
+        from tensordiff.weights.comparison import compare_weights
+
         return compare_weights(self.reference, self.candidate)
 
     def sides(self, row: Row) -> tuple[Array, Array] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensordiff.align.rules.file import RulesFile, read_rules_file
 from tensordiff.capture.engines import ENGINES
@@ -15,8 +15,10 @@ from tensordiff.dump.lint import Finding
 from tensordiff.errors import AlignError, printable
 from tensordiff.session.request import Request
 from tensordiff.util.shell_line import shell_line
-from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 from tensordiff.weights.parameters import is_checkpoint
+
+if TYPE_CHECKING:  # to import what compares them takes long, and few comparisons hold parameters
+    from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 
 IN_MEMORY = "arrays"
 """The format of a dump that was never on disk."""
@@ -59,6 +61,8 @@ def refuse_checkpoints(reference: Dump, candidate: Dump) -> None:
 
 def compare_checkpoints(request: Request, reference: Dump, candidate: Dump) -> WeightsComparison:
     """Two checkpoints as a request asks for them: by its rules, limits and choice of names."""
+    from tensordiff.weights.comparison import WeightsComparison
+
     rules = read_rules_file(request.rules) if request.rules else RulesFile()
     limits = request.limits_with(rules)
     return WeightsComparison(reference, candidate, rules, limits, request.only, request.min_coverage)
@@ -85,6 +89,8 @@ def compare_captured(reference: Dump, candidate: Dump, rules: RulesFile) -> Weig
     """The parameters that two captures wrote; None where one wrote none. Maps are about runs, and left aside."""
     if not reference.parameters or not candidate.parameters:
         return None
+    from tensordiff.weights.comparison import WeightsComparison
+
     comparison = WeightsComparison(reference, candidate, RulesFile(rules=rules.rules, presets=rules.presets))
     return comparison.outcome(comparison.rows())
 

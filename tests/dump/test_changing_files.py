@@ -131,7 +131,7 @@ import numpy as np
 from tensordiff.dump import open_dump
 from tensordiff.dump.readers import readers
 from tensordiff.errors import TensordiffError
-readers()
+tuple(readers())
 if os.getuid() == 0:  # who may read everything
     os.setgroups([])
     os.setgid(65534)

@@ -20,7 +20,7 @@ import resource, sys
 import numpy, ml_dtypes, msgspec, click
 from tensordiff.cli.main import run
 import tensordiff.cli.commands.compare, tensordiff.dump.readers
-tensordiff.dump.readers.readers()
+tuple(tensordiff.dump.readers.readers())
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (300 << 20), ) * 2)
 run()

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from tensordiff.cli.commands.weights import WeightsOptions, print_weights
 from tensordiff.cli.options import (
     comparison_options,
     json_option,
@@ -38,12 +37,10 @@ from tensordiff.compare.lint import lint_rows
 from tensordiff.compare.row import Row
 from tensordiff.dump.lint import Finding
 from tensordiff.report.comparison_json import COMPARE_SCHEMA, compare_json, dumps
-from tensordiff.report.junit import write_junit
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import refuse_unused_options
-from tensordiff.session.streaming.session import StreamedSession
 from tensordiff.session.weights import compare_checkpoints, open_checkpoints
 
 
@@ -100,6 +97,8 @@ def command(reference: Path, candidate: Path, **options: Any) -> int:
     checkpoints = open_checkpoints(request)
     if checkpoints is None:
         return compare(request, chosen)
+    from tensordiff.cli.commands.weights import WeightsOptions, print_weights  # few comparisons need it
+
     refuse_unused_options(request, reruns=True)
     printed = WeightsOptions(as_json=chosen.as_json, schema=COMPARE_SCHEMA, junit=chosen.junit)
     return print_weights(compare_checkpoints(request, *checkpoints), printed)
@@ -115,9 +114,10 @@ def compare(request: Request, options: CompareOptions) -> int:
         findings = list(session.header_findings())
         printer = _print_json if options.as_json else _print_text
         outcome = printer(session, findings, options)
-        write_junit(options.junit, outcome, f"{request.candidate} against {request.reference}")
-        if isinstance(session, StreamedSession) and outcome.culprit is not None:
-            session.keep_culprit(outcome.culprit)
+        if options.junit is not None:
+            _write_junit(options.junit, outcome, request)
+        if options.choice.stream and outcome.culprit is not None:
+            _keep_culprit(session, outcome.culprit)
     if outcome.verdict == "unknown":
         raise inconclusive_error(session, outcome)
     return outcome.exit_status
@@ -127,6 +127,19 @@ def _streamed(request: Request, choice: StreamChoice) -> AbstractContextManager[
     """The session of sources while they run."""
     keep, folder = parse_keep(str(request.keep or "diverging"))
     return open_streamed(request, make_stream_options(choice, keep, folder))
+
+
+def _write_junit(path: Path, outcome: Outcome, request: Request) -> None:
+    from tensordiff.report.junit import write_junit
+
+    write_junit(path, outcome, f"{request.candidate} against {request.reference}")
+
+
+def _keep_culprit(session: Session, culprit: Row) -> None:
+    from tensordiff.session.streaming.session import StreamedSession
+
+    if isinstance(session, StreamedSession):
+        session.keep_culprit(culprit)
 
 
 def measure(session: Session) -> Outcome:

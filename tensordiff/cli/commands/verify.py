@@ -54,8 +54,8 @@ from tensordiff.session.request import Request
 from tensordiff.session.rerun.reruns import injection
 from tensordiff.session.session import Session
 from tensordiff.session.sources import source_in
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import StreamedSession
-from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.third_dumps import injected_beside, injected_path
 from tensordiff.session.weights import weights_findings
 from tensordiff.util.atomic_write import write_file

@@ -7,8 +7,7 @@ says how to add one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,7 +64,6 @@ def formats() -> list[Format]:
     return [format_ for module in modules for format_ in module.FORMATS]
 
 
-@cache
-def readers() -> tuple[Reader, ...]:
-    """Every reader, most particular first. Imported when the first dump is opened."""
-    return tuple(import_module(f"{__name__}.{name}").try_open for name in READERS)
+def readers() -> Iterator[Reader]:
+    """Every reader, most particular first. Each is imported when it is asked: most dumps need few of them."""
+    return (import_module(f"{__name__}.{name}").try_open for name in READERS)

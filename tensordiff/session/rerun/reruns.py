@@ -26,7 +26,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer
 from tensordiff.session.session import Session
 from tensordiff.session.sources import have_same_input, with_decoded_tokens_of
-from tensordiff.session.streaming.side import StreamOptions
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.util.temporary_folders import make_temporary_folder
 
 Action = Literal["inject", "capture", "ops"]

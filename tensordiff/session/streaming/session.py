@@ -30,7 +30,8 @@ from tensordiff.session.session import Session, rules_of_request
 from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources
 from tensordiff.session.storage.state import SessionState
-from tensordiff.session.streaming.side import Follow, Started, StreamedSide, StreamOptions
+from tensordiff.session.streaming.options import StreamOptions
+from tensordiff.session.streaming.side import Follow, Started, StreamedSide
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.sizes import format_bytes
 

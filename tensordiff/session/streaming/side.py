@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from tensordiff.align.index import parts_of
 from tensordiff.align.rules.rule import Side
@@ -32,11 +31,10 @@ from tensordiff.dump.manifest import shard_name
 from tensordiff.dump.model import CallKey, EntryKey, LiveTensor, Spec
 from tensordiff.dump.writer import write_manifest
 from tensordiff.errors import CaptureError, printable
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.util.sizes import format_bytes
 from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
-WINDOW_BYTES = 2 * 10**9
-Keep = Literal["diverging", "none", "all"]
 Follow = Callable[[Run, str], Done]
 """Runs to the end, and shows how far it is; the text says which side it is."""
 Started = Callable[[Run], None]
@@ -44,18 +42,6 @@ Started = Callable[[Run], None]
 
 _NEAR = 8  # wrong layers around which everything is held for as long as there is room
 _FOR_NEAR = 4  # ... which is this part of the window
-
-
-class StreamOptions(NamedTuple):
-    """How a comparison is streamed."""
-
-    window_bytes: int = WINDOW_BYTES
-    """How much of both sides may wait to be compared, or to be looked at again."""
-    keep: Keep = "diverging"
-    folder: Path | None = None
-    """Where it is kept, in a folder for each side; None is nowhere."""
-    stops: bool = False
-    """Whether the runs end at the first culprit."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -28,8 +28,8 @@ from tensordiff.search.outcome import Outcome
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.storage.state import DumpIdentity, SessionState
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import StreamedSession
-from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.session.weights import open_checkpoints, refuse_checkpoints
 from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.messages import (

@@ -20,8 +20,8 @@ from tensordiff.capture.runner import Run
 from tensordiff.compare.row import Row
 from tensordiff.errors import CaptureError, TensordiffError, printable
 from tensordiff.session.storage.state import SessionState
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import StreamedSession, open_stream
-from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.tui.comparison import measurement
 from tensordiff.tui.comparison.messages import (
     Aligned,

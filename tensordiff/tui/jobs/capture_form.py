@@ -12,7 +12,7 @@ from textual.widgets import Checkbox, Input, Label
 
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
-from tensordiff.session.streaming.side import WINDOW_BYTES
+from tensordiff.session.streaming.options import WINDOW_BYTES
 from tensordiff.tui.dialogs import Dialog
 from tensordiff.util.sizes import format_bytes, parse_bytes
 

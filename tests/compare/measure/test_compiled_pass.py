@@ -82,6 +82,22 @@ def test_sizes_around_lanes_and_blocks(names: tuple[str, str], level: int, monke
         check(measure(ref, cand, how, compiled=True), ref, cand, how)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("names", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")])
+def test_a_tolerance_of_numbers_below_the_guard(
+    names: tuple[str, str], level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """|ref| is at least 1e-10 in ``max_rel``, but not in the tolerance: who is outside is counted without that."""
+    monkeypatch.setattr(compiled_pass, "LEVEL", level)
+    rng = np.random.default_rng(5)
+    values = 10.0 ** rng.uniform(-16, -7, 3000) * rng.choice([-1, 0, 1], 3000)
+    ref = values.astype(DTYPES[names[0]])
+    off = (values * (1 + rng.uniform(-1, 1, 3000)) + rng.choice([0, 1e-12, 1e-11], 3000)).astype(DTYPES[names[1]])
+    for atol, rtol in itertools.product((0, 1e-20, 1e-12, 1e-11, 1e-6), (0, 1e-3, 0.1, 1, 10)):
+        how = Tolerance(atol, rtol)
+        check(measure(ref, off, how, compiled=True), ref, off, how)
+
+
 def _amid_nan(values: Array, name: str) -> Array:
     """An array in the midst of memory that would be noticed if it were read: NaN, or the largest integer."""
     dtype = DTYPES[name]

@@ -13,14 +13,24 @@ import pytest
 from tensordiff.dump import open_dump
 from tensordiff.dump.readers import READERS, SUFFIXES, readers
 from tensordiff.errors import BadFile, NotADump
+from tests.processes import run
 
-FORMATS = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+ROOT = Path(__file__).parents[3]
+FORMATS = (ROOT / "docs" / "formats.md").read_text()
 
 
 def test_every_reader_of_the_list_is_there_and_in_the_docs() -> None:
     modules = [reader.__module__.removeprefix("tensordiff.dump.readers.") for reader in readers()]
     assert [name.removesuffix(".reader") for name in modules] == list(READERS)
     assert all(f"`{suffix}`" in FORMATS for suffix in SUFFIXES)
+
+
+def test_readers_that_are_not_asked_are_not_imported() -> None:
+    """The sample's candidate is of the first reader's format. Each of the others takes time to import."""
+    code = "import sys; from tensordiff.dump import open_dump; open_dump({!r}); print(*sys.modules)"
+    loaded = run([sys.executable, "-c", code.format("sample_dumps/candidate")], cwd=ROOT).stdout.split()
+    assert "tensordiff.dump.readers.native" in loaded
+    assert not [name for name in loaded if name.startswith("tensordiff.dump.readers.tools.")]
 
 
 @pytest.fixture
@@ -33,13 +43,6 @@ def _example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert '    "f32": (".f32",),\n' in blocks
     monkeypatch.setitem(READERS, "f32", (".f32",))
-    readers.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _forget_readers() -> object:
-    yield
-    readers.cache_clear()
 
 
 def f32(path: Path, *values: float) -> Path:

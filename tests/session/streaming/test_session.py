@@ -18,8 +18,8 @@ from tensordiff.report.comparison_json import compare_json
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import Sources
+from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.session.streaming.session import open_stream
-from tensordiff.session.streaming.side import StreamOptions
 from tensordiff.util.remote import user_path
 from tests.capture.models import SMALL, run_here, script, tiny_model
 from tests.stores import WebServer

@@ -83,7 +83,7 @@ static ALWAYS int walk_apart(int kind, const char *ref, const char *cand, int n,
         int i = IN_GROUP * __builtin_ctzll(left);
         const char *r = i < whole ? ref + i : last[0] + (i - whole), *c = i < whole ? cand + i : last[1] + (i - whole);
         vec_f v = load_f(kind, r);
-        step_f(a, v, load_f(kind, c) - v, b);
+        step_f(a, v, load_f(kind, c) - v, b, 0);
     }
     a->rr = (sums.rr[0] + sums.rr[1]) + (sums.rr[2] + sums.rr[3]);
     a->inside += (groups - apart) * IN_GROUP;
@@ -97,7 +97,7 @@ static ALWAYS int walk_plain(int kind, const char *ref, const char *cand, int n,
 {
     octets odd = {0}, r = {0}, c = {0};
     int i = 0;
-    walk_f(kind, kind, ref, cand, n, readable, a, b);
+    walk_f(kind, kind, ref, cand, n, readable, a, b, 0);
     if (kind == E5M2) return 0;
     for (; i + AT_A_TIME <= n; i += AT_A_TIME) {
         __builtin_memcpy(&r, ref + i, sizeof r);

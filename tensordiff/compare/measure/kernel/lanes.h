@@ -13,21 +13,40 @@
 #else
 #define COUNTS_SIGNS 0
 #endif
+#ifdef __AVX512DQ__
+#define HAS_RANGE (sizeof(REAL) == 4)
+#else
+#define HAS_RANGE 0
+#endif
+
+/* |r|, or the guard where that is larger: one operation where the processor has it. */
+static ALWAYS V NAME(guarded)(V r, V guard)
+{
+#ifdef __AVX512DQ__
+    typedef float eight __attribute__((vector_size(32)));
+    enum { LARGER_SIZE = 3, WITHOUT_SIGN = 2 << 2, ALL = 255 };
+    if (sizeof(REAL) == 4)
+        return (V)__builtin_ia32_rangeps256_mask((eight)r, (eight)guard, LARGER_SIZE | WITHOUT_SIGN, (eight)r, ALL);
+#endif
+    return MAX(ABS(r), guard);
+}
 
 /* ``atol`` and ``rtol`` are slightly below the user's; ``bar`` is the largest relative error so far. */
 struct NAME(bounds) { V atol, rtol, sure_atol, sure_rtol, bar, guard; };
-struct NAME(lanes) { V sum_abs, dd, rr, rd, largest, excess; VI outside; VU nearest; int inside; };
+struct NAME(lanes) { V sum_abs, dd, rr, rd, largest; VI above, outside; VU nearest; int inside; };
 
-/* A vector of the reference, and how much the candidate is above it. */
-static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V d, const struct NAME(bounds) *b)
+/* A vector of the reference, and how much the candidate is above it. ``takes_guard``: the tolerance may take the guard
+ * for smaller numbers, too, which saves an operation. */
+static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V d, const struct NAME(bounds) *b, int takes_guard)
 {
-    V error = ABS(d), size = ABS(r), allowed = b->atol + b->rtol * size;
+    V error = ABS(d), guarded = NAME(guarded)(r, b->guard), size = takes_guard ? guarded : ABS(r);
+    V allowed = b->atol + b->rtol * size;
     a->sum_abs += error;
     a->dd += d * d;
     a->rr += r * r;
     a->rd += r * d;
     a->largest = MAX(error, a->largest); /* a NaN is not larger than anything */
-    a->excess = MAX(error - b->bar * MAX(size, b->guard), a->excess);
+    a->above |= (VI)(b->bar * guarded - error); /* a sign stays where one is above the bar */
     if (sizeof(REAL) == 4) { /* how far above, in steps of the type: the least */
         VU steps = (VU)error - (VU)allowed, fewer = (VU)(steps < a->nearest);
         a->nearest = (steps & fewer) | (a->nearest & ~fewer);
@@ -45,23 +64,22 @@ static ALWAYS void NAME(step)(struct NAME(lanes) *a, V r, V d, const struct NAME
 
 /* n elements; so many may be read. Lanes that are left over are zeros on both sides, which add nothing. */
 static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand, int n, int64_t readable,
-                              struct NAME(lanes) *a, const struct NAME(bounds) *b)
+                              struct NAME(lanes) *a, const struct NAME(bounds) *b, int takes_guard)
 {
     const int sr = bytes_in_lanes(kr, sizeof(REAL)), sc = bytes_in_lanes(kc, sizeof(REAL));
     int i = 0;
-    if (kr == BF16 && kc == BF16) /* Even, then odd elements, by a shift or a mask; memory must not rest in between. */
-        for (int odd = 0; odd < 2; odd++)
-            for (i = 0; i + 2 * LANES <= n; i += 2 * LANES) {
-                VU r, c;
-                __builtin_memcpy(&r, ref + i * 2, sizeof r);
-                __builtin_memcpy(&c, cand + i * 2, sizeof c);
-                if (odd) __builtin_prefetch(ref + i * 2 + 2 * BLOCK), __builtin_prefetch(cand + i * 2 + 2 * BLOCK);
-                V x = odd ? (V)(r & 0xffff0000u) : (V)(r << 16), y = odd ? (V)(c & 0xffff0000u) : (V)(c << 16);
-                NAME(step)(a, x, y - x, b);
-            }
+    if (kr == BF16 && kc == BF16) /* Even elements by a shift, odd ones by a mask: one load of each side for both. */
+        for (; i + 2 * LANES <= n; i += 2 * LANES) {
+            VU r, c;
+            __builtin_memcpy(&r, ref + i * 2, sizeof r);
+            __builtin_memcpy(&c, cand + i * 2, sizeof c);
+            V even = (V)(r << 16), odd = (V)(r & 0xffff0000u);
+            NAME(step)(a, even, (V)(c << 16) - even, b, takes_guard);
+            NAME(step)(a, odd, (V)(c & 0xffff0000u) - odd, b, takes_guard);
+        }
     for (; i + LANES <= n; i += LANES) {
         V r = NAME(load)(kr, ref + i * sr);
-        NAME(step)(a, r, NAME(load)(kc, cand + i * sc) - r, b);
+        NAME(step)(a, r, NAME(load)(kc, cand + i * sc) - r, b, takes_guard);
     }
     if (i < n) {
         char last[2][VECTOR] = {{0}};
@@ -74,7 +92,7 @@ static ALWAYS void NAME(walk)(int kr, int kc, const char *ref, const char *cand,
         VI keep;
         for (int k = 0; k < LANES; k++) keep[k] = -(INT)(k < n - i);
         V r = (V)((VI)NAME(load)(kr, ref) & keep);
-        NAME(step)(a, r, (V)((VI)NAME(load)(kc, cand) & keep) - r, b);
+        NAME(step)(a, r, (V)((VI)NAME(load)(kc, cand) & keep) - r, b, takes_guard);
     }
 }
 
@@ -91,7 +109,7 @@ static __attribute__((noinline)) void walk_long(const struct how *how, struct pa
     widen(how, p, start, n, &w);
     for (int i = n; i % LANES; i++) w.r[i] = w.d[i] = 0;
     for (int i = 0; i < n; i += LANES)
-        step_d(a, load_d(COPIED, (char *)(w.r + i)), load_d(COPIED, (char *)(w.d + i)), b);
+        step_d(a, load_d(COPIED, (char *)(w.r + i)), load_d(COPIED, (char *)(w.d + i)), b, 0);
 }
 #endif
 
@@ -134,6 +152,8 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
         .sure_atol = (V){0} + (REAL)(how->under[0] * SURELY), .sure_rtol = (V){0} + (REAL)(how->under[1] * SURELY)};
     /* Whole numbers are not rounded: those that are equal in lanes are equal. */
     const int splits_ties = how->splits_ties && !(is_whole(how->kinds[0]) && is_whole(how->kinds[1]));
+    /* Where rtol * guard is less than half of what ``under`` is below the user's atol, what is inside stays inside. */
+    const int takes_guard = HAS_RANGE && how->under[1] * REL_GUARD < how->under[0] * 5e-7;
     const double band = how->splits_ties ? 1 - BAND : 1 + BAND;
     const V vanishing = (V){0} + NAME(at_most)(how->vanishing);
     REAL peak = NAME(at_most)(cells[PEAKS]);
@@ -166,7 +186,8 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
         if (is_odd_block) walk_long(how, p, start, n, &a, &b), is_odd_block = 0;
         else
 #endif
-            NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b);
+        if (takes_guard) NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b, 1);
+        else NAME(walk)(kr, kc, ref, cand, n, readable, &a, &b, 0);
         (void)blocks_apart;
         /* Not finite, or so large that the lanes together are not, or so near the tolerance that rounding decides. */
         VI beyond = ~(VI)(a.dd < (REAL)LARGEST) | ~(VI)(a.rr < (REAL)LARGEST);
@@ -179,7 +200,7 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
             *total += NAME(fold)(&a);
             counted += a.outside;
             if (COUNTS_SIGNS) *outside += (n + LANES - 1) / LANES * LANES - a.inside;
-            if (LIKELY(!ANY((VI)(a.largest > peak) | (VI)(a.excess > 0) | ties))) continue;
+            if (LIKELY(!ANY((VI)(a.largest > peak) | (VI)(a.above < 0) | ties))) continue;
         }
         exact_block(how, p, start, n, !is_carried, cells, total, outside);
         peak = NAME(at_most)(cells[PEAKS]);
@@ -195,6 +216,7 @@ static ALWAYS void NAME(bucket)(int kr, int kc, const struct how *how, struct pa
 #undef ABS
 #undef ANY
 #undef COUNTS_SIGNS
+#undef HAS_RANGE
 #undef LANES
 #undef HALVE
 #undef REAL

@@ -14,6 +14,7 @@
 #define JOIN(a, b) JOIN_(a, b)
 
 enum { BLOCK = 512, BUCKETS = 32 }; /* 512 elements are 64 additions a lane: no sum is off by more than 1e-6 */
+enum { PART = 64 }; /* of a block, where a largest error is searched: few parts hold one, and divisions are slow */
 #define BAND 4e-6 /* wider than any float32 rounding between a block's estimate and the exact value */
 #define NEAR 256 /* steps of float32 by which an element is clearly outside */
 #define SURELY (1 + 0x1p-40)
@@ -112,16 +113,18 @@ static int tell_odd(double r, double c, int64_t place, double *cells)
 static void exact_sums(const struct how *how, const struct wide *w, int64_t place, int n, double *cells, quad *total,
                        double *outside)
 {
+    quad sums = *total; /* in a register: to add to memory takes five times as long */
     for (int i = 0; i < n; i++) {
         double r = w->r[i], c = w->c[i], d = w->d[i];
-        if (!is_odd(r)) (*total)[2] += r * r;
         if (is_odd(r) || is_odd(c)) {
+            if (!is_odd(r)) sums += (quad){0, 0, r * r, 0};
             *outside += tell_odd(r, c, place + i, cells);
             continue;
         }
-        *total += (quad){size_of(d), d * d, 0, r * d};
+        sums += (quad){size_of(d), d * d, r * r, r * d};
         *outside += size_of(d) > how->tolerance[0] + how->tolerance[1] * size_of(r);
     }
+    *total = sums;
 }
 
 /* Whether any error of a block is larger than those before it. */
@@ -162,9 +165,12 @@ static RARE void exact_block(const struct how *how, struct part p, int64_t start
                              quad *total, double *outside)
 {
     struct wide w;
-    widen(how, p, start, n, &w);
-    if (has_no_sums) exact_sums(how, &w, p.offset + start, n, cells, total, outside);
-    if (beats(&w, n, cells)) exact_peaks(&w, p.offset + start, n, cells);
+    for (int i = 0; i < n; i += PART) {
+        int some = n - i < PART ? n - i : PART;
+        widen(how, p, start + i, some, &w);
+        if (has_no_sums) exact_sums(how, &w, p.offset + start + i, some, cells, total, outside);
+        if (beats(&w, some, cells)) exact_peaks(&w, p.offset + start + i, some, cells);
+    }
 }
 
 /* --- lanes ------------------------------------------------------------------------------------ */
