@@ -184,4 +184,15 @@ class _Learner:
             (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
             for pair in rule.proven
         )
-        return LearnedRule(MapRule(rule.reference, rule.candidate), proof, self.vetoes.beats_names(rule))
+        made = MapRule(rule.reference, rule.candidate)
+        return LearnedRule(made, proof, self.vetoes.beats_names(rule) and not self._is_of_one_step(made))
+
+    def _is_of_one_step(self, rule: MapRule) -> bool:
+        """Whether a rule pairs other calls of a layer than names do, and a later step shows the names to be right.
+
+        Experts are called once for each that a token is sent to: which call is which is another matter in every step.
+        """
+        later = shared_steps(self.reference, self.candidate)[1:]
+        return any(
+            self.vetoes.is_right_call(*pair) for pair in resolve_map(rule, self.reference, self.candidate, later)
+        )

@@ -233,6 +233,13 @@ class Vetoes:
             return False
         return self._is_other_call(third, other)
 
+    def is_right_call(self, ours: Entry, theirs: Entry) -> bool:
+        """Whether names pair an entry with another call of a rule's partner, which is more like it."""
+        named = self._partners.get(id(ours))
+        if named is None or named is theirs or named.layer != theirs.layer:
+            return False
+        return self._alike(ours, named) > self._alike(ours, theirs)
+
     def _is_unlike(self, ours: Entry, theirs: Entry, rival: float) -> bool:
         """Whether names pair two tensors of which one resembles another far more, or of which one has no partner."""
         if self._is_foreign(self.matches.node_of.get(id(theirs))):

@@ -35,6 +35,7 @@ _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
 _HARDLY = 0.02  # tokens that are expected to flip, below which none should
+_OF_RANDOM_GAPS = 1 / math.sqrt(2 * math.pi)  # share of random gaps that an error of their mean size exceeds
 FEW_DECODED = 8  # tokens
 _OF_FEW_BITS = 1e-3  # how far apart logits are in types of 16 bits, at least
 _MOST_REORDERED = 0.5  # share of the tokens; more are another convention
@@ -215,14 +216,22 @@ def most_flips(ref: Array, cand: Array) -> int:
     """How many tokens rounding may send to other experts, by far: none where the two hardly differ.
 
     Two neighbouring scores change places if the errors of both exceed what is between them. Any two neighbours may be
-    those that decide, for a choice of groups and one of experts.
+    those that decide, for a choice of groups and one of experts. What a router adds to its logits before it chooses
+    need not be dumped, and makes other neighbours, so gaps of any size count as well, as often as chance makes them.
     """
     gaps = np.diff(np.sort(ref, axis=1), axis=1)
     apart = np.sqrt(2 * np.square(cand - ref).mean(1, keepdims=True))
     with np.errstate(all="ignore"):
         ratios = np.divide(gaps, apart, out=np.full_like(gaps, np.inf), where=apart > 0)
-    expected = float(2 * _above(ratios).mean(1).sum())
-    return 0 if not expected >= _HARDLY else math.ceil(expected + 3 * math.sqrt(expected))
+        usual = np.divide(apart, gaps.mean(1, keepdims=True), out=np.zeros_like(apart), where=apart > 0)
+    seen = float(2 * _above(ratios).mean(1).sum())
+    by_chance = float(2 * _OF_RANDOM_GAPS * np.minimum(usual, 1).sum())
+    return max(_at_most(seen, 3), _at_most(by_chance, 2))
+
+
+def _at_most(expected: float, deviations: int) -> int:
+    """How often something may happen that is expected so often."""
+    return 0 if not expected >= _HARDLY else math.ceil(expected + deviations * math.sqrt(expected))
 
 
 def _above(ratios: Array) -> NDArray[np.float64]:

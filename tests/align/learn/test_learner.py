@@ -328,6 +328,26 @@ def test_a_layer_that_all_blocks_share_is_paired_by_its_calls() -> None:
     ]
 
 
+def test_calls_of_experts_are_others_in_every_step() -> None:
+    """In the first step the candidate sends tokens to one more expert, so that its later calls are one further on."""
+    values = [noise(k, rows, 32) for k, rows in enumerate((4, 6, 3, 4, 6, 6))]
+    calls = {(0, 0): (0, 1, 2), (0, 1): (0, 5, 1, 2), (1, 0): (3, 4, 5), (1, 1): (3, 4, 5)}
+    dumps = []
+    for side in range(2):
+        entries = []
+        for step in range(2):
+            made = {"norm-output": noise(20 + step, 12, 32)}
+            for number, k in enumerate(calls[step, side], 1):
+                call = f"experts.act({number})" if number > 1 else "experts.act"
+                made |= {f"{call}-input_0": values[k], f"{call}-output": np.tanh(values[k])}
+            made["experts-output"] = noise(30 + step, 12, 32)
+            entries += [one._replace(step=step) for one in arrays(**made).entries]
+        dumps.append(Dump(Path("run"), "arrays", tuple(entries), ordered=True))
+    for pair in learned(dumps[1], dumps[0]).alignment.pairs:
+        if pair.reference.step == 1:
+            assert pair.candidate.name == pair.reference.name
+
+
 def test_a_shared_layer_is_not_blamed_for_an_error_right_after_it() -> None:
     """Names pair the first block's activation with the last call; what follows that call is wrong in the last block."""
     reference: dict[str, Array] = {}
