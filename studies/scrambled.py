@@ -93,9 +93,12 @@ _WORDS = [
     "glance",
 ]
 _NUMBER = re.compile(r"[0-9]+")
-HELD_OUT = range(300, 324)
+HELD_OUT = range(340, 364)
 """Seeds that are reported: nothing was tuned on them."""
-SPENT = "0 to 60, 236 to 259 and 400 to 423 were tuned on, 100 to 103, 108 to 111 and 120 to 235 were looked at before"
+SPENT = (
+    "0 to 60, 236 to 259, 300 to 323 and 400 to 423 were tuned on, "
+    "100 to 103, 108 to 111 and 120 to 235 were looked at before"
+)
 
 
 class Pairing(NamedTuple):

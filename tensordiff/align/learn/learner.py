@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tensordiff.align.index import Index, parts_of
+from tensordiff.align.learn.arrangements import Arrangements
 from tensordiff.align.learn.cuts import LastParts
 from tensordiff.align.learn.evidence import Evidence, evidence_of, shared_steps
 from tensordiff.align.learn.fused import FusedPairs
@@ -66,13 +67,14 @@ class _Learner:
     def learned(self) -> Learned:
         """All rules that hold."""
         pairs = list(self._pairs())
+        arrangements = Arrangements(self.matches, pairs, self.vetoes.named)
         for pair in pairs:
             if pair.is_proven and len(pair.reference.parts) == len(pair.candidate.parts) == 1:
                 ours, theirs = pair.reference.parts[0], pair.candidate.parts[0]
                 self._proven[id(ours)], self._proven[id(theirs)] = theirs, ours
         lifter = Lifter(self.matches.evidence, pairs)
         rules = [one for rule in lifter.rules() for one in ([rule] if self._holds(rule) else lifter.singles(rule))]
-        made = map(self._rule, dict.fromkeys(rules))
+        made = (self._rule(rule, arrangements) for rule in dict.fromkeys(rules))
         return Learned(self.vetoes.with_numbering(made, self.matches.blocks()), tuple(self._namesakes))
 
     def _pairs(self) -> Iterator[LearnedPair]:
@@ -104,10 +106,13 @@ class _Learner:
         ports.used |= fused.used | {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
         yield from ports.pair_across()
         fused.used |= ports.used - {id(e) for pair in whole for e in (*pair.reference.parts, *pair.candidate.parts)}
-        yield from fused.pairs_of_rest()
+        rest = list(fused.pairs_of_rest())
         tokens = list(fused.tokens_alike())
-        yield from tokens
+        yield from (*rest, *tokens)
         ports.used = (ports.used | fused.used) - self._left_by_names(ports.pairs)
+        yield from ports.pair_sums_again()
+        found = [*ports.pairs, *laid_out, *whole, *rest, *tokens]
+        yield from ports.take_all(Arrangements(matches, found, self.vetoes.named).missing())
         yield from ports.pair_again()
         yield from ports.pair_copies([*ports.pairs, *whole, *tokens])
 
@@ -179,13 +184,14 @@ class _Learner:
             counts |= {id(entry): len(some) for some in calls.values() for entry in some}
         return counts
 
-    def _rule(self, rule: Lifted) -> LearnedRule:
+    def _rule(self, rule: Lifted, arrangements: Arrangements) -> LearnedRule:
         proof = tuple(
             (", ".join(part.name for part in pair.reference.parts), ", ".join(p.name for p in pair.candidate.parts))
             for pair in rule.proven
         )
         made = MapRule(rule.reference, rule.candidate)
-        return LearnedRule(made, proof, self.vetoes.beats_names(rule) and not self._is_of_one_step(made))
+        beats_names = self.vetoes.beats_names(rule) or arrangements.beat_names(rule.pairs)
+        return LearnedRule(made, proof, beats_names and not self._is_of_one_step(made))
 
     def _is_of_one_step(self, rule: MapRule) -> bool:
         """Whether a rule pairs other calls of a layer than names do, and a later step shows the names to be right.

@@ -284,17 +284,29 @@ class PortPairs:
 
     # --- a second partner ------------------------------------------------------------------------------
 
-    def pair_again(self) -> list[LearnedPair]:
-        """What is left of the candidate where the partner has a pair already: a result that is the next layer's input,
-        and parts that travel apart of a sum that is there whole, too. The reference stands in a view, so that it may be
-        in several pairs; where shapes need none, the first pair is enough.
-        """
-        before, blocks = len(self.pairs), self.matches.blocks()
+    def pair_sums_again(self) -> list[LearnedPair]:
+        """Parts that travel apart of a sum that is there whole, too, and has a pair already."""
+        before = len(self.pairs)
         for ours in self.matches.reference:
             other = self.matches.of_reference.get(id(ours))
             if other is not None:
                 self._pair_sums_again(ours.outputs, self._free(other.outputs))
                 self._pair_sums_again(ours.inputs, self._free(other.inputs))
+        return self.pairs[before:]
+
+    def take_all(self, pairs: Iterable[LearnedPair]) -> list[LearnedPair]:
+        """Take pairs that were found elsewhere."""
+        taken = list(pairs)
+        self.pairs += taken
+        self.used |= {id(part) for pair in taken for one in pair[:2] for part in one.parts}
+        return taken
+
+    def pair_again(self) -> list[LearnedPair]:
+        """What is left of the candidate where the partner has a pair already: a result that is the next layer's input.
+        The reference stands in a view, so that it may be in several pairs; where shapes need none, the first pair is
+        enough.
+        """
+        before, blocks = len(self.pairs), self.matches.blocks()
         for one in self.evidence.classes:
             if one.is_weak or not one.is_shared or len(one.members[0]) * len(one.members[1]) > _MOST_CHOICES:
                 continue

@@ -130,7 +130,7 @@ class Vetoes:
 
     def _is_named_right(self, entry: Entry, one: ValueClass) -> bool:
         """Whether names pair an entry with one that has the same tensor."""
-        partner = self._partners.get(id(entry))
+        partner = self.named.get(id(entry))
         return partner is not None and any(partner is item.entry for item in one.members[1])
 
     def _has_lost_its_name(self, entry: Entry) -> bool:
@@ -163,7 +163,7 @@ class Vetoes:
     # --- rules against names -----------------------------------------------------------------------------
 
     @cached_property
-    def _partners(self) -> dict[int, Entry]:
+    def named(self) -> dict[int, Entry]:
         """What names pair, by ids, from either side."""
         plain = [pair for pair in self.alignment.pairs if pair.by in ("name", "rule")]
         partners = {id(pair.reference): pair.candidate for pair in plain}
@@ -181,7 +181,7 @@ class Vetoes:
             return self._is_against(ours[0], theirs[0])
         if not pair.is_proven or not pair.is_sum:
             return None
-        named = [(entry, self._partners[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self._partners]
+        named = [(entry, self.named[id(entry)]) for entry in (*ours, *theirs) if id(entry) in self.named]
         return bool(named) if all(self._are_different(*both) for both in named) else None
 
     def _are_different(self, one: Entry, other: Entry) -> bool:
@@ -194,7 +194,7 @@ class Vetoes:
 
     def _is_against(self, ours: Entry, theirs: Entry) -> bool | None:
         """Whether names pair an entry with another than a rule does; None where values leave that possible."""
-        named = self._partners.get(id(ours), theirs), self._partners.get(id(theirs), ours)
+        named = self.named.get(id(ours), theirs), self.named.get(id(theirs), ours)
         if named[0] is theirs and named[1] is ours:
             return False
         if self._is_renamed(ours, theirs, named[0]) or self._is_call_of_other(ours, theirs, named[1]):
@@ -235,7 +235,7 @@ class Vetoes:
 
     def is_right_call(self, ours: Entry, theirs: Entry) -> bool:
         """Whether names pair an entry with another call of a rule's partner, which is more like it."""
-        named = self._partners.get(id(ours))
+        named = self.named.get(id(ours))
         if named is None or named is theirs or named.layer != theirs.layer:
             return False
         return self._alike(ours, named) > self._alike(ours, theirs)
