@@ -56,7 +56,22 @@ def fork_server() -> Iterator[Path | None]:
 
 
 @pytest.fixture(autouse=True)
-def forked_children(request: pytest.FixtureRequest, fork_server: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_environment() -> Iterator[None]:
+    """What a capture within this process sets, as for deterministic runs, is no variable of the next test."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+@pytest.fixture(autouse=True)
+def forked_children(
+    request: pytest.FixtureRequest,
+    own_environment: None,
+    fork_server: Path | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Children of captures are forked, unless a test is about the process itself."""
     if fork_server is not None and request.node.get_closest_marker("new_children") is None:
         monkeypatch.setattr(child, "subprocess", ForkingSubprocess(fork_server))
