@@ -55,14 +55,24 @@ def fork_server() -> Iterator[Path | None]:
     server.close()
 
 
-@pytest.fixture(autouse=True)
-def own_environment() -> Iterator[None]:
-    """What a capture within this process sets, as for deterministic runs, is no variable of the next test."""
+def _environment_put_back() -> Iterator[None]:
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_module() -> Iterator[None]:
+    """What fixtures of a module have torch set, as the folder of its compiler, is no variable of the next module."""
+    yield from _environment_put_back()
+
+
+@pytest.fixture(autouse=True)
+def own_environment(environment_of_module: None) -> Iterator[None]:
+    """What a capture within this process sets, as for deterministic runs, is no variable of the next test."""
+    yield from _environment_put_back()
 
 
 @pytest.fixture(autouse=True)
