@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CHILD := numpy ml_dtypes msgspec
 ENGINE_PIP = -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo demo-live test test-max test-gpu test-llamacpp test-engines engine-llamacpp engine-mlx engine-vllm engine-quantized check docs sanitize dist bench study torture clean
+.PHONY: help demo demo-live test test-slow test-max test-gpu test-llamacpp test-engines engine-llamacpp engine-mlx engine-vllm engine-quantized check docs sanitize dist bench study torture clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,7 +50,10 @@ demo-live: $(VENV)/.live  ## capture two tiny models, one with a bug, and open t
 	@$(BIN)/python sample_dumps/demo_live.py
 
 test: $(VENV)/.test  ## install what the tests need, run them
-	$(BIN)/python -m pytest -m "not max and not engines and not gpu"
+	$(BIN)/python -m pytest -m "not max and not engines and not gpu and not slow"
+
+test-slow: $(VENV)/.test  ## the tests that make test leaves out for the time they take
+	$(BIN)/python -m pytest -m slow
 
 # One at a time: MAX compiles on all cores.
 test-max: $(VENV)/.max  ## install Modular MAX as well, run the tests that need it
@@ -110,7 +113,7 @@ check: $(VENV)/.test  ## style, types, boundaries
 sanitize: $(VENV)/.test  ## the measuring tests under AddressSanitizer and UBSan; needs gcc
 	TENSORDIFF_CC=gcc $(BIN)/python build_kernel.py --sanitize --output .sanitize/kernel.so
 	TENSORDIFF_KERNEL=$(CURDIR)/.sanitize/kernel.so LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-		$(BIN)/python -m pytest -n 2 tests/compare/measure tests/compare/test_comparer.py
+		$(BIN)/python -m pytest -n 2 -m "slow or not slow" tests/compare/measure tests/compare/test_comparer.py
 
 $(VENV)/.dist: $(VENV)/.core
 	$(PIP) hatchling $$($(BIN)/python -c 'import build_kernel; print(build_kernel.ZIG)')

@@ -8,13 +8,15 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from tensordiff.capture import child
+from tests.forked_children import FOLDER, ForkingSubprocess, Server
 from tests.processes import PATIENCE_S
 
 # Some machines forbid it. Without bytecode every child compiles all that it imports, and there are a thousand children.
@@ -40,6 +42,50 @@ def pytest_collection_finish() -> None:
 def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes what the user keeps: the key that signs captures, sessions, recent pairs."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Path | None]:
+    """The folder of a process from which children are forked that find torch imported."""
+    if sys.platform != "linux":
+        yield None
+        return
+    server = Server()
+    yield server.folder
+    server.close()
+
+
+def _environment_put_back() -> Iterator[None]:
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_of_module() -> Iterator[None]:
+    """What fixtures of a module have torch set, as the folder of its compiler, is no variable of the next module."""
+    yield from _environment_put_back()
+
+
+@pytest.fixture(autouse=True)
+def own_environment(environment_of_module: None) -> Iterator[None]:
+    """What a capture within this process sets, as for deterministic runs, is no variable of the next test."""
+    yield from _environment_put_back()
+
+
+@pytest.fixture(autouse=True)
+def forked_children(
+    request: pytest.FixtureRequest,
+    own_environment: None,
+    fork_server: Path | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Children of captures are forked, unless a test is about the process itself."""
+    if fork_server is not None and request.node.get_closest_marker("new_children") is None:
+        monkeypatch.setattr(child, "subprocess", ForkingSubprocess(fork_server))
+        monkeypatch.setenv(FOLDER, str(fork_server))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -74,6 +74,7 @@ def test_what_does_not_load_is_not_taken(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [broken]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_the_machine_s_own_compiler_makes_a_library_that_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

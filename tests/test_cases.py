@@ -10,7 +10,8 @@ import pytest
 from tensordiff.dump.dtypes import Array
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tests.cli.command import process
+from tests.cli.command import Call
+from tests.cli.conftest import call as call
 
 CASES = Path(__file__).parents[2] / "shared" / "cases"
 NAMES = ("bert", "llama", "llama_bf16", "phi3", "qwen3")
@@ -25,8 +26,8 @@ def session(name: str, *, swapped: bool = False) -> Session:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_healthy_port_agrees(name: str) -> None:
-    said = process("compare", str(CASES / name / "torch"), str(CASES / name / "max"))
+def test_a_healthy_port_agrees(call: Call, name: str) -> None:
+    said = call("compare", str(CASES / name / "torch"), str(CASES / name / "max"))
     assert (said.status, said.err) == (0, "")
     assert said.out.endswith("\nverdict: agrees\n")
 

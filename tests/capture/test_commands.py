@@ -17,7 +17,7 @@ from tensordiff.search.oracle import search
 from tensordiff.session.rerun.oracle import RerunOracle
 from tensordiff.session.rerun.reruns import Rerunner
 from tests.capture.models import SMALL, Make, compared, run_here, script
-from tests.cli.command import COMMAND, Call, assert_one_sentence, process
+from tests.cli.command import COMMAND, Call, assert_one_sentence, capturing, process
 from tests.cli.conftest import call as call
 from tests.making import SAMPLES
 from tests.processes import PATIENCE_S, children, is_there, on_terminal, started, until
@@ -37,7 +37,7 @@ def test_a_source_becomes_a_dump(small: str, tmp_path: Path) -> None:
 
 
 def test_two_sources_are_captured_and_compared(small: str) -> None:
-    said = process("compare", small + "good", small + "bad", "--json")
+    said = capturing("compare", small + "good", small + "bad", "--json")
     assert said.status == 1
     found = json.loads(said.out)
     assert found["culprit"]["name"].endswith("blocks.2.act")
@@ -159,7 +159,7 @@ def searched(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_search_by_rerun_loads_the_candidate_once(searched: tuple[str, ...], tmp_path: Path) -> None:
-    said = process(*searched, "--json")
+    said = capturing(*searched, "--json")
     assert said.status == 1, said.err
     assert json.loads(said.out)["first_bad"]["name"] == "blocks.2.act"
     assert (tmp_path / "loaded").read_text() == "loaded\n"
@@ -215,7 +215,7 @@ def test_half_precision_stays_within_its_floor(tiny: Make, tmp_path: Path, monke
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     source = f"hf:{tiny('llama')}"
     run_here(source, tmp_path / "wide")
-    said = process("capture", source, "-o", str(tmp_path / "narrow"), "--dtype", "bfloat16")
+    said = capturing("capture", source, "-o", str(tmp_path / "narrow"), "--dtype", "bfloat16")
     assert said.status == 0, said.err
     narrow = open_dump(tmp_path / "narrow")
     assert narrow.facts["dtype"] == "bfloat16"
@@ -254,9 +254,9 @@ Entry.read = read
 
 
 def test_a_reference_that_becomes_shorter_while_it_is_injected(small: str, tmp_path: Path) -> None:
-    assert process("capture", small + "good", "-o", str(tmp_path / "r")).status == 0
+    assert capturing("capture", small + "good", "-o", str(tmp_path / "r")).status == 0
     file = script(tmp_path, SMALL + CUT, "cut.py")  # the user's file runs where the reference is read: in the child
-    said = process("capture", f"py:{file}:bad", "-o", str(tmp_path / "i"), "--inject", str(tmp_path / "r"))
+    said = capturing("capture", f"py:{file}:bad", "-o", str(tmp_path / "i"), "--inject", str(tmp_path / "r"))
     assert said.status == 2
     assert "tensors-00000.safetensors: became shorter while it" in said.err
     assert "Traceback" not in said.err

@@ -144,6 +144,7 @@ def assert_the_same(
 # --- the same bytes
 
 
+@pytest.mark.new_children
 def test_a_function_is_called_anew_and_all_around_it_put_back(
     source: str, tmp_path: Path, reusable_child: ReusableChild
 ) -> None:

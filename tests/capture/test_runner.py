@@ -19,6 +19,7 @@ from tests.capture.models import script
 from tests.processes import started, until
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.new_children
 
 FILE = """
 import os, signal, sys, time

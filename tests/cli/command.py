@@ -16,6 +16,8 @@ from tests.making import SAMPLES
 
 REFERENCE, CANDIDATE, MAX = (str(SAMPLES / name) for name in ("reference", "candidate", "max"))
 COMMAND = (sys.executable, "-m", "tensordiff")
+CAPTURING = (sys.executable, "-m", "tests.forked_children")
+"""The same, but that its captures' children are forked: see there."""
 
 
 class Said(NamedTuple):
@@ -39,6 +41,12 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def process(*args: str, env: Mapping[str, str] | None = None) -> Said:
     """Run the command as a process of its own, its streams being pipes."""
     done = processes.run_for_bytes([*COMMAND, *args], env=environment(env))
+    return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def capturing(*args: str, env: Mapping[str, str] | None = None) -> Said:
+    """Run the command as a process of its own whose captures' children are forked."""
+    done = processes.run_for_bytes([*CAPTURING, *args], env=environment(env))
     return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.dump import open_dump
 from tests.capture.models import SMALL, run_here, script
-from tests.cli.command import COMMAND, environment, process
+from tests.cli.command import CAPTURING, capturing, environment
 from tests.processes import on_terminal, until
 
 pytest.importorskip("torch")
@@ -50,7 +50,7 @@ def left(tmp_path: Path) -> list[str]:
 
 
 def test_what_was_captured_goes_when_the_command_ends(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
-    said = process("compare", source + "good", source + "bad", "-q", env=temporary)
+    said = capturing("compare", source + "good", source + "bad", "-q", env=temporary)
     assert said.status == 1
     assert said.err.count("deleted when this ends, --keep DIR keeps it") == 2
     assert left(tmp_path) == []
@@ -60,7 +60,7 @@ def test_what_was_captured_goes_when_the_command_ends(source: str, temporary: di
 def test_keep_says_where_it_stays(command: str, source: str, temporary: dict[str, str], tmp_path: Path) -> None:
     more = ("--auto",) if command == "bisect" else ()
     kept = tmp_path / "kept"
-    said = process(command, source + "good", source + "bad", "--keep", str(kept), *more, env=temporary)
+    said = capturing(command, source + "good", source + "bad", "--keep", str(kept), *more, env=temporary)
     assert said.status == (0 if command == "align" else 1), said.err
     assert f"tensors, in {kept / 'reference'}\n" in said.err
     assert [len(open_dump(kept / side)) for side in ("reference", "candidate")] == [40, 40]
@@ -68,16 +68,16 @@ def test_keep_says_where_it_stays(command: str, source: str, temporary: dict[str
 
 
 def test_inspect_keeps_too(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
-    assert process("inspect", source + "good", env=temporary).status == 0
+    assert capturing("inspect", source + "good", env=temporary).status == 0
     assert left(tmp_path) == []
-    assert process("inspect", source + "good", "--keep", str(tmp_path / "kept"), env=temporary).status == 0
+    assert capturing("inspect", source + "good", "--keep", str(tmp_path / "kept"), env=temporary).status == 0
     assert len(open_dump(tmp_path / "kept" / "py")) == 40
 
 
 def test_nothing_that_is_kept_already_is_written_over(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
     kept = run_here(source + "good", tmp_path / "kept" / "reference").path
     before = (kept / "manifest.json").read_bytes()
-    said = process("compare", source + "bad", source + "bad", "--keep", str(tmp_path / "kept"), env=temporary)
+    said = capturing("compare", source + "bad", source + "bad", "--keep", str(tmp_path / "kept"), env=temporary)
     assert said.status == 2 and "holds a dump already" in said.err
     assert (kept / "manifest.json").read_bytes() == before
 
@@ -85,7 +85,7 @@ def test_nothing_that_is_kept_already_is_written_over(source: str, temporary: di
 def test_a_run_that_failed_stays_for_the_sentence_says_where_it_lies(
     source: str, temporary: dict[str, str], tmp_path: Path
 ) -> None:
-    said = process("compare", source + "good", source + "fails", env=temporary)
+    said = capturing("compare", source + "good", source + "fails", env=temporary)
     assert said.status == 2
     (folder,) = (tmp_path / "tmp").iterdir()
     assert f"the layers it reached lie in {folder / 'candidate'}" in said.err
@@ -94,10 +94,10 @@ def test_a_run_that_failed_stays_for_the_sentence_says_where_it_lies(
 
 def test_a_report_offers_no_repro_of_what_goes(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
     command = ("report", source + "good", source + "bad", "--json")
-    (detail,) = json.loads(process(*command, env=temporary).out)["report"]["close"]
+    (detail,) = json.loads(capturing(*command, env=temporary).out)["report"]["close"]
     assert detail["repro"] is None
     kept = tmp_path / "kept"
-    (detail,) = json.loads(process(*command, "--keep", str(kept), env=temporary).out)["report"]["close"]
+    (detail,) = json.loads(capturing(*command, "--keep", str(kept), env=temporary).out)["report"]["close"]
     assert detail["repro"].startswith("tensordiff replay ") and f" {kept / 'reference'} " in detail["repro"]
 
 
@@ -107,7 +107,7 @@ def test_a_report_offers_no_repro_of_what_goes(source: str, temporary: dict[str,
 def test_a_command_that_is_ended_leaves_nothing(
     number: signal.Signals, status: int, source: str, temporary: dict[str, str], tmp_path: Path
 ) -> None:
-    command = [*COMMAND, "compare", source + "good", source + "slow"]
+    command = [*CAPTURING, "compare", source + "good", source + "slow"]
     with on_terminal(command, env=environment(temporary)) as (terminal, started):
         until((tmp_path / "sleeping").exists)
         assert left(tmp_path) != []
@@ -123,7 +123,7 @@ def test_the_app_that_is_ended_leaves_nothing(
     number: signal.Signals, status: int, source: str, temporary: dict[str, str], tmp_path: Path
 ) -> None:
     env = environment({**temporary, "TERM": "xterm-256color"})
-    with on_terminal([*COMMAND, source + "good", source + "slow"], 120, 40, env=env) as (terminal, started):
+    with on_terminal([*CAPTURING, source + "good", source + "slow"], 120, 40, env=env) as (terminal, started):
         terminal.read_until((tmp_path / "sleeping").exists)
         assert left(tmp_path) != []
         started.send_signal(number)
@@ -133,6 +133,6 @@ def test_the_app_that_is_ended_leaves_nothing(
 
 def test_a_search_by_reruns_leaves_nothing(source: str, temporary: dict[str, str], tmp_path: Path) -> None:
     sides = [str(run_here(source + name, tmp_path / name).path) for name in ("good", "bad")]
-    said = process("bisect", *sides, "--rerun", "--only", r"blocks\.2(\.act)?$|^model$", env=temporary)
+    said = capturing("bisect", *sides, "--rerun", "--only", r"blocks\.2(\.act)?$|^model$", env=temporary)
     assert said.status == 1, said.err
     assert left(tmp_path) == []

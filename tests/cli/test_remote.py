@@ -14,7 +14,7 @@ import pytest
 from tensordiff.dump import open_dump
 from tests import processes
 from tests.capture.models import SMALL, script
-from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, assert_one_sentence, environment, process
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, assert_one_sentence, capturing, environment, process
 from tests.making import SAMPLES, numbers, write
 from tests.mounts import on_small_disk
 from tests.stores import KEYS, S3, WebServer, s3_server
@@ -108,9 +108,9 @@ def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -
         "import torch\ndef net():\n    return torch.nn.Linear(3, 2), (torch.ones(1, 3),)\n"
     )
     env = environment(s3.environment)
-    captured = process("capture", f"py:{tmp_path / 'net.py'}:net", "-o", "s3://dumps/captured", "--json", env=env)
+    captured = capturing("capture", f"py:{tmp_path / 'net.py'}:net", "-o", "s3://dumps/captured", "--json", env=env)
     assert (captured.status, json.loads(captured.out)["path"]) == (0, "s3://dumps/captured"), captured.err
-    again = process("capture", f"py:{tmp_path / 'net.py'}:net", "-o", "s3://dumps/captured", env=env)
+    again = capturing("capture", f"py:{tmp_path / 'net.py'}:net", "-o", "s3://dumps/captured", env=env)
     assert again.status == 2
     assert "s3://dumps/captured: holds a dump already" in again.err
     for target in ("s3://dumps/converted", "s3://dumps/converted.safetensors"):
@@ -134,14 +134,17 @@ def test_credentials_in_the_url_of_a_bucket(s3: S3) -> None:
     assert "hush2" not in said.err and "try again" not in said.err and len(s3.requests()) == asked
 
 
+@pytest.mark.slow
 def test_what_verify_says_to_inject_a_remote_reference_with(s3: S3, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source, env = f"py:{script(tmp_path, SMALL)}:", environment(s3.environment)
-    assert process("capture", source + "good", "-o", "s3://dumps/streamed", env=env).status == 0
-    refused = process("capture", source + "bad", "--inject", "s3://dumps/streamed", "-o", str(tmp_path / "x"), env=env)
+    assert capturing("capture", source + "good", "-o", "s3://dumps/streamed", env=env).status == 0
+    refused = capturing(
+        "capture", source + "bad", "--inject", "s3://dumps/streamed", "-o", str(tmp_path / "x"), env=env
+    )
     assert_one_sentence(refused, "copy it with tensordiff convert s3://dumps/streamed -o DIR, and inject DIR")
     out = tmp_path / "out"
-    said = process("verify", "s3://dumps/streamed", source + "bad", "-o", str(out), "--stream", "--json", env=env)
+    said = capturing("verify", "s3://dumps/streamed", source + "bad", "-o", str(out), "--stream", "--json", env=env)
     assert said.status == 1, said.err
     why, _, line = json.loads(said.out)["left_out"].partition("; inject with: ")
     assert why == "with --stream nothing is injected"
@@ -149,7 +152,7 @@ def test_what_verify_says_to_inject_a_remote_reference_with(s3: S3, tmp_path: Pa
     assert f"Inject with: {', then '.join(f'`{one}`' for one in lines)}\n" in (out / "summary.md").read_text()
     for one in lines:
         _, *words = one.replace("REF_DIR", str(tmp_path / "reference")).split()
-        done = process(*words[:-1], str(tmp_path / words[-1]), env=env)
+        done = capturing(*words[:-1], str(tmp_path / words[-1]), env=env)
         assert done.status == 0, done.err
     assert open_dump(tmp_path / "DIR").facts["injection"]
 
@@ -168,6 +171,7 @@ def test_the_same_answer_as_from_a_disk(s3: S3) -> None:
     assert there.out.replace(SIDES[0], REFERENCE).replace(SIDES[1], CANDIDATE) == here.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "lint", "align", "bisect", "tolerances", "weights"])
 def test_every_command_takes_a_url(s3: S3, command: str) -> None:
     count = 1 if command in ("inspect", "lint") else 2

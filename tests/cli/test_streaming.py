@@ -12,7 +12,7 @@ from tensordiff.cli.streaming import parse_keep
 from tensordiff.dump import open_dump
 from tests import processes
 from tests.capture.models import SMALL, script
-from tests.cli.command import COMMAND, Call, assert_one_sentence, environment, process
+from tests.cli.command import CAPTURING, COMMAND, Call, assert_one_sentence, capturing, environment
 from tests.mounts import on_small_disk
 from tests.processes import children, ended, is_there, on_terminal, open_files, run, until
 
@@ -92,9 +92,9 @@ def test_what_keep_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_json_is_that_of_two_dumps(source: str, tmp_path: Path) -> None:
     command = ("compare", source + "good", source + "bad", "--json")
-    with_dumps = process(*command)
+    with_dumps = capturing(*command)
     kept = tmp_path / "kept"
-    streamed = process(*command, "--stream", "--keep", str(kept))
+    streamed = capturing(*command, "--stream", "--keep", str(kept))
     found, expected = json.loads(streamed.out), json.loads(with_dumps.out)
     for whole in (found, expected):
         for side in ("reference", "candidate"):
@@ -108,14 +108,14 @@ def test_the_json_is_that_of_two_dumps(source: str, tmp_path: Path) -> None:
 
 def test_verify_streams(source: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said = process("verify", source + "good", source + "bad", "-o", str(out), "--stream", "--json")
+    said = capturing("verify", source + "good", source + "bad", "-o", str(out), "--stream", "--json")
     assert said.status == 1, said.err
     found = json.loads(said.out)
     assert found["culprit"]["name"] == "blocks.2.act" and "--inject-at model.blocks.2.act" in found["left_out"]
     assert (out / "without_injection" / "report.html").is_file() and (out / "summary.md").is_file()
     assert {path.name for path in (out / "kept").iterdir()} == {"reference", "candidate"}
     line = found["left_out"].partition("; inject with: tensordiff ")[2].replace(" -o DIR", "")
-    injected = process(*line.split(), "-o", str(tmp_path / "injected"))
+    injected = capturing(*line.split(), "-o", str(tmp_path / "injected"))
     assert injected.status == 0, injected.err
     assert open_dump(tmp_path / "injected").facts["injection"]
     assert "with --stream only the culprit's inputs are kept" in found["left_out"]
@@ -124,7 +124,7 @@ def test_verify_streams(source: str, tmp_path: Path) -> None:
 
 def test_both_runs_end_at_the_first_culprit(source: str, tmp_path: Path) -> None:
     command = ("compare", source + "good", source + "bad", "--stream", "--stop", "--keep", f"all:{tmp_path / 'kept'}")
-    said = process(*command, "--json")
+    said = capturing(*command, "--json")
     found = json.loads(said.out)
     assert said.status == 1 and found["culprit"]["name"] == "blocks.2.act"
     assert found["stopped"] == {"pairs": len(found["pairs"]), "of": 40} and len(found["pairs"]) < 40
@@ -167,7 +167,7 @@ def test_a_stream_that_is_ended_leaves_nothing(
 
 def test_what_was_found_and_kept_is_told_at_ctrl_c(source: str, tmp_path: Path) -> None:
     kept, said = tmp_path / "kept", tmp_path / "said"
-    command = [*COMMAND, "compare", source + "good", source + "slow_bad", "--stream", "-q", "--keep", str(kept)]
+    command = [*CAPTURING, "compare", source + "good", source + "slow_bad", "--stream", "-q", "--keep", str(kept)]
     with said.open("w") as errors, processes.started(command, stdout=errors, stderr=errors) as running:
         until((tmp_path / "sleeping").exists)
         until(lambda: any((kept / "candidate").glob("*")))

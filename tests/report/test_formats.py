@@ -226,6 +226,7 @@ def test_png_is_a_picture_of_both_scenarios() -> None:
     assert heights[0] > 1.5 * heights[1]
 
 
+@pytest.mark.slow
 def test_png_draws_any_name(name: str) -> None:
     session, outcome = compared(hostile(name), {"first": A, name: -A})
     assert written(build_report(session, outcome), ".png").startswith(b"\x89PNG")

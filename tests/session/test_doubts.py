@@ -19,7 +19,8 @@ from tensordiff.session.from_arrays import session_of
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.testing import Disagreement, assert_agrees
-from tests.cli.command import process
+from tests.cli.command import Call
+from tests.cli.conftest import call as call
 from tests.making import SAMPLES, nudged, numbers, save
 
 A = numbers(32, 64)
@@ -119,10 +120,10 @@ def test_where_the_fault_lies_before_an_input_it_is_not_called_growth() -> None:
     assert (outcome.verdict, outcome.doubts) == ("diverges", ())
 
 
-def test_a_tolerance_of_the_user_s_decides_instead(tmp_path: Path) -> None:
+def test_a_tolerance_of_the_user_s_decides_instead(call: Call, tmp_path: Path) -> None:
     reference, candidate = save(tmp_path / "r.safetensors", RUN), save(tmp_path / "c.safetensors", growing())
-    assert process("compare", str(reference), str(candidate), "--threshold", "100").status == 0
-    said = process("compare", str(reference), str(candidate))
+    assert call("compare", str(reference), str(candidate), "--threshold", "100").status == 0
+    said = call("compare", str(reference), str(candidate))
     assert said.status == 2
     assert "no layer is wrong by itself" in said.err
 
@@ -172,14 +173,14 @@ def test_a_share_is_between_0_and_100(share: float) -> None:
         session_of(LAYERS, LAYERS, min_coverage=share)
 
 
-def test_min_coverage_on_the_command_line(tmp_path: Path) -> None:
+def test_min_coverage_on_the_command_line(call: Call, tmp_path: Path) -> None:
     reference = save(tmp_path / "r.safetensors", LAYERS)
     candidate = save(tmp_path / "c.safetensors", {"layers.0": LAYERS["layers.0"]})
     for command in (("compare",), ("report",), ("bisect", "--auto")):
-        said = process(*command, str(reference), str(candidate))
+        said = call(*command, str(reference), str(candidate))
         assert (said.status, "coverage is 16.6%, below 50%" in said.err) == (2, True), command
-        assert process(*command, str(reference), str(candidate), "--min-coverage", "10").status == 0
-    assert process("compare", str(reference), str(candidate), "--min-coverage", "nan").status == 2
+        assert call(*command, str(reference), str(candidate), "--min-coverage", "10").status == 0
+    assert call("compare", str(reference), str(candidate), "--min-coverage", "nan").status == 2
 
 
 # --- a second run in one dump --------------------------------------------------------------------------------
@@ -303,7 +304,9 @@ def test_logits_of_a_padded_vocabulary_under_another_name_are_asked_for(name: st
 
 
 @pytest.mark.parametrize("side", ["reference", "candidate"])
-def test_an_output_that_only_one_side_has_is_said_not_to_have_been_compared(side: str, tmp_path: Path) -> None:
+def test_an_output_that_only_one_side_has_is_said_not_to_have_been_compared(
+    call: Call, side: str, tmp_path: Path
+) -> None:
     """All that was compared agrees, and nobody is left to think that the logits do."""
     whole = {**MODEL, "lm_head": numbers(32, 100, seed=77)}
     sides = (whole, MODEL) if side == "reference" else (MODEL, whole)
@@ -313,13 +316,13 @@ def test_an_output_that_only_one_side_has_is_said_not_to_have_been_compared(side
     assert outcome.unanswered in summary_sentence(outcome)
     assert not outcome_of(whole, whole).unanswered and not outcome_of(MODEL, MODEL).unanswered
     paths = [str(save(tmp_path / f"{k}.safetensors", arrays)) for k, arrays in enumerate(sides)]
-    said = process("compare", *paths)
+    said = call("compare", *paths)
     assert said.status == 0 and said.out.endswith("verdict: agrees\n")
     assert outcome.unanswered in " ".join(said.out.split())
-    assert json.loads(process("compare", *paths, "--json").out)["alignment"]["unanswered_output"] == outcome.unanswered
+    assert json.loads(call("compare", *paths, "--json").out)["alignment"]["unanswered_output"] == outcome.unanswered
 
 
-def test_a_tolerance_does_not_stand_for_an_output_that_was_not_compared(tmp_path: Path) -> None:
+def test_a_tolerance_does_not_stand_for_an_output_that_was_not_compared(call: Call, tmp_path: Path) -> None:
     logits = numbers(32, 100, seed=77)
     ours, theirs = {**MODEL, "lm_head": logits}, {**MODEL, "zz": 3 * logits}
     with pytest.raises(Disagreement, match="the model's own output was not compared"):
@@ -331,7 +334,7 @@ def test_a_tolerance_does_not_stand_for_an_output_that_was_not_compared(tmp_path
         ["bisect", "--auto"],
         ["verify", "-o", str(tmp_path / "v")],
     ):
-        assert process(*command, *paths, "--no-learn").status == 2, command
+        assert call(*command, *paths, "--no-learn").status == 2, command
 
 
 def test_an_output_of_the_model_that_is_nan_in_most_places_is_not_passed() -> None:
@@ -344,7 +347,7 @@ def test_an_output_of_the_model_that_is_nan_in_most_places_is_not_passed() -> No
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, None], ids=["NaN", "infinite", "empty"])
-def test_an_output_of_the_model_without_a_value_is_not_passed(value: float | None, tmp_path: Path) -> None:
+def test_an_output_of_the_model_without_a_value_is_not_passed(call: Call, value: float | None, tmp_path: Path) -> None:
     """Both sides are NaN in the end: nothing says that the candidate is right."""
     given = numbers(32, 100)[:0] if value is None else np.full((32, 100), value, np.float32)
     sides = {**MODEL, "lm_head": given}
@@ -353,7 +356,7 @@ def test_an_output_of_the_model_without_a_value_is_not_passed(value: float | Non
     assert "the model's own output, lm_head, has no value that could be compared" in outcome.doubts[0]
     assert outcome_of(sides, sides, only=r"layers\.\d").exit_status == 0
     path = str(save(tmp_path / "same.safetensors", sides))
-    assert process("bisect", path, path, "--auto").status == 2
+    assert call("bisect", path, path, "--auto").status == 2
 
 
 def steps(count: int) -> Dump:
@@ -381,21 +384,21 @@ def test_many_steps_that_only_one_side_has_are_told_in_short() -> None:
 # --- third dumps -------------------------------------------------------------------------------------------
 
 
-def test_a_golden_of_something_else_is_ignored_and_it_is_said(tmp_path: Path) -> None:
+def test_a_golden_of_something_else_is_ignored_and_it_is_said(call: Call, tmp_path: Path) -> None:
     """The candidate is another model, as far from this golden as the reference is."""
     other = {name: numbers(32, 64, seed=50 + i) for i, name in enumerate(LAYERS)}
     golden = {name: numbers(32, 64, seed=90 + i, dtype="float64") for i, name in enumerate(LAYERS)}
     outcome = outcome_of(LAYERS, other, golden=golden)
     assert outcome.exit_status == 1
     paths = [save(tmp_path / f"{k}.safetensors", side) for k, side in enumerate((LAYERS, other, golden))]
-    said = process("compare", str(paths[0]), str(paths[1]), "--golden", str(paths[2]))
+    said = call("compare", str(paths[0]), str(paths[1]), "--golden", str(paths[2]))
     assert said.status == 1
     assert "golden: was ignored for 6 pairs, first layers.0" in " ".join(said.out.split())
 
 
-def test_a_golden_with_another_mask_is_no_finding() -> None:
+def test_a_golden_with_another_mask_is_no_finding(call: Call) -> None:
     """The least number of float64 hides the same places as that of float32, and the two sides hold the same bits."""
-    said = process(
+    said = call(
         "compare", *(str(SAMPLES / side) for side in ("reference", "candidate")), "--golden", str(SAMPLES / "golden")
     )
     assert said.status == 1

@@ -31,6 +31,7 @@ def first_that_has_a_place(bug: Bug, tmp_path: Path) -> list[Result]:
     return next(filter(None, runs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.kind)
 def test_a_planted_bug_is_named_and_not_mistaken(bug: Bug, tmp_path: Path) -> None:
     found = first_that_has_a_place(bug, tmp_path)

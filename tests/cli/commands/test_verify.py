@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, process
+from tests.cli.command import CANDIDATE, MAX, REFERENCE, Call, assert_one_sentence, capturing, process
 from tests.making import SAMPLES
 
 SCENARIO = {
@@ -134,7 +134,7 @@ def test_sources_are_captured_and_injected(tmp_path: Path) -> None:
 def test_weights_are_compared_before_anything_is_injected_and_told_of_the_culprit(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(TINY)
     source = f"py:{tmp_path / 'tiny.py'}"
-    said = process("verify", f"{source}:good", f"{source}:rolled", "-o", str(tmp_path / "v"), "--weights")
+    said = capturing("verify", f"{source}:good", f"{source}:rolled", "-o", str(tmp_path / "v"), "--weights")
     assert said.status == 1, said.err
     assert said.out.splitlines()[1] == "Its weights differ: rows shifted by -1."
     lines = said.err.splitlines()

@@ -19,7 +19,8 @@ from tensordiff.compare.cluster import dask_engine
 from tensordiff.compare.cluster.dask_engine import DaskEngine
 from tensordiff.errors import ClusterError
 from tests import processes
-from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, process
+from tests.cli.command import CANDIDATE, COMMAND, REFERENCE, Call, process
+from tests.cli.conftest import call as call
 from tests.making import SAMPLES, numbers, write
 from tests.test_cases import CASES
 
@@ -51,8 +52,8 @@ run()
 
 
 @pytest.mark.parametrize("address", ["", "local", "local:0", "local:x", "localhost"])
-def test_an_address_that_is_none(address: str) -> None:
-    said = process("compare", REFERENCE, CANDIDATE, "--cluster", address)
+def test_an_address_that_is_none(call: Call, address: str) -> None:
+    said = call("compare", REFERENCE, CANDIDATE, "--cluster", address)
     assert said.status == 2
     assert "neither tcp://HOST:PORT of a Dask scheduler nor local:N" in said.err
     assert "Traceback" not in said.err
@@ -241,7 +242,7 @@ COMPARED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("sides", COMPARED)
+@pytest.mark.parametrize("sides", [COMPARED[0], *(pytest.param(s, marks=pytest.mark.slow) for s in COMPARED[1:])])
 def test_the_same_bytes_as_on_one_machine(sides: tuple[str, ...]) -> None:
     if not Path(sides[0]).exists():
         pytest.skip("the cases are not beside this checkout")
@@ -257,6 +258,7 @@ def test_another_cluster_on_this_machine_is_no_news() -> None:
         assert process("compare", REFERENCE, CANDIDATE, "-q", "--cluster", "local:1").err == ""
 
 
+@pytest.mark.slow
 def test_reports_and_searches_are_the_same(tmp_path: Path) -> None:
     for more, name in (((), "here"), (("--cluster", "local:2"), "there")):
         assert process("report", REFERENCE, CANDIDATE, "-o", str(tmp_path / f"{name}.json"), *more).status in (0, 1)

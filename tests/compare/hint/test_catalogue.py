@@ -231,6 +231,7 @@ def test_no_more_is_looked_at_than_needed(shape: tuple[int, ...], number: np.gen
     assert seen.across.tokens[[0, -1]].tolist() == [0, (1, *shape)[-2] - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize("shape", [(1 << 23,), (4, 1 << 21), (1 << 12, 1 << 11)])
 def test_a_hint_takes_no_more_memory_of_a_large_tensor(shape: tuple[int, ...], dtype: str) -> None:

@@ -20,6 +20,7 @@ def kind_of(found: Hint | None) -> str:
     return found.kind if found else "no idea"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", KINDS)
 def test_what_is_planted_is_told(planted: str) -> None:
     make, right = KINDS[planted]
@@ -29,6 +30,7 @@ def test_what_is_planted_is_told(planted: str) -> None:
     assert sum(wrong.values()) <= 0.02 * len(SEEDS), wrong
 
 
+@pytest.mark.slow
 def test_what_has_no_kind_gets_no_hint() -> None:
     told = {}
     for seed in range(NOISES):

@@ -203,6 +203,7 @@ def _chosen(rng: np.random.Generator, names: tuple[str, str], size: int, kind: s
     return ref, cand
 
 
+@pytest.mark.slow
 @wide_floats
 @pytest.mark.filterwarnings("error", "ignore::numpy.exceptions.ComplexWarning")
 @pytest.mark.parametrize("ref", DTYPES)

@@ -130,6 +130,7 @@ def children() -> list[str]:
     return [line.decode() for line in lines if b"tensordiff.capture.process" in line]
 
 
+@pytest.mark.new_children
 async def test_the_second_run_finds_the_source_loaded(dumps: Request) -> None:
     loaded = dumps.candidate.parent / "loaded"
     before = len(loaded.read_text())

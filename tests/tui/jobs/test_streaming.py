@@ -25,6 +25,7 @@ from tests.tui.app_host import Running, running
 from tests.tui.jobs.test_reruns import children, ended
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.new_children
 SOURCE = """
 import time
 from pathlib import Path

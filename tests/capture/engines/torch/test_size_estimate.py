@@ -53,6 +53,7 @@ def written(model: Any, folder: Path, *args: Any, **kwargs: Any) -> int:
     return sum(entry.stored.spec.nbytes for entry in open_dump(folder).entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _MODELS)
 def test_the_size_of_a_convolutional_model_is_foreseen(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
