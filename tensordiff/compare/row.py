@@ -55,6 +55,8 @@ class Row(NamedTuple):
     """The verdict without the injected run, where that run changed it."""
     without_limits: Verdict | None = None
     """The automatic verdict, where the user's own tolerance decided: it tells culprits from victims."""
+    is_undecided: bool = False
+    """Whether some tokens are wrong, and nothing that was dumped tells a bug from tokens that took other experts."""
 
     @property
     def is_input(self) -> bool:

@@ -104,6 +104,9 @@ def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) ->
     measured = [row.diff for row in rows if row.diff is not None and not row.is_input]
     if measured and not any(map(has_values, measured)):
         yield f"no output has a value that could be compared: each is {WITHOUT_VALUES}; capture more"
+    undecided = next((row for row in rows if row.is_undecided and row.injected is None), None)
+    if undecided is not None:
+        yield f"{printable(undecided.pair.name)} is not explained: {undecided.verdict.why}"
     cleared = next((row for row in rows if _is_cleared_by_injection(row)), None)
     if cleared is not None:
         what = f"{printable(cleared.pair.name)} diverges in the plain run and is right in the injected one"

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tensordiff.compare.limits import Limits
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump, MemoryTensor, entry
 from tensordiff.errors import AlignError
@@ -53,6 +54,23 @@ def test_errors_that_grow_without_a_culprit_are_not_passed() -> None:
     [why] = outcome.doubts
     assert "layers.5 is off by rel_l2 3.5e+00, more than float32 explains for a whole run" in why
     assert "the error grew most, 8.89 times, between embed and layers.0" in why
+
+
+@pytest.mark.parametrize(("limit", "status"), [(None, 2), (0.5, 0)])
+def test_a_few_wrong_tokens_of_a_block_are_not_passed_as_tokens_that_took_other_experts(
+    limit: float | None, status: int
+) -> None:
+    """Nothing that was dumped says whether the model has experts; a user's own tolerance is no matter of that."""
+    half = {name: value.astype(np.float16) for name, value in LAYERS.items()}
+    candidate = {name: nudged(value.astype(np.float32), 1e-3).astype(np.float16) for name, value in half.items()}
+    for name in list(LAYERS)[2:]:
+        candidate[name] = half[name].copy()
+        candidate[name][3:9] = nudged(half[name][3:9].astype(np.float32), 0.09, seed=5).astype(np.float16)
+    outcome = outcome_of(half, candidate, **({} if limit is None else {"limits": Limits(threshold=limit)}))
+    assert (outcome.culprit, outcome.exit_status) == (None, status)
+    if limit is None:
+        [why] = outcome.doubts
+        assert why.startswith("layers.2 is not explained: rel_l2") and "all of it in 6 of 32 tokens" in why
 
 
 def test_an_error_from_the_first_output_on_is_not_passed_either() -> None:

@@ -70,8 +70,9 @@ class Judge:
         row = self._by_precision(measured._replace(limits=Limits()))
         verdict = judge_diff(measured.diff, measured.dtypes, None, limits, measured.kl_div)
         return row._replace(
-            diff=measured.diff, verdict=verdict, set_aside=None, plain_verdict=None, without_limits=row.verdict
-        )
+            diff=measured.diff, verdict=verdict, set_aside=None, plain_verdict=None, without_limits=row.verdict,
+            is_undecided=False,
+        )  # fmt: skip
 
     def _by_precision(self, measured: Measurement) -> Row:
         if self.gradients is None:

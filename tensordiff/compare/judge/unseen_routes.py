@@ -50,7 +50,7 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
         return row
     told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
     why = f"{told}: they may have taken other experts; dump the router, or float32, to tell that from an error"
-    return row._replace(verdict=Verdict("drifts", why))
+    return row._replace(verdict=Verdict("drifts", why), is_undecided=not history.mixtures)
 
 
 def _weighs_few(history: History, row: Row) -> bool:
