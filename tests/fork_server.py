@@ -89,10 +89,12 @@ def _attend(connection: socket.socket) -> None:
         message, ancillary, _, _ = connection.recvmsg(MAX_REQUEST, socket.CMSG_LEN(_MAX_DESCRIPTORS * 4))
         given = array.array("i", ancillary[0][2])
         request = json.loads(message)
+        ready, tell_ready = os.pipe()
         if (pid := os.fork()) == 0:
-            _become(request, list(given))
-        for descriptor in given:
+            _become(request, list(given), tell_ready)
+        for descriptor in (*given, tell_ready):
             os.close(descriptor)
+        os.read(ready, 1)  # as of a process that was started: it leads its session before anyone can kill that
         connection.send(str(pid).encode())
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         connection.send(str(status).encode())
@@ -103,12 +105,13 @@ def _attend(connection: socket.socket) -> None:
         os._exit(status)
 
 
-def _become(request: dict[str, Any], given: list[int]) -> None:
+def _become(request: dict[str, Any], given: list[int], tell_ready: int) -> None:
     """Be what ``PYTHON -m MODULE`` would be in a new session with these descriptors, folder and environment."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN if number in request["ignored"] else _usual(number))
+        os.write(tell_ready, b".")
         _take_descriptors(given, request["numbers"])
         os.umask(request["umask"])
         os.chdir(request["folder"])

@@ -10,10 +10,10 @@ import atexit
 import contextlib
 import logging
 import re
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, run_coroutine_threadsafe
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
-from time import monotonic, sleep
+from concurrent.futures import CancelledError, Future, wait
+from time import monotonic
 from typing import Any
 
 from tensordiff.errors import ClusterError, printable
@@ -22,7 +22,6 @@ RETRIES = 3
 """How often a task is given to another worker after one was lost with it."""
 _CONNECT_S = 20
 _LOOK_EVERY_S = 2.0
-_GLANCE_EVERY_S = 0.002  # tasks take some tenths of a second
 _WORKERS_COME_BACK_S = 30.0
 """How long a cluster may be without workers: a batch system or a nanny starts lost ones again."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
@@ -124,6 +123,10 @@ class DaskEngine:
         with self._sentences():
             return _Ticket(self, self._client.submit(function, *arguments, pure=False, retries=0))
 
+    def gather(self, future: Any) -> Future[Any]:
+        """Ask for a task's result, which can then be waited for without Dask."""
+        return run_coroutine_threadsafe(self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop)
+
     def close(self) -> None:
         """Leave the cluster, and end it where it was started here."""
         with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
@@ -179,18 +182,16 @@ class _Ticket:
         self._engine, self._future = engine, future
 
     def result(self) -> Any:
-        """The result, once it is there.
+        """The result, once it is there; meanwhile the cluster must have workers.
 
-        Dask is asked for it only then: of a request that ends just as its own time limit does, Dask loses the answer.
+        A task that is done does not end the wait: a result is lost with the worker that holds it, and is then made
+        again. Dask's own time limit is not used, since it drops an answer that comes just as the limit is reached.
         """
         with self._engine._sentences():
-            looked = monotonic()
-            while not self._future.done():
-                sleep(_GLANCE_EVERY_S)
-                if monotonic() - looked > _LOOK_EVERY_S:
-                    self._engine.expect_workers()
-                    looked = monotonic()
-            return self._future.result()
+            asked = self._engine.gather(self._future)
+            while not wait([asked], _LOOK_EVERY_S).done:
+                self._engine.expect_workers()
+            return asked.result()
 
     def cancel(self) -> None:
         """It is no longer wanted."""

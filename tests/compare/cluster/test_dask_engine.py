@@ -180,6 +180,18 @@ def test_a_cluster_that_lost_all_its_workers_ends_with_a_sentence(
     assert [f"--cluster {address}: all its workers are lost; waiting 1 s for others to start"] == caplog.messages
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_result_is_lost_with_the_worker_that_holds_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with cluster(tmp_path) as (address, _, worker), contextlib.closing(DaskEngine(address)) as engine:
+        ticket = engine.submit(abs, -3)
+        processes.until(ticket._future.done)
+        worker.kill()
+        processes.ended(worker)
+        with pytest.raises(ClusterError, match="all its workers were lost before all pairs were measured, and none"):
+            ticket.result()
+    assert caplog.messages
+
+
 def test_a_worker_that_starts_in_time_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
