@@ -52,7 +52,12 @@ def record(name: str, model: Any, question: Question, plant: Callable[[Any], Non
         ask(model, question)
     finally:
         recorder.detach()
-    about = {"framework": "torch", "dtype": facts.dtype_of(model), "flags": flags(model)}
+    about = {
+        "framework": "torch",
+        "dtype": facts.dtype_of(model),
+        "flags": flags(model),
+        "model": facts.about_model(model),
+    }
     return Dump(Path(name), "tensordiff", tuple(sink.entries), ordered=True, facts=about)
 
 

@@ -67,6 +67,8 @@ class Comparer:
     """Layers of the reference whose counterparts round to 8 bits what they multiply with their weights."""
     reference_tf32: Tf32 = "nowhere"
     """Where the reference computed in TF32: what it gave there is no better than that."""
+    is_dense: bool = False
+    """Whether the model is known to have no experts: then no token takes other ones."""
     cluster: str | None = None
     """The address of the cluster whose workers measure; None measures here."""
     reads_ahead: bool = False
@@ -83,7 +85,7 @@ class Comparer:
         """
         precision = Precision(self.run_dtypes, self.in_eight_bits, self.reference_tf32)
         has_gradients = any(pair.reference.is_gradient for pair in pairs)
-        judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients)
+        judge = Judge(precision, pairing or Pairing(pairs), has_gradients=has_gradients, is_dense=self.is_dense)
         put_handler_first()
         if self.cluster is not None:
             yield from self._rows_by_cluster(judge, pairs, self.cluster)

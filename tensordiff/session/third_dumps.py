@@ -24,7 +24,7 @@ from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.quantized import layers_in_eight_bits
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.injected_origin import origin_findings, refuse_other_origin
-from tensordiff.session.run_dtypes import run_dtypes
+from tensordiff.session.run_facts import is_dense, run_dtypes
 from tensordiff.util.remote import RemotePath
 from tensordiff.weights.parameters import is_checkpoint
 
@@ -65,7 +65,8 @@ class ThirdDumps:
         dtypes, layers = run_dtypes(reference, candidate), layers_in_eight_bits(reference)
         is_remote = any(isinstance(dump.path, RemotePath) for dump in (reference, candidate))
         return Comparer(
-            limits, *third, dtypes, are_parameters, layers, tf32_in(reference), reads_ahead=is_remote
+            limits, *third, dtypes, are_parameters, layers, tf32_in(reference), is_dense(reference),
+            reads_ahead=is_remote,
         )  # fmt: skip
 
 

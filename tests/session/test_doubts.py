@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -22,7 +23,7 @@ from tensordiff.session.session import Session
 from tensordiff.testing import Disagreement, assert_agrees
 from tests.cli.command import Call
 from tests.cli.conftest import call as call
-from tests.making import SAMPLES, nudged, numbers, save
+from tests.making import SAMPLES, held, nudged, numbers, save
 
 A = numbers(32, 64)
 LAYERS = {f"layers.{i}": numbers(32, 64, seed=i) for i in range(6)}
@@ -56,21 +57,38 @@ def test_errors_that_grow_without_a_culprit_are_not_passed() -> None:
     assert "the error grew most, 8.89 times, between embed and layers.0" in why
 
 
-@pytest.mark.parametrize(("limit", "status"), [(None, 2), (0.5, 0)])
-def test_a_few_wrong_tokens_of_a_block_are_not_passed_as_tokens_that_took_other_experts(
-    limit: float | None, status: int
-) -> None:
-    """Nothing that was dumped says whether the model has experts; a user's own tolerance is no matter of that."""
+def few_wrong_tokens() -> tuple[dict[str, Array], dict[str, Array]]:
+    """Blocks alone, in 16 bits: from the third on 6 of 32 tokens are wrong."""
     half = {name: value.astype(np.float16) for name, value in LAYERS.items()}
     candidate = {name: nudged(value.astype(np.float32), 1e-3).astype(np.float16) for name, value in half.items()}
     for name in list(LAYERS)[2:]:
         candidate[name] = half[name].copy()
         candidate[name][3:9] = nudged(half[name][3:9].astype(np.float32), 0.09, seed=5).astype(np.float16)
+    return half, candidate
+
+
+@pytest.mark.parametrize(("limit", "status"), [(None, 2), (0.5, 0)])
+def test_a_few_wrong_tokens_of_a_block_are_not_passed_as_tokens_that_took_other_experts(
+    limit: float | None, status: int
+) -> None:
+    """Nothing that was dumped says whether the model has experts; a user's own tolerance is no matter of that."""
+    half, candidate = few_wrong_tokens()
     outcome = outcome_of(half, candidate, **({} if limit is None else {"limits": Limits(threshold=limit)}))
     assert (outcome.culprit, outcome.exit_status) == (None, status)
     if limit is None:
         [why] = outcome.doubts
         assert why.startswith("layers.2 is not explained: rel_l2") and "all of it in 6 of 32 tokens" in why
+
+
+@pytest.mark.parametrize(("experts", "status"), [(False, 1), (True, 2)])
+def test_a_few_wrong_tokens_of_a_block_are_wrong_where_the_capture_found_no_experts(experts: bool, status: int) -> None:
+    reference, candidate = map(held, few_wrong_tokens())
+    reference = replace(reference, facts={"model": {"experts": experts}})
+    session = Session.of_dumps(Request(reference.path, candidate.path), reference, candidate)
+    outcome = session.outcome(session.rows())
+    assert outcome.exit_status == status
+    if status == 1:
+        assert outcome.culprit is not None and outcome.culprit.pair.name == "layers.2"
 
 
 def test_an_error_from_the_first_output_on_is_not_passed_either() -> None:

@@ -48,7 +48,9 @@ def of_visible(measured: Measurement) -> Measurement:
 class History:
     """All that earlier pairs say about the next one."""
 
-    def __init__(self, precision: Precision, pairing: Pairing | None = None) -> None:
+    def __init__(self, precision: Precision, pairing: Pairing | None = None, *, is_dense: bool = False) -> None:
+        self.is_dense = is_dense
+        """Whether the model is known to have no experts."""
         self.upstream = UpstreamError(pairing)
         self.precision = precision
         self.padding = Padding()

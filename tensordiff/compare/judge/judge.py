@@ -53,8 +53,15 @@ _EXCUSES = (
 class Judge:
     """Judges pairs in execution order, each in the light of those before it."""
 
-    def __init__(self, precision: Precision, pairing: Pairing | None = None, *, has_gradients: bool = False) -> None:
-        self.history = History(precision, pairing)
+    def __init__(
+        self,
+        precision: Precision,
+        pairing: Pairing | None = None,
+        *,
+        has_gradients: bool = False,
+        is_dense: bool = False,
+    ) -> None:
+        self.history = History(precision, pairing, is_dense=is_dense)
         self.gradients = GradientJudge(self.history) if has_gradients else None
         """Remembers every row of the forward, which is in vain where no gradients follow."""
 

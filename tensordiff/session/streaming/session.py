@@ -25,7 +25,7 @@ from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.request import Request
-from tensordiff.session.run_dtypes import run_dtypes
+from tensordiff.session.run_facts import run_dtypes
 from tensordiff.session.session import Session, rules_of_request
 from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources

@@ -7,9 +7,10 @@ import inspect
 import linecache
 import math
 import platform
+import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from tensordiff.capture.engines.torch.devices.flags import flags
 from tensordiff.capture.engines.torch.devices.offload import Weights
 from tensordiff.capture.engines.torch.tensors import resolved
 
+_OF_EXPERTS = re.compile("expert|moe|router|mixture", re.IGNORECASE)
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
 
@@ -139,10 +141,25 @@ def about_model(model: nn.Module) -> dict[str, Any]:
     place = forward_location(type(model))
     count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
+    found["experts"] = may_have_experts(model)
     try:
         return found | {"path": inspect.getfile(written_class(type(model)))}
     except (OSError, TypeError):
         return found
+
+
+def may_have_experts(model: nn.Module) -> bool:
+    """Whether a module, a class or the config names experts, or what chooses them."""
+    names = (word for name, part in model.named_modules() for word in (name, type(part).__name__))
+    config = about_config(model) or {}
+    return any(map(_OF_EXPERTS.search, (*names, type(model).__name__, *_keys(config))))
+
+
+def _keys(config: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in config.items():
+        yield key
+        if isinstance(value, dict):
+            yield from _keys(value)
 
 
 def about_config(model: nn.Module) -> dict[str, Any] | None:

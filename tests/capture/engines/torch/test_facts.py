@@ -58,3 +58,23 @@ def test_the_config_of_a_model_is_plain_values_and_that_of_strangers_is_not_aske
     assert found is not None
     assert (found["rms_norm_eps"], found["logit_scale"]) == (1e-3, "inf")
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("LlamaConfig", False), ("GPT2Config", False), ("MixtralConfig", True), ("DeepseekV3Config", True),
+        ("Qwen3MoeConfig", True), ("GptOssConfig", True), ("SwitchTransformersConfig", True), ("JambaConfig", True),
+    ],
+)  # fmt: skip
+def test_whether_a_model_may_have_experts(config: str, expected: bool) -> None:
+    from tensordiff.capture.engines.torch.facts import about_model
+
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = transformers.AutoModel.from_config(getattr(transformers, config)(num_hidden_layers=1))
+    assert about_model(model)["experts"] is expected
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    assert about_model(plain)["experts"] is False
+    plain.register_module("experts", torch.nn.Linear(2, 2))
+    assert about_model(plain)["experts"] is True

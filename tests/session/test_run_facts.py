@@ -1,4 +1,4 @@
-"""The type that a run says it computed in: believed of a reference, and of a candidate whose values bear it out."""
+"""What a run says of itself and is believed: the type it computed in, where values bear it out; that it has no experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import Dump
-from tensordiff.session.run_dtypes import run_dtypes
+from tensordiff.session.run_facts import is_dense, run_dtypes
 from tests.making import held, numbers
 
 EXACT = numbers(24, 64)
@@ -45,3 +45,11 @@ def test_a_reference_that_names_eight_bits_is_believed_by_its_values() -> None:
     few = EXACT.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     assert run_dtypes(dump(EXACT, "float8_e4m3fn"), dump(EXACT, None)) is None
     assert run_dtypes(dump(few, "float8_e4m3fn"), dump(few, None)) == ("float8_e4m3fn", "float64")
+
+
+@pytest.mark.parametrize(
+    ("model", "dense"),
+    [({"experts": False}, True), ({"experts": True}, False), ({}, False), (None, False), ("x", False)],
+)
+def test_a_model_has_experts_unless_its_capture_says_that_there_are_none(model: object, dense: bool) -> None:
+    assert is_dense(replace(dump(EXACT, None), facts={"model": model})) is dense

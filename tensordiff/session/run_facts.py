@@ -1,11 +1,14 @@
-"""The types that two runs computed in, as far as that is believed.
+"""What captures note of their runs and verdicts go by, as far as that is believed: types, and whether there are experts.
 
 Captures note the type of their weights. What a candidate says of itself could loosen how it is judged, so it is
 believed only where the values bear it out: the model's own output holds nothing that the type could not hold. A
-reference is believed where it names a type of 16 bits or more; with fewer, its values must bear it out as well.
+reference is believed where it names a type of 16 bits or more; with fewer, its values must bear it out as well. That
+a model has no experts only makes verdicts stricter, so the reference is believed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -28,6 +31,12 @@ def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
     if theirs is not None and not _is_borne_out(candidate, theirs):
         theirs = None
     return None if ours is None and theirs is None else (ours or "float64", theirs or "float64")
+
+
+def is_dense(reference: Dump) -> bool:
+    """Whether the capture found no experts in the model."""
+    model = reference.facts.get("model")
+    return isinstance(model, Mapping) and model.get("experts") is False
 
 
 def _noted(dump: Dump) -> str | None:
