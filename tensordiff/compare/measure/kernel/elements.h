@@ -77,12 +77,14 @@ static int copy_d(int kind, const float *table, const char *p, int n, double *re
 }
 
 /* --- a vector at a time --------------------------------------------------------------------------- */
-#define VECTORS(S, REAL, INT, UINT)                            \
-    typedef REAL vec_##S __attribute__((vector_size(VECTOR))); \
-    typedef INT ints_##S __attribute__((vector_size(VECTOR))); \
-    typedef UINT uints_##S __attribute__((vector_size(VECTOR)));
-VECTORS(f, float, int32_t, uint32_t)
-VECTORS(d, double, int64_t, uint64_t)
+#define VECTORS(S, SIZE, REAL, INT, UINT)                    \
+    typedef REAL vec_##S __attribute__((vector_size(SIZE))); \
+    typedef INT ints_##S __attribute__((vector_size(SIZE))); \
+    typedef UINT uints_##S __attribute__((vector_size(SIZE)));
+VECTORS(f, VECTOR, float, int32_t, uint32_t)
+VECTORS(d, VECTOR, double, int64_t, uint64_t)
+VECTORS(f8, 32, float, int32_t, uint32_t)
+VECTORS(d4, 32, double, int64_t, uint64_t)
 typedef uint16_t shorts __attribute__((vector_size(VECTOR / 2)));
 typedef int16_t signed_shorts __attribute__((vector_size(VECTOR / 2)));
 
@@ -105,8 +107,12 @@ static ALWAYS vec_d load_d(int kind, const char *p)
 static ALWAYS vec_f half_f(shorts half)
 {
 #if defined(__F16C__) && !defined(__clang__) /* gcc would convert one by one */
-    typedef short words __attribute__((vector_size(16)));
+    typedef short words __attribute__((vector_size(VECTOR / 2)));
+#if VECTOR == 64
+    return (vec_f)__builtin_ia32_vcvtph2ps512_mask((words)half, (vec_f){0}, 0xffff, 4);
+#else
     return (vec_f)__builtin_ia32_vcvtph2ps256((words)half);
+#endif
 #elif (defined(__F16C__) && defined(__clang__)) || defined(__aarch64__)
     typedef _Float16 halfs __attribute__((vector_size(VECTOR / 2)));
     return __builtin_convertvector((halfs)half, vec_f);
@@ -143,7 +149,7 @@ static ALWAYS vec_f load_f(int kind, const char *p)
     if (kind == I16) return __builtin_convertvector((signed_shorts)half, vec_f);
     if (kind == U16) return __builtin_convertvector(half, vec_f);
     if (kind == F16) return half_f(half);
-#if defined(__AVX2__) /* both halves of a vector load the same 16 bytes, and each takes its four: one operation, not two */
+#if defined(__AVX2__) && VECTOR == 32 /* both halves of a vector load the same 16 bytes, and each takes its four: one operation, not two */
     typedef char chars __attribute__((vector_size(32)));
     typedef uint64_t pairs __attribute__((vector_size(32)));
     uint64_t low, high;

@@ -7,13 +7,17 @@
 #define ALWAYS inline __attribute__((always_inline))
 #define RARE __attribute__((noinline, cold))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-#ifndef VECTOR
+#ifndef VECTOR /* bytes that the processor works on at a time */
+#ifdef __AVX512DQ__
+#define VECTOR 64
+#else
 #define VECTOR 32
+#endif
 #endif
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 
-enum { BLOCK = 512, BUCKETS = 32 }; /* 512 elements are 64 additions a lane: no sum is off by more than 1e-6 */
+enum { BLOCK = 512, BUCKETS = 32 }; /* 512 elements are 32 additions a lane: no sum is off by more than 1e-6 */
 enum { PART = 64 }; /* of a block, where a largest error is searched: few parts hold one, and divisions are slow */
 #define BAND 4e-6 /* wider than any float32 rounding between a block's estimate and the exact value */
 #define NEAR 256 /* steps of float32 by which an element is clearly outside */
@@ -22,6 +26,10 @@ enum { PART = 64 }; /* of a block, where a largest error is searched: few parts 
 #define INF __builtin_inf()
 enum { PEAKS, WHERE = 2, NAN_REF = 4, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF,
        TOTALS = 12, SQUARES = 17, CELLS = SQUARES + BUCKETS };
+
+/* Sums have 16 lanes of float32, or 8 of float64, on every machine: those of one vector, or of two that take their
+ * halves of a block one after the other. So they do not depend on the machine but for fused multiplications. */
+enum { ABREAST = 64, PARTS = ABREAST / VECTOR };
 
 typedef double quad __attribute__((vector_size(32)));
 
@@ -179,6 +187,7 @@ static void block_d(const struct how *how, struct part p, int64_t first, int64_t
 #define REAL float
 #define INT int32_t
 #define NAME(x) x##_f
+#define HALF(x) x##_f8
 #define MOST 0x1.fffffep127f
 #define LARGEST 0x1p120f
 #define HAS_FLOAT8
@@ -186,6 +195,7 @@ static void block_d(const struct how *how, struct part p, int64_t first, int64_t
 #define REAL double
 #define INT int64_t
 #define NAME(x) x##_d
+#define HALF(x) x##_d4
 #define MOST 0x1.fffffffffffffp1023
 #define LARGEST 0x1p1016
 #define HAS_LONG
@@ -295,22 +305,22 @@ void JOIN(td_scan, LEVEL)(int64_t *taken, const int64_t *table, int64_t count, d
 /* Inner products (dd, rr, rd, cc, rc) of the finite places, in float64 throughout. */
 void JOIN(td_products, LEVEL)(const struct how *how, const char *ref, const char *cand, int64_t elements, double *out)
 {
-    enum { LANES = VECTOR / 8 };
+    enum { LANES = 4 };
     uint64_t before = usual_rounding();
     struct wide w;
     struct part p = {ref, cand, elements, 0, elements};
-    vec_d s[5] = {{0}};
+    vec_d4 s[5] = {{0}};
     for (int64_t start = 0; start < elements; start += BLOCK) {
         int n = (int)(elements - start < BLOCK ? elements - start : BLOCK);
         widen(how, p, start, n, &w);
         for (int i = n; i % LANES; i++) w.r[i] = w.c[i] = w.d[i] = 0;
         for (int i = 0; i < n; i += LANES) {
-            vec_d r, c, d;
+            vec_d4 r, c, d;
             __builtin_memcpy(&r, w.r + i, sizeof r);
             __builtin_memcpy(&c, w.c + i, sizeof c);
             __builtin_memcpy(&d, w.d + i, sizeof d);
-            ints_d keep = (ints_d)(d - d == 0);
-            r = (vec_d)((ints_d)r & keep), c = (vec_d)((ints_d)c & keep), d = (vec_d)((ints_d)d & keep);
+            ints_d4 keep = (ints_d4)(d - d == 0);
+            r = (vec_d4)((ints_d4)r & keep), c = (vec_d4)((ints_d4)c & keep), d = (vec_d4)((ints_d4)d & keep);
             s[0] += d * d, s[1] += r * r, s[2] += r * d, s[3] += c * c, s[4] += r * c;
         }
     }
