@@ -1,4 +1,4 @@
-"""What captures note of their runs and verdicts go by, as far as that is believed: types, and whether there are experts.
+"""What captures note of their runs and verdicts go by, as far as it is believed: types, and that there are no experts.
 
 Captures note the type of their weights. What a candidate says of itself could loosen how it is judged, so it is
 believed only where the values bear it out: the model's own output holds nothing that the type could not hold. A

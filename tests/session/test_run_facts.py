@@ -1,4 +1,4 @@
-"""What a run says of itself and is believed: the type it computed in, where values bear it out; that it has no experts."""
+"""What a run says of itself and is believed: its type, where values bear it out, and that its model has no experts."""
 
 from __future__ import annotations
 

@@ -32,12 +32,11 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     """A few tokens of a block, of which nothing else was dumped, may have been sent to other experts."""
     entry = row.pair.reference
     is_block = entry.layer.rpartition(".")[2].isdigit()
-    is_all_there_is = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
+    is_alone = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
     knows_routes = (mixture_of(entry.layer), entry.step) in history.upstream.same_routes
     weighs = is_router(row.pair) and _weighs_few(history, row)
-    may_flip = (
-        (is_block and is_all_there_is and not history.is_dense) or (_are_experts(row) and not knows_routes) or weighs
-    )
+    may_hold_experts = is_block and is_alone and not history.is_dense
+    may_flip = may_hold_experts or (_are_experts(row) and not knows_routes) or weighs
     has_few_bits = growth_for(measured.dtypes) != GROWTH
     if row.is_input or measured.diff.apart or not (may_flip and has_few_bits):
         return row
