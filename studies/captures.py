@@ -18,7 +18,7 @@ import torch
 
 from studies.bugs.spot import Planting
 from studies.models import Tiny
-from tensordiff.capture.engines.torch.facts import may_have_experts
+from tensordiff.capture.engines.torch.facts import has_experts
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.writer import DumpWriter
 
@@ -89,7 +89,7 @@ def is_dumped(name: str, what: Dumped, blocks: str) -> bool:
 
 def write(folder: Path, captures: Captures, tiny: Tiny, what: Dumped) -> Path:
     """A dump of what was captured."""
-    model = {"experts": may_have_experts(tiny.model)}
+    model = {"experts": has_experts(tiny.model)}
     facts = {"framework": "torch", "dtype": tiny.dtype, "token_ids": tiny.ids[0].tolist(), "model": model}
     with DumpWriter(folder, facts, overwrite=True, header_bytes=64 << 10) as writer:
         for name, array in captures.items():

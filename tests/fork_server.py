@@ -45,12 +45,14 @@ def main(folder: str, kinds: dict[str, list[str]]) -> None:
                 selector.unregister(listening[kind])
                 if os.fork() == 0:
                     _serve(listening[kind], kinds[kind])
+                listening[kind].close()  # of a kind that does not import nobody answers: it is refused
     while _reap(0):
         pass
 
 
 def _serve(listening: socket.socket, modules: list[str]) -> None:
-    """Import, then answer requests until standard input closes."""
+    """Import, then answer requests until standard input closes, and end the children that are left."""
+    attending: set[int] = set()
     try:
         for module in modules:
             import_module(module)
@@ -61,11 +63,14 @@ def _serve(listening: socket.socket, modules: list[str]) -> None:
             selector.register(sys.stdin, selectors.EVENT_READ)
             while sys.stdin not in [key.fileobj for key, _ in selector.select()]:
                 connection, _ = listening.accept()
-                if os.fork() == 0:
+                if (pid := os.fork()) == 0:
                     _attend(connection)
+                attending.add(pid)
                 connection.close()
-                while _reap(os.WNOHANG):
-                    pass
+                while ended := _reap(os.WNOHANG):
+                    attending.discard(ended)
+        for pid in attending:
+            os.kill(pid, signal.SIGTERM)
         while _reap(0):
             pass
     except BaseException:
@@ -94,6 +99,7 @@ def _attend(connection: socket.socket) -> None:
             _become(request, list(given), tell_ready)
         for descriptor in (*given, tell_ready):
             os.close(descriptor)
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
         os.read(ready, 1)  # as of a process that was started: it leads its session before anyone can kill that
         connection.send(str(pid).encode())
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -122,6 +128,8 @@ def _become(request: dict[str, Any], given: list[int], tell_ready: int) -> None:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)

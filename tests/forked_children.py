@@ -78,19 +78,27 @@ class ForkedChild:
     """A child of a server, with as much of ``subprocess.Popen`` as its starter uses."""
 
     def __init__(self, path: Path, request: dict[str, Any], streams: dict[int, int]) -> None:
-        told, tell = os.pipe()
-        numbers = {0: told} | streams
-        message = json.dumps(request | {"numbers": list(numbers)}).encode()
-        assert len(message) < MAX_REQUEST
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._connection.connect(str(path))
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", numbers.values()))
-        self._connection.sendmsg([message], [rights])
-        os.close(told)
-        self.stdin: IO[bytes] = os.fdopen(tell, "wb")
-        self.pid = int(self._connection.recv(64))
+        try:
+            self._connection.connect(str(path))
+            told, tell = os.pipe()
+            self.stdin: IO[bytes] = os.fdopen(tell, "wb")
+            with os.fdopen(told, "rb"):
+                self._ask(request, {0: told} | streams)
+            if not (answer := self._connection.recv(64)):
+                raise ConnectionError("the server of children has ended")
+        except OSError:
+            self._connection.close()
+            raise
+        self.pid = int(answer)
         self._returncode: int | None = None
         self._waiting = Lock()
+
+    def _ask(self, request: dict[str, Any], streams: dict[int, int]) -> None:
+        message = json.dumps(request | {"numbers": list(streams)}).encode()
+        assert len(message) < MAX_REQUEST
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams.values()))
+        self._connection.sendmsg([message], [rights])
 
     def poll(self) -> int | None:
         """How it ended, if it has."""
@@ -133,7 +141,11 @@ class ForkingSubprocess:
             "ignored": [int(n) for n in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_IGN],
         }  # fmt: skip
         streams = {1: options["stdout"].fileno(), 2: options["stderr"].fileno()}
-        return ForkedChild(self._folder / kind, request, streams | {number: number for number in options["pass_fds"]})
+        streams |= {number: number for number in options["pass_fds"]}
+        try:
+            return ForkedChild(self._folder / kind, request, streams)
+        except ConnectionError:  # what this kind imports has failed: a process of its own says so
+            return subprocess.Popen(command, **options)
 
 
 def _umask() -> int:

@@ -31,7 +31,7 @@ from tensordiff.align.by_value import (
     layouts,
     rel_l2,
 )
-from tensordiff.align.expression import evaluate, generalize, parse, parse_view, placeholders, view_of
+from tensordiff.align.expression import evaluate, evaluate_view, generalize, parse, parse_view, placeholders, view_of
 from tensordiff.align.expression.tree import Name, generalize_counts
 from tensordiff.align.fit import could_be_same
 from tensordiff.align.index import Index
@@ -262,7 +262,7 @@ def _in_some_layout(item: Fingerprint, target: Fingerprint, wanted: Array) -> Ma
         return None
     array = item.entry.read()
     for view in layouts(array.shape, wanted.shape):
-        seen = evaluate(parse_view(view), lambda _: array) if view else array
+        seen = evaluate_view(view, array)
         distance = rel_l2(seen, wanted) if reconcile(seen.shape, wanted.shape) else 2.0
         if distance <= common_tolerance(item, target):
             return Match(item.entry, target.entry, view, distance)

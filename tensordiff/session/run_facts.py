@@ -3,7 +3,7 @@
 Captures note the type of their weights. What a candidate says of itself could loosen how it is judged, so it is
 believed only where the values bear it out: the model's own output holds nothing that the type could not hold. A
 reference is believed where it names a type of 16 bits or more; with fewer, its values must bear it out as well. That
-a model has no experts only makes verdicts stricter, so the reference is believed.
+a model has no experts can make a verdict only stricter, and captures say it only of code that is known to name them.
 """
 
 from __future__ import annotations

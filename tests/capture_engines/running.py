@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ class Shelf:
     child: ReusableChild
     """Keeps the process of one capture for the next, where that is of the same source."""
     _made: dict[str, Path] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def checkpoint(self, name: str, bug: Bug | None = None) -> Path:
         """A checkpoint of an architecture."""
@@ -52,7 +55,7 @@ class Shelf:
         if label not in self._made:
             parsed = parse_source(source)
             assert parsed is not None
-            output = self.folder / f"dump-{len(self._made)}"
+            output = self.folder / f"dump-{next(self._numbers)}"  # a capture that failed may have left one
             Run(Job(parsed.absolute(), wanted, str(output)), self.child).result()
             self._made[label] = output
         return self._made[label]

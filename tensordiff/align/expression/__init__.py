@@ -7,7 +7,7 @@ values. Whatever the user types, the only failure is ``ExpressionError``: a sent
 the token. Expressions are never run as code.
 """
 
-from tensordiff.align.expression.evaluate import evaluate
+from tensordiff.align.expression.evaluate import evaluate, evaluate_view
 from tensordiff.align.expression.lexer import FUNCTIONS, ExpressionError, SourceSpan
 from tensordiff.align.expression.parse import parse, parse_view
 from tensordiff.align.expression.plan import PlanStep, plan, steps
@@ -36,6 +36,7 @@ __all__ = [
     "bind",
     "bindings",
     "evaluate",
+    "evaluate_view",
     "generalize",
     "names",
     "parse",

@@ -12,6 +12,7 @@ from functools import cache, reduce
 import numpy as np
 
 from tensordiff.align.expression import activations
+from tensordiff.align.expression.parse import parse_view
 from tensordiff.align.expression.plan import computed_in, plan_call, whole, wholes
 from tensordiff.align.expression.tree import Call, Expression, fold
 from tensordiff.dump.dtypes import Array, is_float
@@ -31,6 +32,11 @@ def evaluate(expression: Expression, read: ReadEntry) -> Array:
     """The values of an expression; ``read`` returns those of an entry and is called once for each."""
     read_once = cache(read)
     return fold(expression, lambda name: read_once(name.text), _apply)
+
+
+def evaluate_view(view: str, array: Array) -> Array:
+    """An array under a view; itself where the view is empty."""
+    return evaluate(parse_view(view), lambda _: array) if view else array
 
 
 def _apply(call: Call, tensors: tuple[Array, ...]) -> Array:

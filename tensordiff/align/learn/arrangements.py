@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tensordiff.align.expression import evaluate, parse, parse_view
+from tensordiff.align.expression import evaluate, evaluate_view, parse
 from tensordiff.align.index import port_of
 from tensordiff.align.learn.evidence import cosine
 from tensordiff.align.learn.nodes import Node, NodeMatches
@@ -205,5 +205,5 @@ def _distance(ours: Formula, theirs: Formula) -> float:
 
 def _computed(formula: Formula) -> Array:
     names = [f'"{k}"' for k in range(len(formula.parts))]
-    made: Array = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
-    return evaluate(parse_view(formula.view), lambda _: made) if formula.view else made
+    made = evaluate(parse(formula.template.format(*names)), lambda name: formula.parts[int(name)].read())
+    return evaluate_view(formula.view, made)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensordiff.align.by_value import Fingerprint, common_tolerance, fingerprint, rel_l2
-from tensordiff.align.expression import evaluate, parse_view
+from tensordiff.align.expression import evaluate_view
 from tensordiff.align.index import Index, port_of
 from tensordiff.align.learn.outline import Outline, outlines
 from tensordiff.align.learn.readings import readings
@@ -311,7 +311,7 @@ def _distance(a: Fingerprint, b: Fingerprint) -> float:
 def _reading(a: Fingerprint, b: Fingerprint) -> tuple[str, float] | None:
     array, wanted = a.entry.read(), b.entry.read()
     for view in readings(array.shape, wanted.shape):
-        seen: Array = evaluate(parse_view(view), lambda _: array) if view else array
+        seen = evaluate_view(view, array)
         if reconcile(seen.shape, wanted.shape) is None:
             continue
         distance = rel_l2(seen, wanted)
@@ -330,7 +330,7 @@ def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
     """The first view under which one tensor points as another does, which an error has changed, at least so much."""
     array, wanted = a.entry.read(), b.entry.read().reshape(-1).astype(np.float64)
     for view in readings(array.shape, b.entry.spec.shape):
-        seen = evaluate(parse_view(view), lambda _: array) if view else array
+        seen = evaluate_view(view, array)
         if cosine(seen.reshape(-1).astype(np.float64), wanted) >= least:
             return view
     return None
@@ -338,9 +338,10 @@ def likely_view(a: Fingerprint, b: Fingerprint, least: float) -> str | None:
 
 def cosine(a: Array, b: Array) -> float:
     """How much two vectors point the same way, apart from their means; -1 where that is not known."""
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
-    found = float(a @ b) / size if size else 0.0
+    with np.errstate(all="ignore"):  # values that are not finite
+        a, b = a - a.mean(), b - b.mean()
+        size = float(np.linalg.norm(a) * np.linalg.norm(b))
+        found = float(a @ b) / size if size else 0.0
     return found if math.isfinite(found) else -1.0
 
 

@@ -22,16 +22,16 @@ _LEAST = 4
 def pairs_in_layout(matches: NodeMatches, pairs: Iterable[LearnedPair], used: Collection[int]) -> list[LearnedPair]:
     """The pairs of what is left outside all blocks, if it is the same number of layers, of shapes that all fit.
 
-    Of layers that are matched, what is left of their ports; ``used`` are the entries, by ids, that have a pair.
+    Of layers that are matched, what is left of their ports and fits; ``used`` are entries, by ids, that have a pair.
     """
     views = [pair.reference.view for pair in pairs if pair.is_proven and len(pair.reference.parts) == 1]
     sides = matches.evidence.reference, matches.evidence.candidate
     is_clear = len(views) >= _LEAST and len(set(views)) == 1 and views[0].startswith(_PERMUTE)
     if not is_clear or not all(side.index.dump.ordered for side in sides):
         return []
-    found = [(a, b) for some in (_of_matched(matches, used), _of_others(matches)) for a, b in some]
-    if not all(_fits(a, b, views[0]) for a, b in found):
-        return []
+    others = _of_others(matches)
+    found = [(a, b) for a, b in _of_matched(matches, used) if _fits(a, b, views[0])]
+    found += others if all(_fits(a, b, views[0]) for a, b in others) else []
     return [LearnedPair(Formula((a,), view=views[0]), Formula((b,)), is_proven=False) for a, b in found]
 
 

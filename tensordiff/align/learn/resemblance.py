@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensordiff.align.by_value import Fingerprint, common_tolerance
-from tensordiff.align.expression import evaluate, parse_view
+from tensordiff.align.expression import evaluate_view
 from tensordiff.align.learn.evidence import Evidence, Side, ValueClass, likely_view
 from tensordiff.align.learn.readings import readings
 from tensordiff.dump.dtypes import Array
@@ -250,7 +250,7 @@ def _in_other_layouts(ours: Sequence[ValueClass], theirs: Sequence[ValueClass]) 
         if size < _LEAST_LAID_OUT or not asked or len(asked) * len(others) > _MOST_CELLS:
             continue
         scores = _likenesses(mine, others)
-        laid_out = np.stack([_direction_of(_laid_out(mine[k].head, view)) for k, view in asked])
+        laid_out = np.stack([_direction_of(evaluate_view(view, mine[k].head.entry.read())) for k, view in asked])
         cosines = laid_out @ np.stack([_direction(one.head) for one in others]).T
         sizes = [np.array([one.head.rms for one in some]) for some in ([mine[k] for k, _ in asked], others)]
         for (k, _), row in zip(asked, _likeness(cosines, *sizes), strict=True):
@@ -300,15 +300,10 @@ def _is_turned(ours: ValueClass, theirs: ValueClass, likeness: float) -> bool:
     view = likely_view(ours.head, theirs.members[1][0], _TURNED * likeness)
     if view is None:
         return False
-    made, given = _laid_out(ours.head, view), theirs.head.entry.read()
+    made, given = evaluate_view(view, ours.head.entry.read()), theirs.head.entry.read()
     width = min(made.shape[-1], given.shape[-1])
     a, b = (np.linalg.norm(one.reshape(-1, width).astype(np.float64), axis=1) for one in (made, given))
     return bool(np.linalg.norm(a - b) <= max(common_tolerance(ours.head, theirs.head), 1e-6) * np.linalg.norm(a))
-
-
-def _laid_out(item: Fingerprint, view: str) -> Array:
-    array = item.entry.read()
-    return evaluate(parse_view(view), lambda _: array) if view else array
 
 
 def _direction(item: Fingerprint) -> Matrix:

@@ -102,6 +102,14 @@ def test_a_layer_that_ignores_its_residual_keeps_its_name(
     assert not any(theirs.startswith("sum(norm-") for _, theirs in pairs)
 
 
+def test_values_that_are_not_finite_prove_nothing_and_warn_of_nothing() -> None:
+    candidate = model(Run(renamed, flat), apart=True, wrong_in=BLOCKS - 1, gives_sum=False)
+    for one in candidate.entries:
+        if one.name == "norm-input_0":
+            one.read()[0, 3] = np.inf
+    assert pairs_of(candidate, model(Run(), apart=False))
+
+
 def test_nothing_follows_where_values_prove_both() -> None:
     """Of the same ports one norm adds the two and another does not: of a third nothing is known, and its name holds."""
     reference = model(Run(), apart=False, ignores="layers.1.norm".__eq__)

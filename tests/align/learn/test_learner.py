@@ -155,6 +155,20 @@ def test_tokens_before_the_batch_are_so_in_all_layers_beyond_the_bug_too(wrong_f
     assert len(pairs) == len(reference)
 
 
+def test_a_port_that_fits_nowhere_leaves_the_layout_of_the_others_known() -> None:
+    def with_another(dump: Dump, size: int) -> Dump:
+        first = dump.entries[0].layer
+        last = max(k for k, one in enumerate(dump.entries) if one.layer == first)
+        more = entry(f"{first}-output_1", MemoryTensor(noise(size, size, size)))
+        return replace(dump, entries=(*dump.entries[: last + 1], more, *dump.entries[last + 1 :]))
+
+    candidate = two_rows(run(Run(renamed), wrong_from=(2, "act")), lambda rows: rows.transpose(1, 0, 2).copy())
+    reference = two_rows(REFERENCE, lambda rows: rows)
+    pairs = learned(with_another(candidate, 7), with_another(reference, 5)).alignment.pairs
+    assert "gpt.logits-input_0" in {one.candidate.name for one in pairs}
+    assert len(pairs) == len(reference)
+
+
 @pytest.mark.parametrize(
     ("spell", "head"),
     [

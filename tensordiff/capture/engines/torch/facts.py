@@ -24,7 +24,8 @@ from tensordiff.capture.engines.torch.devices.flags import flags
 from tensordiff.capture.engines.torch.devices.offload import Weights
 from tensordiff.capture.engines.torch.tensors import resolved
 
-_OF_EXPERTS = re.compile("expert|moe|router|mixture", re.IGNORECASE)
+_OF_EXPERTS = re.compile("expert|moe|rout(er|ing)|mixture|switch", re.IGNORECASE)
+_KNOWN_CODE = ("transformers.", "torch.nn.")
 _HASHED = 1 << 20  # bytes of weights that are read whole; of more, the beginning of each
 
 
@@ -141,18 +142,24 @@ def about_model(model: nn.Module) -> dict[str, Any]:
     place = forward_location(type(model))
     count = sum(weight.numel() for weight in model.parameters() if not is_lazy(weight))
     found = {"class": type(model).__name__, "file": place.file, "line": place.line, "parameters": count}
-    found["experts"] = may_have_experts(model)
+    found["experts"] = has_experts(model)
     try:
         return found | {"path": inspect.getfile(written_class(type(model)))}
     except (OSError, TypeError):
         return found
 
 
-def may_have_experts(model: nn.Module) -> bool:
-    """Whether a module, a class or the config names experts, or what chooses them."""
-    names = (word for name, part in model.named_modules() for word in (name, type(part).__name__))
-    config = about_config(model) or {}
-    return any(map(_OF_EXPERTS.search, (*names, type(model).__name__, *_keys(config))))
+def has_experts(model: nn.Module) -> bool | None:
+    """Whether anything of a model names experts, or what chooses them.
+
+    That nothing does means something in transformers alone, where it was looked at; of other code it is not known.
+    """
+    modules = (word for name, part in model.named_modules() for word in (name, type(part).__name__))
+    weights = (name for name, _ in model.named_parameters())
+    if any(map(_OF_EXPERTS.search, (*modules, *weights, *_keys(about_config(model) or {})))):
+        return True
+    are_known = all(type(part).__module__.startswith(_KNOWN_CODE) for part in model.modules())
+    return False if are_known and about_config(model) is not None else None
 
 
 def _keys(config: Mapping[str, Any]) -> Iterator[str]:

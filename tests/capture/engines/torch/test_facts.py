@@ -74,7 +74,24 @@ def test_whether_a_model_may_have_experts(config: str, expected: bool) -> None:
     with torch.device("meta"):
         model = transformers.AutoModel.from_config(getattr(transformers, config)(num_hidden_layers=1))
     assert about_model(model)["experts"] is expected
-    plain = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    assert about_model(plain)["experts"] is False
-    plain.register_module("experts", torch.nn.Linear(2, 2))
-    assert about_model(plain)["experts"] is True
+
+
+def test_of_other_code_it_is_not_known_that_there_are_no_experts() -> None:
+    from tensordiff.capture.engines.torch.facts import about_model
+
+    class Several(torch.nn.Module):  # type: ignore[misc]
+        """Its experts have another name."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.ffns = torch.nn.Linear(2, 2), torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+
+    model = Several()
+    assert about_model(model)["experts"] is None
+    model.ffns.register_parameter("expert_w", torch.nn.Parameter(torch.zeros(1)))
+    assert about_model(model)["experts"] is True
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        changed = transformers.AutoModel.from_config(transformers.LlamaConfig(num_hidden_layers=1))
+    changed.layers[0].mlp = Several()
+    assert about_model(changed)["experts"] is None
