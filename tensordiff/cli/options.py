@@ -132,10 +132,12 @@ _SIDES = (click.argument("reference", type=PATH), click.argument("candidate", ty
 
 
 def _hear_cluster(_context: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
-    """Let a cluster say on stderr what it waits for."""
+    """Refuse what is no address, and let a cluster say on stderr what it waits for."""
     if address is not None:
         from tensordiff.cli.notices import say_logged
+        from tensordiff.compare.cluster.dask_engine import check_address
 
+        check_address(address)
         say_logged("tensordiff.compare.cluster")
     return address
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Literal
 
 from textual.app import App
@@ -23,3 +24,21 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, TensordiffError):
         return str(error)
     return f"a defect of tensordiff ({type(error).__name__}: {error})"
+
+
+class LoggedNotices(logging.Handler):
+    """Shows what is logged below a name, in whatever thread, as long as a screen lives."""
+
+    def __init__(self, node: Widget, name: str) -> None:
+        super().__init__()
+        self._node, self._logger = node, logging.getLogger(name)
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show it."""
+        tell(self._node, record.getMessage(), "warning")
+
+    def close(self) -> None:
+        """Show nothing from now on."""
+        self._logger.removeHandler(self)
+        super().close()

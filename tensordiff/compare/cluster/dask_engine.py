@@ -13,6 +13,7 @@ import re
 from asyncio import AbstractEventLoop, run_coroutine_threadsafe
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
+from importlib.util import find_spec
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,7 @@ _LOOK_EVERY_S = 2.0
 _WORKERS_COME_BACK_S = 30.0
 """How long a cluster may be without workers: a batch system or a nanny starts lost ones again."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
+_SCHEDULER = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^\s/@:\[\]]+):[0-9]{1,5}")
 _INSTALL = "pip install 'tensordiff[cluster]'"
 _MORE_AT_ONCE = 4
 _CONFIG = {
@@ -37,10 +39,22 @@ _CONFIG = {
 _log = logging.getLogger(__name__)
 
 
+def check_address(address: str) -> None:
+    """Refuse what is no cluster's address, before anything is opened for it."""
+    if _LOCAL.fullmatch(address) or _SCHEDULER.fullmatch(address):
+        return
+    if "@" in address:  # it may hold a password, and is not repeated
+        raise ClusterError(
+            "--cluster: the address of a Dask scheduler is tcp://HOST:PORT, without a user or a password"
+        )
+    raise ClusterError(f"--cluster {printable(address)}: is neither tcp://HOST:PORT of a Dask scheduler nor local:N")
+
+
 class DaskEngine:
     """A Dask cluster."""
 
     def __init__(self, address: str) -> None:
+        check_address(address)
         try:
             import dask
             import distributed
@@ -55,9 +69,10 @@ class DaskEngine:
         with dask.config.set(_CONFIG):
             if (match := _LOCAL.fullmatch(address)) is not None:
                 self._cluster = self._start_workers(int(match[1]))
-            elif "://" not in address:
+            elif address.startswith("tls:") and not dask.config.get("distributed.comm.tls.ca-file", None):
                 raise ClusterError(
-                    f"--cluster {printable(address)}: is neither tcp://HOST:PORT of a Dask scheduler nor local:N"
+                    f"--cluster {printable(address)}: needs the certificates that Dask's own configuration names "
+                    "(distributed.comm.tls), which names none here"
                 )
             with self._sentences():
                 self._client = distributed.Client(
@@ -66,6 +81,8 @@ class DaskEngine:
         self._client.loop.asyncio_loop.set_exception_handler(_ignore)
         self._is_connected = True
         self._refuse_empty()
+        if self._cluster is None:
+            self._refuse_others()
 
     def _start_workers(self, count: int) -> Any:
         try:
@@ -89,6 +106,17 @@ class DaskEngine:
         if not self._threads():
             self.close()
             raise ClusterError(f"--cluster {printable(self._address)}: has no workers; start some, and try again")
+
+    def _refuse_others(self) -> None:
+        """Refuse workers that lack tensordiff: a task that they cannot load ends them."""
+        found = self._client.run(find_spec, "tensordiff", on_error="return")
+        lacking = [worker for worker, spec in found.items() if spec is None or isinstance(spec, ImportError)]
+        if lacking:
+            self.close()
+            raise ClusterError(
+                f"--cluster {printable(self._address)}: {len(lacking)} of its {len(found)} workers lack tensordiff "
+                f"({printable(lacking[0])}); install the same version there as here"
+            )
 
     def _threads(self) -> int:
         return sum(self._client.nthreads().values())

@@ -10,7 +10,7 @@ from tensordiff.compare.judge.masks import diff_of_visible
 from tensordiff.compare.judge.padding import Padding
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
-from tensordiff.compare.judge.routes import RouteFlips
+from tensordiff.compare.judge.routes import FEW_DECODED, RouteFlips
 from tensordiff.compare.judge.upstream_error import UpstreamError, mixture_of
 from tensordiff.compare.judge.verdict import GoldenErrors
 from tensordiff.compare.limits import Limits
@@ -58,6 +58,8 @@ class History:
         self.has_flipped_before = False
         self.are_flips_proven = True
         """Whether logits show of all routes that differed so far that they were near-ties."""
+        self.right_routers: set[tuple[str, int]] = set()
+        """Mixtures and steps in which many tokens went where they should, but for what rounding explains."""
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
@@ -67,10 +69,19 @@ class History:
         if not _OF_MIXTURES.isdisjoint(names.split(".")):
             self.mixtures.add(mixture_of(pair.reference.layer))
 
+    def routed_rightly_before(self, pair: Pair) -> bool:
+        """Whether the router of a pair's mixture was right in an earlier step of many tokens."""
+        mixture, step = mixture_of(pair.reference.layer), pair.reference.step
+        if step and self.upstream.same_routes.get((mixture, 0)):
+            return True
+        return any(before < step and one == mixture for one, before in self.right_routers)
+
     def note_flips(self, flips: RouteFlips | None) -> None:
         """Remember routes that differ, and that others did before."""
         if flips is None:
             return
+        if flips.tokens > FEW_DECODED:
+            self.right_routers.add((mixture_of(flips.router), flips.step))
         self.are_flips_proven = self.are_flips_proven and flips.is_proven
         if self.flips is not None and self.flips.flipped.any() and self.flips.router != flips.router:
             self.has_flipped_before = True

@@ -24,7 +24,9 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
     tokens = math.prod((row.shape or (0,))[:-1])
     hidden = history.padding.hidden_tokens(row.pair.reference.step, tokens)
     may_be_routes = row.is_exact and (not row.is_input or is_router(row.pair))
-    if may_be_routes and (judged := judge_routes(row, history.upstream.latest_outputs, hidden)):
+    was_right = may_be_routes and history.routed_rightly_before(row.pair)
+    before = history.upstream.latest_outputs
+    if may_be_routes and (judged := judge_routes(row, before, hidden, was_right=was_right)):
         history.note_flips(judged[1])
         return judged[0]
     if (judged_sorted := _sorted(history, row)) is not None:

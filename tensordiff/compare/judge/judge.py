@@ -49,6 +49,9 @@ _EXCUSES = (
     excuses.unless_few_numbers,
 )
 
+_OF_ONE_TOKEN = 3.0
+"""How many times as far off as all tokens together one of them may be, where none may be left out."""
+
 
 class Judge:
     """Judges pairs in execution order, each in the light of those before it."""
@@ -117,7 +120,8 @@ class Judge:
         if row.verdict.name == "diverges" and not self._is_excused_block(row, measured):
             kind, floor = floor_for(*measured.dtypes)
             few = unseen_routes.FEW_TOKENS if growth_of(kind) != GROWTH else 0.0
-            self.history.padding.guess(row, max(floor.agrees, 3 * (carried or 0.0)), few)
+            least = floor.agrees if few else _OF_ONE_TOKEN * floor.agrees
+            self.history.padding.guess(row, max(least, 3 * (carried or 0.0)), few)
         if row.verdict.name != "agrees" and (visible := self.history.padding.visible(row)) is not None:
             return self._of_visible_tokens(row, measured, visible)
         self.history.padding.record(row)

@@ -123,11 +123,12 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
 
 
 def judge_routes(
-    row: Row, before: Iterable[Row], hidden: Mask | None = None
+    row: Row, before: Iterable[Row], hidden: Mask | None = None, *, was_right: bool = False
 ) -> tuple[Verdict, RouteFlips | None] | None:
     """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not.
 
-    ``hidden`` are tokens that are padding, whose routes do not count.
+    ``hidden`` are tokens that are padding, whose routes do not count. ``was_right`` says that the router sent the many
+    tokens of an earlier step where it should.
     """
     taken = values_of(row.pair)
     if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
@@ -143,7 +144,7 @@ def judge_routes(
     logits = _logits(row, before, ref, cand)
     if logits is not None:
         return _by_logits(flips, *logits)
-    return _by_chance(flips, row, before, hidden)
+    return _by_chance(flips, row, before, hidden, most_of_few=2 if was_right else 1)
 
 
 def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[Verdict, RouteFlips] | None:
@@ -181,21 +182,21 @@ def _is_of(layer: str, router: str) -> bool:
 
 
 def _by_chance(
-    flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None
+    flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None, *, most_of_few: int
 ) -> tuple[Verdict, RouteFlips | None] | None:
     """The verdict on routes that no logits prove: whether no more differ than rounding may make differ."""
     logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
     seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
-    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits)):
+    if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits, most_of_few)):
         return None
     told = f"{int(seen.sum())} of {flips.tokens} tokens took other experts, no more than rounding explains"
     return Verdict("drifts", told), flips._replace(is_proven=not seen.any())
 
 
-def _flips_of_few(ref: Array, cand: Array) -> int:
-    """Of the few tokens of a batch that decodes, one may flip wherever the logits are as far apart as few bits make."""
+def _flips_of_few(ref: Array, cand: Array, most: int) -> int:
+    """Of the few tokens of a batch that decodes, so many may flip where logits are as far apart as few bits make."""
     apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
-    return 1 if 1 < len(ref) <= FEW_DECODED and apart > _OF_FEW_BITS else 0
+    return most if 1 < len(ref) <= FEW_DECODED and apart > _OF_FEW_BITS else 0
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:

@@ -43,7 +43,7 @@ from tensordiff.tui.jobs.job_line import JobLine
 from tensordiff.tui.jobs.reruns import Reruns
 from tensordiff.tui.key_line import KeyLine
 from tensordiff.tui.keys import bindings
-from tensordiff.tui.notice import sentence_of, tell
+from tensordiff.tui.notice import LoggedNotices, sentence_of, tell
 from tensordiff.tui.permissions import permissions_of
 from tensordiff.tui.rules.side import RulesSide
 from tensordiff.tui.start import note_recent
@@ -89,6 +89,7 @@ class ComparisonScreen(Screen[None]):
         )  # fmt: skip
         self.reruns = Reruns(self)
         self.view_state = ViewState(self)
+        self._notices = LoggedNotices(self, "tensordiff.compare.cluster")
 
     def compose(self) -> ComposeResult:
         """Summary, rules at the left, table over plot, and the lines at the bottom."""
@@ -112,6 +113,7 @@ class ComparisonScreen(Screen[None]):
 
     def on_unmount(self) -> None:
         """Keep what was done last, and leave no child behind."""
+        self._notices.close()
         self.reruns.close()
         self.view_state.close()
         StylesCache.get_inner_outer.cache_clear()  # keyed by widgets' painted lines, which it holds: a thousand of them

@@ -37,6 +37,19 @@ run()
 """
 
 
+BLOCK_TENSORDIFF = """
+import runpy, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensordiff":
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Refuse())
+module = sys.argv[1]
+sys.argv = sys.argv[1:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
 INTERRUPTED_AT_START = """
 import asyncio, os, signal, sys
 import distributed
@@ -51,12 +64,38 @@ run()
 """
 
 
-@pytest.mark.parametrize("address", ["", "local", "local:0", "local:x", "localhost"])
+@pytest.mark.parametrize(
+    "address",
+    ["", "local", "local:0", "local:x", "localhost", "tcp://host", "tcp://:8786", "http://host:1", "tcp://a:b"],
+)
 def test_an_address_that_is_none(call: Call, address: str) -> None:
-    said = call("compare", REFERENCE, CANDIDATE, "--cluster", address)
+    said = call("compare", "nowhere", "no_dump", "--cluster", address)  # known before a dump is looked for
     assert said.status == 2
     assert "neither tcp://HOST:PORT of a Dask scheduler nor local:N" in said.err
     assert "Traceback" not in said.err
+
+
+def test_a_password_in_an_address_is_not_repeated(call: Call) -> None:
+    said = call("compare", REFERENCE, CANDIDATE, "--cluster", "tcp://user:hush@127.0.0.1:8786")
+    assert (said.status, "hush" in said.err) == (2, False)
+    assert "without a user or a password" in said.err
+
+
+def test_certificates_that_nothing_names(call: Call) -> None:
+    said = call("compare", REFERENCE, CANDIDATE, "--cluster", "tls://127.0.0.1:1")
+    assert said.status == 2
+    assert "needs the certificates that Dask's own configuration names" in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_workers_that_lack_tensordiff_are_named_and_live_on(tmp_path: Path) -> None:
+    with part_of_cluster(tmp_path, "scheduler"), part_of_cluster(tmp_path, "worker", BLOCK_TENSORDIFF) as worker:
+        with distributed.Client(scheduler_file=_address(tmp_path), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=processes.PATIENCE_S)
+            found = client.scheduler.address
+        with pytest.raises(ClusterError, match=r"1 of its 1 workers lack tensordiff \(tcp://.*\); install the same"):
+            DaskEngine(found)
+        assert worker.poll() is None
 
 
 def test_workers_that_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,18 +166,26 @@ def test_the_pairs_of_a_killed_worker_are_measured_again(tmp_path: Path) -> None
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str], subprocess.Popen[str]]]:
     """The address, the scheduler and the one worker of a cluster, as somebody else would have started it."""
-    address = folder / "scheduler.json"
     with part_of_cluster(folder, "scheduler") as scheduler, part_of_cluster(folder, "worker") as worker:
-        processes.until(lambda: address.exists() and address.read_text().rstrip().endswith("}"))
-        with distributed.Client(scheduler_file=str(address), set_as_default=False) as client:
+        with distributed.Client(scheduler_file=_address(folder), set_as_default=False) as client:
             client.wait_for_workers(1, timeout=processes.PATIENCE_S)
             found = client.scheduler.address
         yield found, scheduler, worker
 
 
-def part_of_cluster(folder: Path, what: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    """A scheduler, or a worker of the one in the same folder."""
-    start = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard"]
+def _address(folder: Path) -> str:
+    """The file that names a scheduler, once it is there."""
+    address = folder / "scheduler.json"
+    processes.until(lambda: address.exists() and address.read_text().rstrip().endswith("}"))
+    return str(address)
+
+
+def part_of_cluster(
+    folder: Path, what: str, code: str | None = None
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """A scheduler, or a worker of the one in the same folder; run by some code, if that is given."""
+    run = ["-m"] if code is None else ["-c", code]
+    start = [sys.executable, *run, f"distributed.cli.dask_{what}", "--no-dashboard"]
     more = {"scheduler": ("--host", "127.0.0.1", "--port", "0"), "worker": ("--nthreads", "1", "--no-nanny")}
     at = ("--scheduler-file", str(folder / "scheduler.json"))
     return processes.started([*start, *at, *more[what]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

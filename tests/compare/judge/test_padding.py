@@ -7,7 +7,7 @@ import pytest
 
 from tensordiff.dump.dtypes import Array
 from tests.compare.test_comparer import rows
-from tests.making import numbers
+from tests.making import nudged, numbers
 
 STATES = numbers(2, 8, 64)
 MASK = np.ones((2, 8), np.int64)
@@ -52,3 +52,15 @@ def test_each_side_of_such_a_model_has_a_mask_of_its_own() -> None:
     decoder = {"decoder_input_ids": IDS, "decoder_attention_mask": MASK}
     assert verdicts("encoder.layers.0", attention_mask=MASK, **decoder) == {"agrees"}
     assert verdicts("decoder.layers.0", attention_mask=MASK[::-1], **decoder) == {"agrees"}
+
+
+@pytest.mark.parametrize(("error", "hidden"), [(2e-5, True), (5e-5, False)])
+def test_padding_that_no_mask_tells_is_seen_though_one_other_token_is_off_by_more_than_the_whole_may_be(
+    error: float, hidden: bool
+) -> None:
+    """Of float32: in one row four tokens are something else altogether, as at its end padding is."""
+    wrong = with_other_padding(STATES)
+    wrong[0, 5] = nudged(STATES[0, 5], error)
+    [row] = rows({"layers.0.self_attn.o_proj": STATES}, {"layers.0.self_attn.o_proj": wrong})
+    assert (row.verdict.name != "diverges") == hidden
+    assert ("where padding may be" in row.verdict.why) == hidden

@@ -175,3 +175,24 @@ def test_a_first_block_of_which_one_text_is_right_is_wrong_below_the_floor_of_al
     verdict = rows(reference, {"layers.0-output": uneven.reshape(2, 12, 64)})["layers.0-output"].verdict
     even = rows(reference, {"layers.0-output": off(X, 0.026).reshape(2, 12, 64)})["layers.0-output"].verdict
     assert (verdict.name, even.name) == ("diverges", "agrees") and "rounding is even" in verdict.why
+
+
+@pytest.mark.parametrize(("prompt_is_right", "verdict"), [(True, "drifts"), (False, "diverges")])
+def test_two_decoded_tokens_may_go_elsewhere_where_the_router_sent_the_prompt_rightly(
+    prompt_is_right: bool, verdict: str
+) -> None:
+    """What decides is not in the logits: a bias is added. Of the 24 tokens of the prompt one, or 20, went elsewhere."""
+    names = ("b.moe.gate-output", "b.moe.experts-input_1")
+    count = 1 if prompt_is_right else 20
+    chosen = best(LOGITS + 3 * numbers(8, seed=9))
+    elsewhere = np.where(np.arange(TOKENS)[:, None] < count, (chosen + 1) % 8, chosen)
+    prompt = ((LOGITS, chosen), (off(LOGITS, 0.02), elsewhere))
+    decoded = ((LOGITS[:2], chosen[:2]), (off(LOGITS[:2], 0.02), (chosen[:2] + 1) % 8))
+    steps = [pairs(*(short(dict(zip(names, side, strict=True))) for side in sides)) for sides in (prompt, decoded)]
+    later = [
+        replace(
+            one, index=2 + one.index, reference=one.reference._replace(step=1), candidate=one.candidate._replace(step=1)
+        )
+        for one in steps[1]
+    ]
+    assert list(Comparer().rows((*steps[0], *later)))[3].verdict.name == verdict
