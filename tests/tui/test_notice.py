@@ -1,0 +1,20 @@
+"""Notifications: what a cluster logs, in whatever thread, is shown while the comparison is open."""
+
+from __future__ import annotations
+
+import logging
+
+from tensordiff.tui.notice import LoggedNotices
+from tensordiff.tui.threads import in_thread
+from tests.tui.app_host import running, samples
+
+LOG = logging.getLogger("tensordiff.compare.cluster.dask_engine")
+
+
+async def test_what_a_cluster_waits_for_is_shown() -> None:
+    async with running(samples()) as run:
+        in_thread(run.table, "cluster", lambda: LOG.warning("all workers of %s are lost", "tcp://[b]:1"))
+        await run.settle()
+        assert "all workers of tcp://[b]:1 are lost" in run.said()
+    above = logging.getLogger("tensordiff.compare.cluster")
+    assert not any(isinstance(one, LoggedNotices) for one in above.handlers)
