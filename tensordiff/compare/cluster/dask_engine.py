@@ -10,10 +10,12 @@ import atexit
 import contextlib
 import logging
 import re
+import sys
 from asyncio import AbstractEventLoop, run_coroutine_threadsafe
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from importlib.util import find_spec
+from multiprocessing.resource_tracker import ensure_running
 from time import monotonic
 from typing import Any
 
@@ -85,6 +87,7 @@ class DaskEngine:
             self._refuse_others()
 
     def _start_workers(self, count: int) -> Any:
+        _start_tracker()
         try:
             return self._distributed.LocalCluster(
                 n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
@@ -194,6 +197,13 @@ class DaskEngine:
             raise ClusterError(
                 f"--cluster {printable(self._address)}: failed ({type(error).__name__}: {printable(error):.300})"
             ) from error
+
+
+def _start_tracker() -> None:
+    """Start the process that multiprocessing keeps beside its own, with a stderr that an app has not replaced."""
+    if sys.__stderr__ is not None:
+        with contextlib.redirect_stderr(sys.__stderr__):
+            ensure_running()
 
 
 def _ignoring_failures(close: Callable[[], None]) -> None:

@@ -1,14 +1,23 @@
-"""Notifications: what a cluster logs, in whatever thread, is shown while the comparison is open."""
+"""The app, with a cluster of workers on this machine."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
+from tensordiff.compare.cluster.engine import connect
 from tensordiff.tui.notice import LoggedNotices
 from tensordiff.tui.threads import in_thread
 from tests.tui.app_host import running, samples
 
 LOG = logging.getLogger("tensordiff.compare.cluster.dask_engine")
+
+
+async def test_workers_started_by_the_app_measure() -> None:
+    async with running(replace(samples(), cluster="local:1")) as run:
+        assert (run.verdict, run.said()) == ("diverges", "")
+    connect("local:1").close()
+    connect.cache_clear()
 
 
 async def test_what_a_cluster_waits_for_is_shown() -> None:
