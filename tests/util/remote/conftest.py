@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tensordiff import secrets
 from tensordiff.util.remote import paths, ranges, store
 
 
@@ -21,3 +22,4 @@ def forget_urls() -> None:
     for known in (paths._given, paths._folders, store._listings, store._infos):
         known.clear()
     ranges.clear()
+    secrets._kept.clear()
