@@ -156,6 +156,15 @@ def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -
     assert not os.path.exists("s3:")  # noqa: PTH110 - as the shell would see it
 
 
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
+@pytest.mark.parametrize("command", ["capture", "convert"])
+def test_nothing_is_run_for_a_web_server(command: str, scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("raise SystemError('was run')\ndef net(): pass\n")
+    source = f"py:{tmp_path / 'net.py'}:net" if command == "capture" else REFERENCE
+    said = process(command, source, "-o", f"{scheme}://u:hush@127.0.0.1:1/dump", "--force")
+    assert_one_sentence(said, f"{scheme.lower()}://u@127.0.0.1:1/dump: is on a web server, and these are only read")
+
+
 @pytest.mark.parametrize("words", [("inspect", "{}"), ("convert", REFERENCE, "-o", "{}")], ids=lambda words: words[0])
 def test_a_bucket_that_is_not_there_is_named(words: tuple[str, ...], s3: S3) -> None:
     said = process(*(word.format("s3://nobucket/dr") for word in words), env=environment(s3.environment))

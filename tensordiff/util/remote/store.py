@@ -26,12 +26,14 @@ TRIES = 4
 FIRST_WAIT_S = 0.2
 """Before the second try; each later wait is twice as long, and a little random."""
 _INSTALL = "pip install 'tensordiff[remote]'"
-_HTTP = ("http:", "https:")
+HTTP = ("http:", "https:")
 _S3 = ("s3:", "s3a:")
 CONNECT_S = 10
 SILENT_S = 15
 """How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
 _FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
+_UNABLE = (405, 501)
+"""What a web server answers to a kind of request that it does not know."""
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|no such bucket")
 _BAD_URL = re.compile(r"(?i)param\w* ?validation|invalid bucket name")
 
@@ -91,7 +93,7 @@ def _connect(scheme: str, address: str) -> Place:
             filesystem.retries = 1  # it would try five times whatever we try four times
         return Place(filesystem, name)
     except ImportError as error:
-        way = _INSTALL if scheme in (*_S3, *_HTTP) else "install the library that it names"
+        way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
         raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
     except ValueError as error:
         raise StoreError(f"{scheme}// is not a kind of store that fsspec knows ({error!s:.200})") from error
@@ -102,7 +104,7 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme in _S3:
         retries = {"max_attempts": 1}
         return {"config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}}
-    if scheme in _HTTP:
+    if scheme in HTTP:
         from aiohttp import ClientTimeout
 
         return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)}}
@@ -133,7 +135,7 @@ def _above(path: RemotePath) -> RemotePath:
 
 
 def _ask(path: RemotePath) -> FileInfo | None:
-    if path.parts[0] in _HTTP:
+    if path.parts[0] in HTTP:
         return _ask_server(path)
     try:  # one request: a store lists a file as itself
         listing(path)
@@ -172,7 +174,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
     filesystem, name = place(path)
     rows = attempt(path, "list", lambda: _rows(filesystem, name))
     found: dict[str, FileInfo] = {}
-    is_web = path.parts[0] in _HTTP
+    is_web = path.parts[0] in HTTP
     prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
     for row in rows:
         shown = _web_name(row["name"]) if is_web else row["name"].rstrip("/")
@@ -317,6 +319,8 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
             if _BAD_URL.search(_told(error)):
                 hint = "check the URL; credentials are no part of it, the store's own library finds them"
                 raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
+            if isinstance(error, NotImplementedError) or _status(error) in _UNABLE:
+                raise BadFile(path, f"its store does not do that ({said})") from error
             if isinstance(error, PermissionError) or _is_final(error):
                 hint = "the store's own library looks for credentials; see its documentation"
                 raise BadFile(path, f"cannot be read ({said}); {hint}") from error
@@ -336,10 +340,18 @@ def _cause(error: Exception) -> Exception:
 
 def _is_final(error: Exception) -> bool:
     """Whether asking again would give the same answer."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
+    status = _status(error)
+    if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return True
     return _FINAL.search(_told(error)) is not None
+
+
+def _status(error: Exception) -> int | None:
+    """What a web server answered, where that is what failed."""
+    status = getattr(error, "status", None)  # of aiohttp; requests keeps it in the response
+    if status is None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
 
 
 def _told(error: Exception) -> str:

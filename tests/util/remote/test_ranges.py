@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensordiff.errors import BadFile, StoreError
+from tensordiff.errors import BadFile, StoreError, WriteError
 from tensordiff.util.remote import ranges, store, user_path
 from tensordiff.util.remote.paths import RemotePath
 from tensordiff.util.remote.ranges import BLOCK, RangeFile
+from tensordiff.util.remote.upload import upload_file
 from tests.stores import WebServer
 
 DATA = np.random.default_rng(0).integers(0, 256, 5 * BLOCK + 77, np.uint8).tobytes()
@@ -68,6 +69,26 @@ def test_what_is_forbidden_is_not_asked_for_again(server: WebServer, status: int
         file[:10]
     assert len(server.paths) == before + 1
     assert "hush" not in str(caught.value)
+
+
+def test_what_a_server_does_not_do_is_not_asked_for_again(server: WebServer, tmp_path: Path) -> None:
+    """This one answers every POST with 501."""
+    asked = store.requests["write"]
+    with pytest.raises(WriteError, match=r"/new: cannot be written: its store does not do that \(501"):
+        upload_file(tmp_path / "file.bin", remote(server, "new"))
+    assert store.requests["write"] == asked + 1
+
+
+def test_what_a_store_cannot_do_is_not_asked_for_again() -> None:
+    path, asked = user_path("memory://a/b"), store.requests["write"]
+    assert isinstance(path, RemotePath)
+
+    def call() -> None:
+        raise NotImplementedError
+
+    with pytest.raises(BadFile, match="its store does not do that"):
+        store.attempt(path, "write", call)
+    assert store.requests["write"] == asked + 1
 
 
 def test_a_file_that_became_shorter_gives_no_other_bytes(server: WebServer) -> None:
