@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -25,6 +24,8 @@ TRIES = 4
 """How often something is asked of a store before it is said to fail."""
 FIRST_WAIT_S = 0.2
 """Before the second try; each later wait is twice as long, and a little random."""
+_UNKNOWN_KIND = "Protocol not known"
+"""What fsspec says of a scheme that it does not know."""
 _INSTALL = "pip install 'tensordiff[remote]'"
 HTTP = ("http:", "https:")
 _S3 = ("s3:", "s3a:")
@@ -57,7 +58,8 @@ class Place(NamedTuple):
 _lock = threading.Lock()
 _listings: dict[RemotePath, dict[str, FileInfo]] = {}
 _infos: dict[RemotePath, FileInfo | None] = {}
-requests: dict[str, int] = {"list": 0, "info": 0, "read": 0, "write": 0}
+_places: dict[str, Place] = {}
+requests: dict[str, int] = {"connect": 0, "list": 0, "info": 0, "read": 0, "write": 0}
 """How often stores were asked for something in this process; tests and benchmarks look at it."""
 
 
@@ -76,12 +78,21 @@ def place(path: RemotePath) -> Place:
     if found is None:
         raise BadFile(path, "is a URL that you did not give; a dump may not name one")
     (address, query, _), below = found
-    filesystem, name = _connect(path.parts[0], address)
+    filesystem, name = _connected(path, address)
     name = "/".join((name.rstrip("/"), *below)) if below else name
     return Place(filesystem, f"{name}?{query}" if query else name)
 
 
-@cache
+def _connected(path: RemotePath, address: str) -> Place:
+    """The filesystem of an address. Some stores are asked something when they are opened: that is tried again, too."""
+    if (found := _places.get(address)) is None:
+        try:
+            found = _places[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
+        except FileNotFoundError as error:
+            raise BadFile(path, "its store says that there is no such place; check the URL") from error
+    return found
+
+
 def _connect(scheme: str, address: str) -> Place:
     try:
         import fsspec
@@ -96,6 +107,8 @@ def _connect(scheme: str, address: str) -> Place:
         way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
         raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
     except ValueError as error:
+        if _UNKNOWN_KIND not in str(error):
+            raise
         raise StoreError(f"{scheme}// is not a kind of store that fsspec knows ({error!s:.200})") from error
 
 
@@ -306,7 +319,7 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
         requests[kind] += 1
         try:
             return call()
-        except BadFile:
+        except (BadFile, StoreError):
             raise
         except Exception as raised:
             error = _cause(raised)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -26,7 +27,11 @@ def server(tmp_path: Path) -> Iterator[WebServer]:
 
 
 def remote(server: WebServer, name: str = "file.bin?token=hush") -> RemotePath:
-    path = user_path(f"{server.address}/{name}")
+    return remote_of(f"{server.address}/{name}")
+
+
+def remote_of(url: str) -> RemotePath:
+    path = user_path(url)
     assert isinstance(path, RemotePath)
     return path
 
@@ -51,6 +56,52 @@ def test_a_store_that_fails_for_good_is_named_without_secrets(server: WebServer)
 def test_a_store_that_is_not_there_is_named() -> None:
     with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:1/file: its store failed 4 times"):
         user_path("http://127.0.0.1:1/file").exists()
+
+
+def test_a_store_that_cannot_be_connected_to_is_named() -> None:
+    """Of ftp, fsspec connects where others only remember the address."""
+    asked = store.requests["connect"]
+    with pytest.raises(StoreError, match=r"^ftp://u@127\.0\.0\.1:1/x: its store failed 4 times \(.*refused") as caught:
+        user_path("ftp://u:hush@127.0.0.1:1/x").exists()
+    assert store.requests["connect"] == asked + store.TRIES
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (ValueError("no repository in u:hush@h"), StoreError, "failed 4 times (no repository in u:…@h)"),
+        (RuntimeError("asleep"), StoreError, "failed 4 times (asleep)"),
+        (FileNotFoundError("org/repo"), BadFile, "says that there is no such place"),
+        (PermissionError("no"), BadFile, "cannot be read (no)"),
+    ],
+)
+def test_whatever_connecting_raises_names_the_store(
+    error: Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", connect)
+    with pytest.raises(kind) as caught:
+        store.forget(remote_of("github://u:hush@h/x"))
+    assert str(caught.value).startswith("github://u@h/x: its store " if kind is StoreError else "github://u@h/x: ")
+    assert said in str(caught.value)
+
+
+def test_connecting_is_tried_again_and_then_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, errors = fsspec.core.url_to_fs, [ConnectionError("busy"), TimeoutError("slow")]
+
+    def connect_at_last(*args: object, **options: object) -> object:
+        if errors:
+            raise errors.pop()
+        return connect(*args, **options)
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", connect_at_last)
+    asked = store.requests["connect"]
+    for _ in range(2):
+        assert store.place(remote_of("memory://a/b")).name == "/a/b"
+    assert store.requests["connect"] == asked + 3
 
 
 def test_a_store_that_fails_now_and_then_is_asked_again(server: WebServer) -> None:
@@ -80,8 +131,7 @@ def test_what_a_server_does_not_do_is_not_asked_for_again(server: WebServer, tmp
 
 
 def test_what_a_store_cannot_do_is_not_asked_for_again() -> None:
-    path, asked = user_path("memory://a/b"), store.requests["write"]
-    assert isinstance(path, RemotePath)
+    path, asked = remote_of("memory://a/b"), store.requests["write"]
 
     def call() -> None:
         raise NotImplementedError
