@@ -53,6 +53,13 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     return shown
 
 
+def check_url(text: str) -> None:
+    """Refuse what ``user_path`` would, of a text that may not be what the person will give in the end."""
+    _refuse_chain(text)
+    if is_url(text):
+        _split(text)
+
+
 def _split(url: str) -> SplitResult:
     """The parts of a URL. What is wrong with it is said without what it says, which may be a secret."""
     scheme, _, rest = url.partition("://")
