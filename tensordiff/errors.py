@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from os import PathLike
 
+from tensordiff.secrets import masked
+
 __all__ = [
     "AlignError", "BadFile", "CaptureError", "ClusterError", "DumpError", "NotADump", "StoreError", "TensordiffError",
     "WriteError", "printable", "printable_lines",
@@ -28,8 +30,8 @@ __all__ = [
 
 
 def printable(text: object) -> str:
-    """Show text from outside on one line: control characters are escaped, never sent to a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    """Show text from outside on one line: control characters are escaped, and secrets of URLs are masked."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in masked(str(text)))
 
 
 def printable_lines(text: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,9 @@ from typing import Any, Literal
 from tensordiff.capture.engines import ENGINES, spellings
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import CaptureError, printable
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
+"""How a URL begins; as a ``Path`` it has one slash."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,9 @@ def parse_source(text: str) -> Source | None:
         target, _, function = target.rpartition(":")
     if not target or function == "":
         raise CaptureError(f"{printable(text)}: does not say what to run; write {engine.spelling}")
+    if engine.takes_path and (url := _URL.match(target)):
+        wanted = "a file" if engine.takes_file else "a folder on this machine, or the id of a model on the hub"
+        raise CaptureError(f"{kind}:{url[1]}://…: is a URL, and only dumps may be; copy the model, and give {wanted}")
     return Source(kind, target, function)
 
 

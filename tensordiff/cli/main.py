@@ -23,6 +23,7 @@ from tensordiff import __version__
 from tensordiff.capture.engines import ENGINES
 from tensordiff.cli import streams
 from tensordiff.errors import TensordiffError, printable, printable_lines
+from tensordiff.secrets import keep_secrets
 
 COMMANDS = {
     "compare": "Pair two dumps, measure every pair, name the culprit.",
@@ -198,6 +199,7 @@ def run() -> NoReturn:
     streams.prepare()
     sys.unraisablehook = _repeat_interrupt
     args = sys.argv[1:]
+    keep_secrets(*args)
     try:
         signal.signal(signal.SIGTERM, _terminate)
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup asks to go on without a terminal

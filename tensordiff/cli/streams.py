@@ -1,7 +1,7 @@
 """Printing: data goes to stdout, messages to stderr, and neither fails on a character.
 
 What a terminal's character set lacks is written in ASCII: our own glyphs by a table (``✓`` is ``+``), other characters
-escaped. Everything the commands print goes through ``echo``, ``say`` and ``Page``.
+escaped. Everything the commands print goes through ``echo``, ``say`` and ``Page``; none shows a secret of a URL.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from tensordiff.secrets import masked, masked_message
 from tensordiff.util.text_width import wrap
 
 _HANDLER = "tensordiff.plain"
@@ -59,7 +60,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 def echo(text: str = "") -> None:
     """Print data on stdout, in colour only on a terminal that wants it."""
-    _write(text, sys.stdout)
+    _write(masked(text), sys.stdout)
 
 
 class Page(NamedTuple):
@@ -81,7 +82,7 @@ class Page(NamedTuple):
 def say(text: str) -> None:
     """Print a message on stderr; where stderr is gone, nobody reads it."""
     with suppress(OSError):
-        _write(text, sys.stderr)
+        _write(masked_message(text), sys.stderr)
 
 
 def has_person() -> bool:
@@ -97,7 +98,7 @@ def has_screen() -> bool:
 
 def ask(text: str) -> str | None:
     """Ask for one line; None at the end of the input."""
-    _write(text, sys.stderr, end="")
+    _write(masked_message(text), sys.stderr, end="")
     line = sys.stdin.readline()
     return line.strip() if line else None
 

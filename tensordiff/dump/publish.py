@@ -14,12 +14,13 @@ from tensordiff.dump.manifest import JOURNAL, MANIFEST, is_shard_name
 from tensordiff.errors import TensordiffError, WriteError, printable
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.remote.store import forget, listing
-from tensordiff.util.remote.upload import remove, upload, upload_file
+from tensordiff.util.remote.upload import refuse_web, remove, upload, upload_file
 from tensordiff.util.temporary_folders import keep_temporary_folder
 
 
 def refuse_occupied(target: RemotePath, *, overwrite: bool) -> None:
-    """Refuse a place in a store where something lies already; an earlier dump of ours may be written over."""
+    """Refuse a web server, and a place where something lies already; an earlier dump of ours may be written over."""
+    refuse_web(target)
     names = _names(target)
     if not names and not target.is_file():
         return

@@ -29,7 +29,7 @@ from tensordiff.tui.keys import bindings
 from tensordiff.tui.notice import tell
 from tensordiff.tui.permissions import NO_RERUNS, permissions_of
 from tensordiff.util.atomic_write import write_file
-from tensordiff.util.remote.paths import is_url, user_path
+from tensordiff.util.remote.paths import check_url, is_url, user_path
 
 if TYPE_CHECKING:
     from tensordiff.tui.app import TensordiffApp
@@ -199,6 +199,7 @@ def _side(text: str) -> Path:
 def _wrong(text: str) -> str | None:
     """What is wrong with a side, as far as its spelling and the disk tell."""
     try:
+        check_url(text)
         if parse_source(text) is not None or is_url(text):
             return None
     except TensordiffError as error:

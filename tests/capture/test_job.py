@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensordiff.capture import job as job_module
+from tensordiff.capture.engines import Engine
 from tensordiff.capture.events import Done, Event, Failed, Note, Phase, Progress, decode, encode
 from tensordiff.capture.job import Job, Source, parse_source
 from tensordiff.capture.process.output import first_facts
@@ -35,6 +36,23 @@ def test_a_source_is_told_from_a_path(text: str, source: Source | None) -> None:
 def test_a_source_that_says_nothing_is_refused(text: str) -> None:
     with pytest.raises(CaptureError, match=r"does not say what to run; write (hf|py):"):
         parse_source(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:hush@host/m?sig=hush", "s3://u:hush@runs/x", "s3:/u:hush@runs/x", "file:///m"]
+)
+@pytest.mark.parametrize("kind", ["hf", "max", "onnx", "vllm", "mlx", "llamacpp", "py"])
+def test_a_model_is_no_url(kind: str, url: str) -> None:
+    text = f"{kind}:{url}" + (":function" if kind == "py" else "")
+    with pytest.raises(CaptureError, match="is a URL, and only dumps may be; copy the model, and give a f") as caught:
+        parse_source(text)
+    assert str(caught.value).startswith(f"{kind}:{url.partition(':')[0]}://…: ")
+    assert "hush" not in str(caught.value)
+
+
+def test_an_engine_of_another_package_may_take_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "ENGINES", {"far": Engine("far:URL", "far", (), {})})
+    assert parse_source("far:http://host/m") == Source("far", "http://host/m")
 
 
 def test_a_path_becomes_absolute_and_an_id_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,41 @@ def test_no_secret_is_shown_or_written(tmp_path: Path) -> None:
     assert f"{server.address.replace('://', '://me@')}/ref" in said[0].out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("capture", "hf:http://u:hushpass@127.0.0.1:1/demo/model?sig=hushsig", "-o", "{}/out"),
+        ("compare", "hf:s3://u:hushpass@runs/x", REFERENCE),
+        ("compare", REFERENCE, "max:s3://u:hushpass@runs/x"),
+    ],
+)
+def test_a_source_that_is_a_url_is_refused_at_once(words: tuple[str, ...], tmp_path: Path) -> None:
+    said = process(*(word.format(tmp_path) for word in words))
+    assert_one_sentence(said, "://…: is a URL, and only dumps may be; copy the model")
+    assert "hush" not in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "s3://A:hushpass@runs/ref"),
+        ("inspect", "s3://A:hush/pass@runs/ref"),
+        ("inspect", "http://[::1/ref?sig=hushsig"),
+        ("inspect", "http://u:hushpass@[::1/x"),
+        ("inspect", "zip://u:hushpass@a::s3://me:hushtwo@b?x=hushsig"),
+        ("inspect", REFERENCE, "x://u:hushpass@host?a=hushsig"),
+        ("compare", REFERENCE, CANDIDATE, "--rules", "ftp://u:hushpass@[::1"),
+        ("capture", "hf:http://u:hushpass@127.0.0.1:1/demo/model?sig=hushsig", "-o", "out"),
+    ],
+)
+def test_tracebacks_show_no_secret(words: tuple[str, ...]) -> None:
+    said = process("--debug", *words)
+    assert said.status == 2
+    assert "Traceback" in said.err
+    assert "hush" not in said.out + said.err
+
+
 def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Linear(3, 2), (torch.ones(1, 3),)\n"
@@ -118,6 +153,15 @@ def test_a_dump_is_captured_and_converted_into_a_store(s3: S3, tmp_path: Path) -
         assert process("compare", "s3://dumps/captured", target, env=env).status == 0
     assert not list(tmp_path.glob("s3:*"))
     assert not os.path.exists("s3:")  # noqa: PTH110 - as the shell would see it
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
+@pytest.mark.parametrize("command", ["capture", "convert"])
+def test_nothing_is_run_for_a_web_server(command: str, scheme: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("raise SystemError('was run')\ndef net(): pass\n")
+    source = f"py:{tmp_path / 'net.py'}:net" if command == "capture" else REFERENCE
+    said = process(command, source, "-o", f"{scheme}://u:hush@127.0.0.1:1/dump", "--force")
+    assert_one_sentence(said, f"{scheme.lower()}://u@127.0.0.1:1/dump: is on a web server, and these are only read")
 
 
 @pytest.mark.parametrize("words", [("inspect", "{}"), ("convert", REFERENCE, "-o", "{}")], ids=lambda words: words[0])

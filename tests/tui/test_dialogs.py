@@ -33,7 +33,8 @@ from tensordiff.tui.rules.lesson_screen import LessonScreen
 from tensordiff.tui.rules.map_screen import MapScreen
 from tensordiff.tui.rules.preview import preview
 from tensordiff.tui.rules.rule_editor import RuleEditor
-from tensordiff.tui.start import Pick, StartScreen
+from tensordiff.tui.start import Pick, StartScreen, _wrong
+from tensordiff.util.remote import known_remote
 from tests.making import SAMPLES
 from tests.tui.app_host import CULPRIT, Running, running, samples
 
@@ -174,3 +175,16 @@ def test_layers_are_looked_through_only_while_somebody_waits_for_them() -> None:
     assert GoTo(names, everywhere).fitting(last, everywhere) == [len(names) - 1]
     assert GoTo(names, everywhere).fitting(last, everywhere, lambda: next(answers)) == []
     assert list(answers) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["http://u:hush@[::1/x", "s3://A:hush/er@runs/x", "zip://a::s3://u:hush@b", "hf:s3://u:hush@runs/x"]
+)
+def test_a_url_that_will_not_do_is_said_where_it_is_typed(text: str) -> None:
+    said = _wrong(text)
+    assert said is not None and "URL" in said and "hush" not in said
+
+
+def test_a_url_that_is_being_typed_is_not_connected_to() -> None:
+    assert _wrong("s3://bucket/half") is None
+    assert known_remote("s3://bucket/half") is None

@@ -58,6 +58,11 @@ class Engine(NamedTuple):
         return self.spelling.partition(":")[2].startswith("FILE")
 
     @property
+    def takes_path(self) -> bool:
+        """Whether the target is a file or folder on this machine; where it is not a file, perhaps a model's id."""
+        return self.spelling.partition(":")[2].startswith(("FILE", "PATH"))
+
+    @property
     def takes_function(self) -> bool:
         """Whether the target ends with the name of a function."""
         return self.spelling.endswith(":FUNCTION")

@@ -14,9 +14,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from tensordiff.errors import NotADump, WriteError, printable
+from tensordiff.secrets import has_misplaced_password, keep_secrets
 
 if TYPE_CHECKING:
     from tensordiff.util.remote.store import FileInfo
@@ -39,7 +40,8 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     _refuse_chain(text)
     if not is_url(text):
         return Path(given)
-    parts = urlsplit(text)
+    keep_secrets(text)
+    parts = _split(text)
     if parts.scheme.lower() in _LOCAL:
         return Path(f"{parts.netloc}{parts.path}")
     user, _, host = parts.netloc.rpartition("@")
@@ -49,6 +51,25 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     secrets = {user.partition(":")[2], parts.query, *(value for _, value in parse_qsl(parts.query))} - {""}
     _register(shown, GivenUrl(address, parts.query, tuple(sorted(secrets, key=len, reverse=True))))
     return shown
+
+
+def check_url(text: str) -> None:
+    """Refuse what ``user_path`` would, of a text that may not be what the person will give in the end."""
+    _refuse_chain(text)
+    if is_url(text):
+        _split(text)
+
+
+def _split(url: str) -> SplitResult:
+    """The parts of a URL. What is wrong with it is said without what it says, which may be a secret."""
+    scheme, _, rest = url.partition("://")
+    if has_misplaced_password(rest):
+        why = "its password holds one of / ? # as it is; write these as %2F %3F %23"
+        raise NotADump(f"{printable(scheme)}://…: is no URL that can be read: {why}")
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # whose own traceback would show the URL
+        raise NotADump(f"{printable(scheme)}://…: is no URL that can be read ({printable(error)}); check it") from None
 
 
 def _refuse_chain(text: str) -> None:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -25,13 +24,17 @@ TRIES = 4
 """How often something is asked of a store before it is said to fail."""
 FIRST_WAIT_S = 0.2
 """Before the second try; each later wait is twice as long, and a little random."""
+_UNKNOWN_KIND = "Protocol not known"
+"""What fsspec says of a scheme that it does not know."""
 _INSTALL = "pip install 'tensordiff[remote]'"
-_HTTP = ("http:", "https:")
+HTTP = ("http:", "https:")
 _S3 = ("s3:", "s3a:")
 CONNECT_S = 10
 SILENT_S = 15
 """How long a store may say nothing before a try has failed. A store that hangs is given up after some two minutes."""
 _FINAL = re.compile(r"(?i)credential|access denied|forbidden|unauthorized|invalidaccesskey|signature|no such bucket")
+_UNABLE = (405, 501)
+"""What a web server answers to a kind of request that it does not know."""
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|no such bucket")
 _BAD_URL = re.compile(r"(?i)param\w* ?validation|invalid bucket name")
 
@@ -55,7 +58,8 @@ class Place(NamedTuple):
 _lock = threading.Lock()
 _listings: dict[RemotePath, dict[str, FileInfo]] = {}
 _infos: dict[RemotePath, FileInfo | None] = {}
-requests: dict[str, int] = {"list": 0, "info": 0, "read": 0, "write": 0}
+_places: dict[str, Place] = {}
+requests: dict[str, int] = {"connect": 0, "list": 0, "info": 0, "read": 0, "write": 0}
 """How often stores were asked for something in this process; tests and benchmarks look at it."""
 
 
@@ -74,12 +78,21 @@ def place(path: RemotePath) -> Place:
     if found is None:
         raise BadFile(path, "is a URL that you did not give; a dump may not name one")
     (address, query, _), below = found
-    filesystem, name = _connect(path.parts[0], address)
+    filesystem, name = _connected(path, address)
     name = "/".join((name.rstrip("/"), *below)) if below else name
     return Place(filesystem, f"{name}?{query}" if query else name)
 
 
-@cache
+def _connected(path: RemotePath, address: str) -> Place:
+    """The filesystem of an address. Some stores are asked something when they are opened: that is tried again, too."""
+    if (found := _places.get(address)) is None:
+        try:
+            found = _places[address] = attempt(path, "connect", lambda: _connect(path.parts[0], address))
+        except FileNotFoundError as error:
+            raise BadFile(path, "its store says that there is no such place; check the URL") from error
+    return found
+
+
 def _connect(scheme: str, address: str) -> Place:
     try:
         import fsspec
@@ -91,9 +104,11 @@ def _connect(scheme: str, address: str) -> Place:
             filesystem.retries = 1  # it would try five times whatever we try four times
         return Place(filesystem, name)
     except ImportError as error:
-        way = _INSTALL if scheme in (*_S3, *_HTTP) else "install the library that it names"
+        way = _INSTALL if scheme in (*_S3, *HTTP) else "install the library that it names"
         raise StoreError(f"{scheme}// paths need a library that is not installed ({error!s:.200}); {way}") from error
     except ValueError as error:
+        if _UNKNOWN_KIND not in str(error):
+            raise
         raise StoreError(f"{scheme}// is not a kind of store that fsspec knows ({error!s:.200})") from error
 
 
@@ -102,7 +117,7 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme in _S3:
         retries = {"max_attempts": 1}
         return {"config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}}
-    if scheme in _HTTP:
+    if scheme in HTTP:
         from aiohttp import ClientTimeout
 
         return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)}}
@@ -133,7 +148,7 @@ def _above(path: RemotePath) -> RemotePath:
 
 
 def _ask(path: RemotePath) -> FileInfo | None:
-    if path.parts[0] in _HTTP:
+    if path.parts[0] in HTTP:
         return _ask_server(path)
     try:  # one request: a store lists a file as itself
         listing(path)
@@ -172,7 +187,7 @@ def listing(path: RemotePath) -> dict[str, FileInfo]:
     filesystem, name = place(path)
     rows = attempt(path, "list", lambda: _rows(filesystem, name))
     found: dict[str, FileInfo] = {}
-    is_web = path.parts[0] in _HTTP
+    is_web = path.parts[0] in HTTP
     prefix = _web_name(name) if is_web else filesystem._strip_protocol(name).rstrip("/")
     for row in rows:
         shown = _web_name(row["name"]) if is_web else row["name"].rstrip("/")
@@ -304,7 +319,7 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
         requests[kind] += 1
         try:
             return call()
-        except BadFile:
+        except (BadFile, StoreError):
             raise
         except Exception as raised:
             error = _cause(raised)
@@ -317,6 +332,8 @@ def attempt(path: RemotePath, kind: str, call: Callable[[], T]) -> T:
             if _BAD_URL.search(_told(error)):
                 hint = "check the URL; credentials are no part of it, the store's own library finds them"
                 raise BadFile(path, f"is no URL of such a store ({said}); {hint}") from error
+            if isinstance(error, NotImplementedError) or _status(error) in _UNABLE:
+                raise BadFile(path, f"its store does not do that ({said})") from error
             if isinstance(error, PermissionError) or _is_final(error):
                 hint = "the store's own library looks for credentials; see its documentation"
                 raise BadFile(path, f"cannot be read ({said}); {hint}") from error
@@ -336,10 +353,18 @@ def _cause(error: Exception) -> Exception:
 
 def _is_final(error: Exception) -> bool:
     """Whether asking again would give the same answer."""
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500 and status not in (408, 425, 429):
+    status = _status(error)
+    if status is not None and 400 <= status < 500 and status not in (408, 425, 429):
         return True
     return _FINAL.search(_told(error)) is not None
+
+
+def _status(error: Exception) -> int | None:
+    """What a web server answered, where that is what failed."""
+    status = getattr(error, "status", None)  # of aiohttp; requests keeps it in the response
+    if status is None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None
 
 
 def _told(error: Exception) -> str:

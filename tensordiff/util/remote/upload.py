@@ -8,7 +8,16 @@ from pathlib import Path
 
 from tensordiff.errors import BadFile, StoreError, WriteError, printable
 from tensordiff.util.remote.paths import RemotePath
-from tensordiff.util.remote.store import attempt, forget, place
+from tensordiff.util.remote.store import HTTP, attempt, forget, place
+
+
+def refuse_web(target: RemotePath) -> None:
+    """Refuse a place on a web server, before anything is made that would have to be sent there."""
+    if target.parts[0] in HTTP:
+        raise WriteError(
+            f"{printable(target)}: is on a web server, and these are only read; write to a folder, or to a store such "
+            "as s3://"
+        )
 
 
 def upload(files: Iterable[Path], folder: RemotePath) -> Iterator[Path]:
@@ -24,7 +33,7 @@ def upload_file(file: Path, target: RemotePath) -> None:
     filesystem, name = place(target)
     try:
         attempt(target, "write", lambda: filesystem.put_file(os.fspath(file), name))
-    except (BadFile, FileNotFoundError, NotImplementedError) as error:
+    except (BadFile, FileNotFoundError) as error:
         why = error.problem if isinstance(error, BadFile) else "the store takes no files, or has no such bucket"
         raise WriteError(f"{printable(target)}: cannot be written: {printable(why)}") from error
     except StoreError as error:

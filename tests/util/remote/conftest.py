@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tensordiff import secrets
 from tensordiff.util.remote import paths, ranges, store
 
 
@@ -18,6 +19,7 @@ def no_urls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget_urls() -> None:
-    for known in (paths._given, paths._folders, store._listings, store._infos):
+    for known in (paths._given, paths._folders, store._listings, store._infos, store._places):
         known.clear()
     ranges.clear()
+    secrets._kept.clear()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from pathlib import Path
 
 import pytest
 
-from tensordiff.errors import BadFile, NotADump, WriteError
+from tensordiff.errors import BadFile, NotADump, WriteError, printable
 from tensordiff.util.remote import RemotePath, is_url, known_remote, user_path
 from tensordiff.util.remote.paths import given_url, without_secrets
 from tensordiff.util.remote.store import place
@@ -79,6 +80,33 @@ def test_nothing_local_is_made_under_its_name(tmp_path: Path, monkeypatch: pytes
 def test_a_chain_of_urls_is_refused_without_its_secrets(text: str, schemes: str) -> None:
     with pytest.raises(NotADump, match=rf"^{schemes}: is a chain of URLs, and only single ones are read"):
         user_path(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://u:hush@[::1/x", r"Invalid IPv6 URL"),
+        ("http://u:hush\N{FULLWIDTH SOLIDUS}@host/x", "invalid characters"),
+        ("s3://A:hu/sh@runs/x", "%2F %3F %23"),
+        ("s3://A:hu?sh@runs/x", "%2F %3F %23"),
+        ("s3://A:hu#sh@runs/x", "%2F %3F %23"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_without_it(url: str, why: str) -> None:
+    with pytest.raises(NotADump, match=r"is no URL that can be read") as caught:
+        user_path(url)
+    assert why in str(caught.value)
+    assert "hu" not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_ports_and_hosts_are_no_passwords() -> None:
+    assert str(user_path("http://host:8080/model@v1/x")) == "http://host:8080/model@v1/x"
+
+
+def test_secrets_of_a_library_caller_are_masked_in_sentences() -> None:
+    user_path("https://me:hush@host/a?sig=hush2")
+    assert printable("GET https://me:hush@host/a?sig=hush2") == "GET https://me:…@host/a?…"
 
 
 def test_the_name_of_a_run_makes_no_chain() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
-from tensordiff.errors import BadFile, StoreError
+from tensordiff.errors import BadFile, StoreError, WriteError
 from tensordiff.util.remote import ranges, store, user_path
 from tensordiff.util.remote.paths import RemotePath
 from tensordiff.util.remote.ranges import BLOCK, RangeFile
+from tensordiff.util.remote.upload import upload_file
 from tests.stores import WebServer
 
 DATA = np.random.default_rng(0).integers(0, 256, 5 * BLOCK + 77, np.uint8).tobytes()
@@ -25,7 +27,11 @@ def server(tmp_path: Path) -> Iterator[WebServer]:
 
 
 def remote(server: WebServer, name: str = "file.bin?token=hush") -> RemotePath:
-    path = user_path(f"{server.address}/{name}")
+    return remote_of(f"{server.address}/{name}")
+
+
+def remote_of(url: str) -> RemotePath:
+    path = user_path(url)
     assert isinstance(path, RemotePath)
     return path
 
@@ -52,6 +58,52 @@ def test_a_store_that_is_not_there_is_named() -> None:
         user_path("http://127.0.0.1:1/file").exists()
 
 
+def test_a_store_that_cannot_be_connected_to_is_named() -> None:
+    """Of ftp, fsspec connects where others only remember the address."""
+    asked = store.requests["connect"]
+    with pytest.raises(StoreError, match=r"^ftp://u@127\.0\.0\.1:1/x: its store failed 4 times \(.*refused") as caught:
+        user_path("ftp://u:hush@127.0.0.1:1/x").exists()
+    assert store.requests["connect"] == asked + store.TRIES
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (ValueError("no repository in u:hush@h"), StoreError, "failed 4 times (no repository in u:…@h)"),
+        (RuntimeError("asleep"), StoreError, "failed 4 times (asleep)"),
+        (FileNotFoundError("org/repo"), BadFile, "says that there is no such place"),
+        (PermissionError("no"), BadFile, "cannot be read (no)"),
+    ],
+)
+def test_whatever_connecting_raises_names_the_store(
+    error: Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", connect)
+    with pytest.raises(kind) as caught:
+        store.forget(remote_of("github://u:hush@h/x"))
+    assert str(caught.value).startswith("github://u@h/x: its store " if kind is StoreError else "github://u@h/x: ")
+    assert said in str(caught.value)
+
+
+def test_connecting_is_tried_again_and_then_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, errors = fsspec.core.url_to_fs, [ConnectionError("busy"), TimeoutError("slow")]
+
+    def connect_at_last(*args: object, **options: object) -> object:
+        if errors:
+            raise errors.pop()
+        return connect(*args, **options)
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", connect_at_last)
+    asked = store.requests["connect"]
+    for _ in range(2):
+        assert store.place(remote_of("memory://a/b")).name == "/a/b"
+    assert store.requests["connect"] == asked + 3
+
+
 def test_a_store_that_fails_now_and_then_is_asked_again(server: WebServer) -> None:
     file = opened(server)
     answers = iter([500, 503, 429])
@@ -68,6 +120,25 @@ def test_what_is_forbidden_is_not_asked_for_again(server: WebServer, status: int
         file[:10]
     assert len(server.paths) == before + 1
     assert "hush" not in str(caught.value)
+
+
+def test_what_a_server_does_not_do_is_not_asked_for_again(server: WebServer, tmp_path: Path) -> None:
+    """This one answers every POST with 501."""
+    asked = store.requests["write"]
+    with pytest.raises(WriteError, match=r"/new: cannot be written: its store does not do that \(501"):
+        upload_file(tmp_path / "file.bin", remote(server, "new"))
+    assert store.requests["write"] == asked + 1
+
+
+def test_what_a_store_cannot_do_is_not_asked_for_again() -> None:
+    path, asked = remote_of("memory://a/b"), store.requests["write"]
+
+    def call() -> None:
+        raise NotImplementedError
+
+    with pytest.raises(BadFile, match="its store does not do that"):
+        store.attempt(path, "write", call)
+    assert store.requests["write"] == asked + 1
 
 
 def test_a_file_that_became_shorter_gives_no_other_bytes(server: WebServer) -> None:
