@@ -38,6 +38,7 @@ from tensordiff.util.temporary_folders import make_temporary_folder, remove_temp
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _PREFIX = "tensordiff-stream-"
 _LOCK = "lock"
+_KEEP_ELSEWHERE = "free some space, keep it elsewhere, or give --keep none"
 _LOOK_S = 0.002  # how long the journal is left alone while nothing comes
 
 
@@ -56,7 +57,7 @@ class KeptTensor(NamedTuple):
         """Shape and dtype."""
         return self.stored.spec
 
-    def moved(self, path: Path) -> KeptTensor:
+    def moved(self, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
         """The same in another file, whose name is that of a shard."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,8 +66,7 @@ class KeptTensor(NamedTuple):
             path.unlink(missing_ok=True)
             why = (error.strerror or str(error)).lower()
             raise WriteError(
-                f"{printable(path.parent)}: a tensor that is to be kept cannot be written there ({why}); free some "
-                "space, keep it elsewhere, or give --keep none"
+                f"{printable(path.parent)}: a tensor that is to be kept cannot be written there ({why}); {way_out}"
             ) from error
         record = encode(json.loads(self.record) | {"shard": path.name})
         return KeptTensor(replace(self.stored, file=MappedFile(path)), record)
@@ -223,9 +223,9 @@ class TensorStream:
         tensor.stored.file.path.unlink(missing_ok=True)
         self._window.released = self._released
 
-    def keep(self, key: EntryKey, path: Path) -> KeptTensor:
-        """Move a tensor to a file of its own elsewhere."""
-        tensor = self._forget(key).moved(path)
+    def keep(self, key: EntryKey, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
+        """Move a tensor to a file of its own elsewhere; ``way_out`` is what to do where that is full."""
+        tensor = self._forget(key).moved(path, way_out)
         self._window.released = self._released
         return tensor
 
