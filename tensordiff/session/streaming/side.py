@@ -23,7 +23,7 @@ from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.stream_writer import UNWRITTEN
 from tensordiff.capture.runner import Run
-from tensordiff.capture.stream import KeptTensor, TensorStream
+from tensordiff.capture.stream import SCRATCH_PREFIX, KeptTensor, TensorStream
 from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
@@ -33,8 +33,8 @@ from tensordiff.dump.model import CallKey, EntryKey, LiveTensor, Spec
 from tensordiff.dump.writer import write_manifest
 from tensordiff.errors import CaptureError, ReleasedError, printable
 from tensordiff.session.streaming.options import StreamOptions
+from tensordiff.util.claimed_folders import make_claimed_folder
 from tensordiff.util.sizes import format_bytes
-from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 Follow = Callable[[Run, str], Done]
 """Runs to the end, and shows how far it is; the text says which side it is."""
@@ -76,7 +76,8 @@ class StreamedSide:
         self.window_bytes = window_bytes
         """This side's share of the window."""
         self._options = options
-        self._scratch = make_temporary_folder()
+        self._claimed = make_claimed_folder(SCRATCH_PREFIX)
+        self._scratch = self._claimed.path
         self._child = ReusableChild()
         self._stream: TensorStream | None = None
         self._is_finished = self._is_closed = False
@@ -111,7 +112,7 @@ class StreamedSide:
                 self._stream.held.clear()
         finally:
             self._child.close()
-            remove_temporary_folder(self._scratch)
+            self._claimed.remove()
 
     # --- what it will give -----------------------------------------------------------------------
 
