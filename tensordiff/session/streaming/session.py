@@ -130,6 +130,14 @@ class StreamedSession(Session):
         if folder is not None and self.options.keep != "none":
             yield from (folder / side.side for side in self.streamed if side.kept)
 
+    @property
+    def lasting_reference(self) -> Path | None:
+        """The reference's dump, or what is kept of it."""
+        for side in self.streamed:
+            if side.side == "reference":
+                return next((path for path in self.kept_dumps() if path.name == side.side), None)
+        return super().lasting_reference
+
     def keep_culprit(self, culprit: Row) -> None:
         """Keep both sides of a culprit and what its layer was given, which a run with injection needs."""
         if self.options.keep != "none":
