@@ -7,6 +7,7 @@ TensordiffError            a sentence for a person
   AlignError               a rules file or an expression is wrong, or nothing could be paired
   WriteError               a dump or report could not be written
   CaptureError             a source could not be run
+    ReleasedError          a tensor of a running source is needed again, and is gone
   StoreError               a store (s3://, https://) failed more often than it is tried again
   ClusterError             a cluster's workers cannot measure what they are given
 
@@ -24,8 +25,8 @@ from os import PathLike
 from tensordiff.secrets import masked
 
 __all__ = [
-    "AlignError", "BadFile", "CaptureError", "ClusterError", "DumpError", "NotADump", "StoreError", "TensordiffError",
-    "WriteError", "printable", "printable_lines",
+    "AlignError", "BadFile", "CaptureError", "ClusterError", "DumpError", "NotADump", "ReleasedError", "StoreError",
+    "TensordiffError", "WriteError", "printable", "printable_lines",
 ]  # fmt: skip
 
 
@@ -70,6 +71,10 @@ class WriteError(TensordiffError):
 
 class CaptureError(TensordiffError):
     """A source could not be run, or not to its end."""
+
+
+class ReleasedError(CaptureError):
+    """A tensor of a source that still runs is needed again, and was let go."""
 
 
 class StoreError(TensordiffError):

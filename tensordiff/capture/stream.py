@@ -5,16 +5,15 @@ is released, which removes it and lets the child go on, or kept, which moves it 
 which those are: ``session.streaming`` does.
 
 The window lies in the memory that processes share, where that has room for it, else in the temporary directory. It is
-removed when the stream is closed, however the run ended.
+removed when the stream is closed, however the run ended; that of a process that was killed, when the next one is made.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,13 +30,15 @@ from tensordiff.dump.files import FileTensor, MappedFile
 from tensordiff.dump.manifest import encode, parse_record
 from tensordiff.dump.model import EntryKey, Spec
 from tensordiff.errors import CaptureError, WriteError, printable
+from tensordiff.util.claimed_folders import ClaimedFolder, make_claimed_folder, remove_abandoned
 from tensordiff.util.memory import shortage
 from tensordiff.util.sizes import format_bytes
-from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
 _PREFIX = "tensordiff-stream-"
-_LOCK = "lock"
+SCRATCH_PREFIX = "tensordiff-scratch-"
+"""Of folders in the temporary directory for what is kept of a stream while the command runs."""
+_KEEP_ELSEWHERE = "free some space, keep it elsewhere, or give --keep none"
 _LOOK_S = 0.002  # how long the journal is left alone while nothing comes
 
 
@@ -56,7 +57,7 @@ class KeptTensor(NamedTuple):
         """Shape and dtype."""
         return self.stored.spec
 
-    def moved(self, path: Path) -> KeptTensor:
+    def moved(self, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
         """The same in another file, whose name is that of a shard."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,8 +66,7 @@ class KeptTensor(NamedTuple):
             path.unlink(missing_ok=True)
             why = (error.strerror or str(error)).lower()
             raise WriteError(
-                f"{printable(path.parent)}: a tensor that is to be kept cannot be written there ({why}); free some "
-                "space, keep it elsewhere, or give --keep none"
+                f"{printable(path.parent)}: a tensor that is to be kept cannot be written there ({why}); {way_out}"
             ) from error
         record = encode(json.loads(self.record) | {"shard": path.name})
         return KeptTensor(replace(self.stored, file=MappedFile(path)), record)
@@ -77,8 +77,8 @@ class TensorStream:
 
     def __init__(self, job: Job, child: ReusableChild | None, window_bytes: int) -> None:
         """Start the run of a job."""
-        self._folder, self._lock = make_window_folder(window_bytes)
-        self._tensors = self._folder / "tensors"
+        self._folder = make_window_folder(window_bytes)
+        self._tensors = self._folder.path / "tensors"
         self._window = Window(window_path(self._tensors))
         self.window_bytes = window_bytes
         self.held: dict[EntryKey, KeptTensor] = {}
@@ -95,7 +95,7 @@ class TensorStream:
         try:
             self.run = Run(replace(job, output=str(self._tensors), writes="stream", window_bytes=window_bytes), child)
         except BaseException:
-            self._remove()
+            self._folder.remove()
             raise
         self._thread = threading.Thread(target=self._listen, name="tensordiff-stream", daemon=True)
         self._thread.start()
@@ -117,11 +117,7 @@ class TensorStream:
         """End the child, if it runs still, and remove the window."""
         self.stop()
         self._window.close()
-        self._remove()
-
-    def _remove(self) -> None:
-        os.close(self._lock)
-        remove_temporary_folder(self._folder)
+        self._folder.remove()
 
     def _listen(self) -> None:
         try:
@@ -223,9 +219,9 @@ class TensorStream:
         tensor.stored.file.path.unlink(missing_ok=True)
         self._window.released = self._released
 
-    def keep(self, key: EntryKey, path: Path) -> KeptTensor:
-        """Move a tensor to a file of its own elsewhere."""
-        tensor = self._forget(key).moved(path)
+    def keep(self, key: EntryKey, path: Path, way_out: str = _KEEP_ELSEWHERE) -> KeptTensor:
+        """Move a tensor to a file of its own elsewhere; ``way_out`` is what to do where that is full."""
+        tensor = self._forget(key).moved(path, way_out)
         self._window.released = self._released
         return tensor
 
@@ -236,16 +232,12 @@ class TensorStream:
         return tensor
 
 
-def make_window_folder(nbytes: int) -> tuple[Path, int]:
-    """A folder for a window, and the open file that shows others that it is in use: those that are not are removed."""
-    inside = _SHARED_MEMORY if _has_room(_SHARED_MEMORY, nbytes) else None
-    if inside is not None:
-        _remove_abandoned(inside)
-    folder = make_temporary_folder(_PREFIX, inside)
-    lock = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (folder / "new").rename(folder / _LOCK)  # locked before anyone sees it
-    return folder, lock
+def make_window_folder(nbytes: int) -> ClaimedFolder:
+    """A folder for a window, after those of processes that were killed are removed, wherever they lie."""
+    for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
+        for prefix in (_PREFIX, SCRATCH_PREFIX):
+            remove_abandoned(prefix, place)
+    return make_claimed_folder(_PREFIX, _SHARED_MEMORY if _has_room(_SHARED_MEMORY, nbytes) else None)
 
 
 def _has_room(folder: Path, nbytes: int) -> bool:
@@ -253,17 +245,3 @@ def _has_room(folder: Path, nbytes: int) -> bool:
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
     return shutil.disk_usage(folder).free >= 2 * nbytes and not shortage(2 * nbytes)
-
-
-def _remove_abandoned(inside: Path) -> None:
-    """Remove the windows of this user's processes that were killed: they would hold memory for ever."""
-    for folder in inside.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is someone else's, or in use, or gone
-            if folder.lstat().st_uid != os.getuid():
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensordiff.align.index import view_on
+from tensordiff.align.index import parts_of, view_on
 from tensordiff.align.match import Alignment, Pair
+from tensordiff.compare.judge.evidence import Measurement
 from tensordiff.compare.judge.judge import Judge
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
@@ -24,7 +25,7 @@ from tensordiff.compare.read_ahead import read_ahead
 from tensordiff.compare.row import PairValues, Row, read_pair, unknown_row
 from tensordiff.dump.arithmetic import Tf32
 from tensordiff.dump.model import Entry, EntryKey
-from tensordiff.errors import DumpError
+from tensordiff.errors import DumpError, ReleasedError
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.mappings import count_losses, put_handler_first, raise_losses
 
@@ -73,6 +74,8 @@ class Comparer:
     """The address of the cluster whose workers measure; None measures here."""
     reads_ahead: bool = False
     """Whether a side lies in a store: waiting for it is most of the work."""
+    batch_bytes: int | None = None
+    """A batch is full with so many bytes of a side; None where what waits to be judged takes no room of its own."""
 
     def alone(self) -> Comparer:
         """For pairs that are judged without those before them, any of which may have been rounded to 8 bits."""
@@ -91,7 +94,8 @@ class Comparer:
             yield from self._rows_by_cluster(judge, pairs, self.cluster)
             return
         losses = count_losses()
-        for batch in in_batches(read_ahead(pairs) if self.reads_ahead else map(read_pair, pairs), _size):
+        read = read_ahead(pairs) if self.reads_ahead else map(read_pair, pairs)
+        for batch in in_batches(read, _size, self._is_full):
             with gc_paused():
                 tasks = [
                     values if isinstance(values, Row) else pair_task(self._work(values.pair), values)
@@ -102,7 +106,7 @@ class Comparer:
                 rows = []
                 for k, one in enumerate(measured):
                     judge = Judge(Precision(self.run_dtypes)) if self.are_parameters else judge
-                    rows.append(lost.get(k) or (judge.unmeasured(one) if isinstance(one, Row) else judge.row(one)))
+                    rows.append(lost.get(k) or _judged(judge, one))
                 lost = lost_rows(tasks, losses)  # to judge a pair may have read it again
                 losses = count_losses()
             yield from (lost.get(k) or row for k, row in enumerate(rows)) if lost else rows
@@ -114,12 +118,18 @@ class Comparer:
         for one in measurements(connect(address), map(self._work, pairs)):
             losses = count_losses()
             judge = Judge(Precision(self.run_dtypes)) if self.are_parameters else judge
-            row = judge.unmeasured(one) if isinstance(one, Row) else judge.row(one)
+            row = _judged(judge, one)
             try:
                 raise_losses(losses, row.pair.reference.name)
             except DumpError as error:
                 row = unknown_row(row.pair, str(error))
             yield row
+
+    def _is_full(self, batch: Sequence[PairValues | Row]) -> bool:
+        if self.batch_bytes is None:
+            return False
+        sides = zip(*((one.pair.reference, one.pair.candidate) for one in batch), strict=True)
+        return any(sum(map(bytes_behind, side)) >= self.batch_bytes for side in sides)
 
     def _work(self, pair: Pair) -> PairWork:
         """What a pair is measured by."""
@@ -129,6 +139,19 @@ class Comparer:
             None if self.injected is None else self.injected.get(pair.reference),
             None if self.golden is None else self.golden.get(pair.reference),
         )
+
+
+def bytes_behind(entry: Entry) -> int:
+    """Bytes of what an entry is read from, however little of it a view leaves."""
+    return sum(part.spec.nbytes for part in parts_of(entry))
+
+
+def _judged(judge: Judge, measured: Measurement | Row) -> Row:
+    """The row of a pair; ``unknown`` where what the judge had to look at again is gone, since that might excuse it."""
+    try:
+        return judge.unmeasured(measured) if isinstance(measured, Row) else judge.row(measured)
+    except ReleasedError as error:
+        return unknown_row(measured.pair, str(error))
 
 
 def _size(values: PairValues | Row) -> int:

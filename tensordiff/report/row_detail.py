@@ -20,7 +20,6 @@ from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
 from tensordiff.util.shell_line import shell_line
-from tensordiff.util.temporary_folders import is_temporary
 
 ROWS, COLUMNS = 48, 96
 """The largest grid of a heat map."""
@@ -123,8 +122,8 @@ def _repro(session: Session, row: Row) -> str:
     made = provenance_of(session.candidate)
     if made is None or made.source.kind not in _REPLAYED or not made.is_own:
         return ""
-    entry, path = row.pair.reference, session.reference.path
-    if entry.layer != row.pair.candidate.layer or is_temporary(path) or "\0" in entry.layer:
+    entry, path = row.pair.reference, session.lasting_reference
+    if entry.layer != row.pair.candidate.layer or path is None or "\0" in entry.layer:
         return ""
     words = ["tensordiff", "replay", "--source", str(made.source)]
     words += ["--step", str(entry.step)] * bool(entry.step) + ["--call", str(entry.call)] * (entry.call != 1)

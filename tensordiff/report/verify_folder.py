@@ -20,6 +20,7 @@ from tensordiff.report.labels import GLYPHS, counted, label, number
 from tensordiff.report.markdown import code, prose, sentence_markdown, table
 from tensordiff.report.model import ReportModel
 from tensordiff.report.row_detail import RowDetail
+from tensordiff.session.streaming.options import Keep
 from tensordiff.util.atomic_write import write_file
 from tensordiff.util.shell_line import shell_line
 
@@ -58,6 +59,10 @@ class Verification(NamedTuple):
     """Whether the dumps are still there."""
     inject_with: tuple[str, ...] = ()
     """Lines for a shell that make a run with injection all the same."""
+    keep: Keep | None = None
+    """What of the tensors stays in ``sides``, where they were streamed; None where dumps were compared."""
+    sides: tuple[str, str] | None = None
+    """The dumps for commands that look at both sides, where these are not what was compared."""
 
     @property
     def left_out_sentence(self) -> str:
@@ -171,14 +176,26 @@ def _weighed(whole: ReportModel) -> Lines:
 
 def _next_steps(found: Verification) -> Lines:
     whole = found.whole
-    both = whole.reference.path, whole.candidate.path
+    both = found.sides or (whole.reference.path, whole.candidate.path)
     if not found.has_layers:
         yield f"The layers were not kept: verify again with {code('--save-layers')} for what follows."
+    if found.keep == "none":
+        yield f"Nothing was kept: verify again with {code('--keep all')} for what follows."
+    elif found.keep is not None and whole.culprit_rows:
+        yield f"Open what was kept: {_command(sides=both)}"
     if whole.culprit_rows:
         yield f"Look at the culprit's elements: {_command('report', *_selected(whole), sides=both)}"
         yield from _about(next(iter(whole.details), None))
-    if whole.culprit_rows and found.injected is None:
+    if whole.culprit_rows and found.inject_with:
+        lines, compare = (
+            ", then ".join(map(code, found.inject_with)),
+            _command("compare", "--injected", "DIR", sides=both),
+        )
+        yield f"Give the candidate's layer the reference's inputs: {lines}, then {compare}"
+    elif whole.culprit_rows and found.injected is None:
         yield f"Capture the candidate with {code('--inject REF')}, and give that dump with {code('--injected')}."
+    if found.keep == "diverging" and (whole.orphans or whole.findings or not whole.culprit_rows):
+        yield f"Only what diverges was kept: verify again with {code('--keep all')} for what follows."
     if whole.orphans:
         yield f"See why {counted(len(whole.orphans), 'tensor')} found no partner: {_command('align', sides=both)}"
     if whole.findings:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
 from tensordiff.session.request import Request
 from tensordiff.session.sources import Sources, source_in
@@ -43,6 +45,22 @@ def _options(request: Request) -> Iterator[tuple[str, ...]]:
         yield ("--allow-partial",)
     if not request.learn:
         yield ("--no-learn",)
+
+
+def settings_words(settings: Settings) -> list[str]:
+    """How a source was run, as options of ``tensordiff capture``; without files that go when this process ends."""
+    words: list[str] = []
+    for name, value in settings.to_json().items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            words += [word for key, one in value.items() for word in (option, f"{key}={json.dumps(one)}")]
+        elif isinstance(value, list | tuple):
+            words += [option, ",".join(map(str, value))]
+        elif value is True:
+            words.append(option)
+        elif not is_temporary(Path(str(value))):
+            words += [option, str(value)]
+    return words
 
 
 def where_all_is(asked: Request, request: Request, session: Path | None) -> Iterator[str]:

@@ -51,6 +51,7 @@ from tensordiff.session.weights import (
 )
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.regex import UserRegex
+from tensordiff.util.temporary_folders import is_temporary
 
 if TYPE_CHECKING:
     from tensordiff.weights.comparison import WeightsOutcome
@@ -212,6 +213,11 @@ class Session:
         yield from quantization_findings(self.reference, self.candidate)
         yield from lint_pair(self.reference, self.candidate, self.alignment, self._paired)
         yield from self.third_dumps.findings(self.candidate)
+
+    @property
+    def lasting_reference(self) -> Path | None:
+        """The dump of the reference that is there when this process has ended; None where there is none."""
+        return None if is_temporary(self.reference.path) else self.reference.path
 
     @property
     def are_checkpoints(self) -> bool:

@@ -16,7 +16,7 @@ from tensordiff.dump import open_dump
 from tensordiff.dump.files import FileTensor
 from tensordiff.dump.writer import DumpWriter, write_manifest
 from tensordiff.errors import WriteError
-from tensordiff.util.temporary_folders import remove_temporary_folder
+from tensordiff.util.claimed_folders import make_claimed_folder
 
 
 def tensor(folder: Path) -> KeptTensor:
@@ -55,20 +55,30 @@ def test_a_window_that_memory_has_no_room_for_lies_on_disk(tmp_path: Path, monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     for shared, nbytes in ((tmp_path, 10**18), (tmp_path / "nothing", 10)):
         monkeypatch.setattr(streams, "_SHARED_MEMORY", shared)
-        folder, lock = make_window_folder(nbytes)
-        assert folder.parent == tmp_path / "tmp"
-        os.close(lock)
-        remove_temporary_folder(folder)
+        folder = make_window_folder(nbytes)
+        assert folder.path.parent == tmp_path / "tmp"
+        folder.remove()
+        assert not folder.path.exists()
 
 
-def test_windows_of_processes_that_were_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_SHARED_MEMORY", tmp_path)
-    folder, lock = make_window_folder(1000)
-    assert folder.parent == tmp_path
-    other, second = make_window_folder(1000)
-    assert folder.exists()  # it is in use
-    os.close(lock)
-    _, last = make_window_folder(1000)
-    assert not folder.exists() and other.exists()
-    for handle in (second, last):
-        os.close(handle)
+@pytest.mark.parametrize("is_spilled", [False, True])
+def test_windows_of_processes_that_were_killed_are_removed(
+    is_spilled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the next one lies."""
+    places = tmp_path / "shared", tmp_path / "tmp"
+    for place in places:
+        place.mkdir()
+    monkeypatch.setattr(streams, "_SHARED_MEMORY", places[0])
+    monkeypatch.setattr("tempfile.tempdir", str(places[1]))
+    folder = make_window_folder(10**18 if is_spilled else 1000)
+    scratch = make_claimed_folder(streams.SCRATCH_PREFIX)
+    assert folder.path.parent == places[is_spilled]
+    other = make_window_folder(1000)
+    assert folder.path.exists() and scratch.path.exists()  # they are in use
+    for one in (folder, scratch):
+        os.close(one.lock)
+    last = make_window_folder(1000)
+    assert not folder.path.exists() and not scratch.path.exists() and other.path.exists()
+    for one in (other, last):
+        one.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tensordiff.cli.streaming import parse_keep
 from tensordiff.dump import open_dump
 from tests import processes
-from tests.capture.models import SMALL, script
+from tests.capture.models import SMALL, script, tiny_model
 from tests.cli.command import CAPTURING, COMMAND, Call, assert_one_sentence, capturing, environment
 from tests.mounts import on_small_disk
 from tests.processes import children, ended, is_there, on_terminal, open_files, run, until
@@ -120,6 +121,42 @@ def test_verify_streams(source: str, tmp_path: Path) -> None:
     assert open_dump(tmp_path / "injected").facts["injection"]
     assert "with --stream only the culprit's inputs are kept" in found["left_out"]
     assert f"Inject with: `tensordiff {line} -o DIR`" in (out / "summary.md").read_text()
+
+
+def commands_of(summary: str) -> list[list[str]]:
+    """The commands that a summary proposes, by their words, in order."""
+    lines = (line for line in summary.partition("What to try next")[2].split("`") if line.startswith("tensordiff "))
+    return [shlex.split(line)[1:] for line in lines]
+
+
+def test_what_a_streamed_verification_proposes_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    good = tiny_model("llama", tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(good)
+    model.model.layers[1].mlp.down_proj.weight.data *= 1.3
+    model.save_pretrained(tmp_path / "bad")
+    monkeypatch.chdir(tmp_path)
+    sides = f"hf:{good}", f"hf:{tmp_path / 'bad'}"
+    said = capturing("verify", *sides, "--input-ids", "3,14,15,92", "--device", "cpu", "-o", "out", "--stream")
+    assert said.status == 1, said.err
+    summary = (tmp_path / "out" / "summary.md").read_text()
+    assert "--save-layers" not in summary and "out/kept/reference" in summary
+    assert "Only what diverges was kept: verify again with `--keep all`" in summary
+    proposed = [words for words in commands_of(summary) if words[0] not in ("align", "lint")]
+    assert [words[0] for words in proposed[1:]] == ["report", "replay", "capture", "compare"]
+    for words in proposed:
+        found = capturing(*words)
+        assert found.status == (0 if words[0] == "capture" else 1), (words, found.err)
+    assert open_dump(tmp_path / "DIR").facts["injection"]
+
+
+def test_a_verification_that_kept_nothing_says_how_to_keep_it(source: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = capturing("verify", source + "good", source + "bad", "-o", str(out), "--stream", "--keep", "none")
+    assert said.status == 1, said.err
+    summary = (out / "summary.md").read_text()
+    assert "Nothing was kept: verify again with `--keep all`" in summary
+    assert "tensordiff replay" not in summary and "--save-layers" not in summary
 
 
 def test_both_runs_end_at_the_first_culprit(source: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from tensordiff.report.verify_folder import (
     verify_summary,
     write_scenario,
 )
+from tensordiff.session.command_line import settings_words
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.reruns import injection
 from tensordiff.session.session import Session
@@ -226,7 +227,11 @@ def _verify_streamed(request: Request, options: VerifyOptions, streamed: StreamO
         if model.outcome.culprit is not None:
             session.keep_culprit(model.outcome.culprit)
         why, lines = _not_injected(session, model, kept)
-        found = Verification(model, model, None, why, has_layers=False, inject_with=lines)
+        names = {side.side for side in session.streamed}
+        reference = kept / "reference" if "reference" in names else session.reference.path
+        candidate = kept / "candidate" if "candidate" in names else session.candidate.path
+        sides = str(reference), str(candidate)
+        found = Verification(model, model, None, why, inject_with=lines, keep=streamed.keep, sides=sides)
         write_file(options.output / "summary.md", verify_summary(found), make_folders=True)
         write_junit(options.junit, model.outcome, model.title)
     return Verified(found, session, ())
@@ -247,8 +252,11 @@ def _not_injected(session: StreamedSession, model: ReportModel, kept: Path) -> t
     if isinstance(reference, RemotePath):
         lines.append(shell_line(["tensordiff", "convert"], [reference]) + " -o REF_DIR")
         reference = Path("REF_DIR")
+    (job,) = (side.job for side in session.streamed if side.side == "candidate")
+    how = settings_words(replace(job.settings, weights=False, inject=None))
     at = ["--inject-at", culprit.pair.candidate.layer]
-    lines.append(shell_line(["tensordiff", "capture", str(source), "--inject", str(reference), *at], ()) + " -o DIR")
+    words = ["tensordiff", "capture", str(source), *how, "--inject", str(reference), *at]
+    lines.append(f"{shell_line(words)} -o DIR")
     what = "nothing is injected" if is_dump else "only the culprit's inputs are kept"
     return f"with --stream {what}", tuple(lines)
 

@@ -22,7 +22,7 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
 
-_LATEST = 24  # outputs that are kept, for routes and for naming what ran before
+LATEST = 24  # outputs that are kept, for routes and for naming what ran before
 _SHOWN = 3  # parts that are named
 
 
@@ -45,7 +45,7 @@ class UpstreamError:
         self.worst: float | None = None
         self.golden_worst: float | None = None
         self.worst_agreeing: float | None = None
-        self.latest_outputs: deque[Row] = deque(maxlen=_LATEST)
+        self.latest_outputs: deque[Row] = deque(maxlen=LATEST)
         self.is_equal_so_far = True
         """Whether no pair has differed in any bit."""
 

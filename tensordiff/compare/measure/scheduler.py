@@ -32,14 +32,16 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="tensordiff")
 
 
-def in_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Group items into batches, small ones first, so that the first results come at once."""
+def in_batches(
+    items: Iterable[T], size: Callable[[T], int], is_full: Callable[[list[T]], bool] = lambda _: False
+) -> Iterator[list[T]]:
+    """Group items into batches, small ones first, so that the first results come at once; some are full sooner."""
     batch: list[T] = []
     load, most = 0, FIRST
     for item in items:
         batch.append(item)
         load += size(item)
-        if load >= BATCH or len(batch) >= most:
+        if load >= BATCH or len(batch) >= most or is_full(batch):
             yield batch
             batch, load, most = [], 0, min(2 * most, MOST)
     if batch:

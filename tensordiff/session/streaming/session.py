@@ -16,6 +16,7 @@ from tensordiff.align.index import parts_of
 from tensordiff.align.learn import Learned, leaves_something
 from tensordiff.align.match import Pair
 from tensordiff.align.rules.rule import Side
+from tensordiff.compare.comparer import bytes_behind
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.look.logits import LogitsDiff
 from tensordiff.compare.row import Row
@@ -31,9 +32,12 @@ from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources
 from tensordiff.session.storage.state import SessionState
 from tensordiff.session.streaming.options import StreamOptions
+from tensordiff.session.streaming.second_looks import SecondLooks
 from tensordiff.session.streaming.side import Follow, Started, StreamedSide
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.sizes import format_bytes
+
+_FOR_BATCH = 4  # what is measured together may take this part of a side's window
 
 
 @dataclass
@@ -65,11 +69,16 @@ class StreamedSession(Session):
         rows.clear()
         for side in self.streamed:
             side.expect(part for pair in self.pairs for part in parts_of(_of_side(pair, side.side)))
-        for row in super().rows():
+        looks = SecondLooks(self.pairs)
+        comparer = replace(self.comparer, batch_bytes=self._batch_bytes())
+        for row in Session.rows(replace(self, comparer=comparer)):
             is_wrong = row.verdict.name == "diverges"
             rows.append(row)  # first: whoever sees what is kept of it may end this, and is told of it
             for side in self.streamed:
                 side.judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
+            for pair in looks.over(row):
+                for side in self.streamed:
+                    side.let_go(_of_side(pair, side.side))
             yield row
             if self.options.stops and is_wrong and not row.is_input and Outcome(tuple(rows)).culprit is not None:
                 for side in self.streamed:
@@ -77,6 +86,14 @@ class StreamedSession(Session):
                 return
         for side in self.streamed:
             side.finish()
+
+    def _batch_bytes(self) -> int:
+        """How much of a side may wait to be measured together, so that the next tensor still fits beside it."""
+        rooms = []
+        for side in self.streamed:
+            largest = max((bytes_behind(_of_side(pair, side.side)) for pair in self.pairs), default=0)
+            rooms.append(min(side.window_bytes // _FOR_BATCH, side.window_bytes - largest))
+        return max(0, min(rooms, default=0))
 
     def header_findings(self) -> Iterator[Finding]:
         """Beside the others: that rules were learned from a part of the runs."""
@@ -112,6 +129,14 @@ class StreamedSession(Session):
         folder = self.options.folder
         if folder is not None and self.options.keep != "none":
             yield from (folder / side.side for side in self.streamed if side.kept)
+
+    @property
+    def lasting_reference(self) -> Path | None:
+        """The reference's dump, or what is kept of it."""
+        for side in self.streamed:
+            if side.side == "reference":
+                return next((path for path in self.kept_dumps() if path.name == side.side), None)
+        return super().lasting_reference
 
     def keep_culprit(self, culprit: Row) -> None:
         """Keep both sides of a culprit and what its layer was given, which a run with injection needs."""

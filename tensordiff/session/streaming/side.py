@@ -1,10 +1,11 @@
 """A side of a comparison that is a source: what it will give, what has come of it, and what of that is held.
 
-``StreamedSide`` decides how long a tensor is held. It is let go some time after its last pair was judged: the window is
-used, so what is looked at a second time, by the judge or for a hint, is usually there still. Around the first layers
-that diverge everything is held longer. What is not here any more is fetched: the source runs once more for those
-layers alone, before the comparison or after it. In the midst of it that is impossible, and an error says so: nothing is
-judged otherwise than with dumps.
+``StreamedSide`` decides how long a tensor is held. What the judge may read again after its last pair was judged (the
+inputs of a module that still runs, the latest outputs) is held, or spilled to the temporary directory where the window
+has no room for it. The rest is let go some time later: the window is used, so what is looked at for a hint is usually
+there still. Around the first layers that diverge everything is held longer. What is not here any more is fetched: the
+source runs once more for those layers alone, before the comparison or after it. In the midst of it that is impossible,
+and an error says so: nothing is judged otherwise than with dumps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tensordiff.capture.events import Done
 from tensordiff.capture.job import Job
 from tensordiff.capture.process.stream_writer import UNWRITTEN
 from tensordiff.capture.runner import Run
-from tensordiff.capture.stream import KeptTensor, TensorStream
+from tensordiff.capture.stream import SCRATCH_PREFIX, KeptTensor, TensorStream
 from tensordiff.compare.judge.parents import parent_of
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.dtypes import Array
@@ -30,10 +31,10 @@ from tensordiff.dump.files import FileTensor
 from tensordiff.dump.manifest import shard_name
 from tensordiff.dump.model import CallKey, EntryKey, LiveTensor, Spec
 from tensordiff.dump.writer import write_manifest
-from tensordiff.errors import CaptureError, printable
+from tensordiff.errors import CaptureError, ReleasedError, printable
 from tensordiff.session.streaming.options import StreamOptions
+from tensordiff.util.claimed_folders import make_claimed_folder
 from tensordiff.util.sizes import format_bytes
-from tensordiff.util.temporary_folders import make_temporary_folder, remove_temporary_folder
 
 Follow = Callable[[Run, str], Done]
 """Runs to the end, and shows how far it is; the text says which side it is."""
@@ -42,6 +43,7 @@ Started = Callable[[Run], None]
 
 _NEAR = 8  # wrong layers around which everything is held for as long as there is room
 _FOR_NEAR = 4  # ... which is this part of the window
+_SPILL_ELSEWHERE = "free some space, set TMPDIR to another folder, or give a larger --window"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,8 +73,11 @@ class StreamedSide:
         self.not_kept = 0
         """Tensors that diverge and did not fit into the window's size on disk."""
         self.most_bytes = 0
-        self._options, self._window_bytes = options, window_bytes
-        self._scratch = make_temporary_folder()
+        self.window_bytes = window_bytes
+        """This side's share of the window."""
+        self._options = options
+        self._claimed = make_claimed_folder(SCRATCH_PREFIX)
+        self._scratch = self._claimed.path
         self._child = ReusableChild()
         self._stream: TensorStream | None = None
         self._is_finished = self._is_closed = False
@@ -80,6 +85,12 @@ class StreamedSide:
         self._is_measuring = False
         self._uses: Counter[EntryKey] = Counter()
         """How many pairs of an entry are still to be judged."""
+        self._looks: Counter[EntryKey] = Counter()
+        """How many pairs of an entry the judge may still read."""
+        self._judged: dict[EntryKey, None] = {}
+        """What the judge may read again, all pairs of which were judged: held, or spilled."""
+        self._spilled: dict[EntryKey, KeptTensor] = {}
+        self._spills = 0
         self._spent: deque[EntryKey] = deque()
         self._wrong: list[Entry] = []
         self._near: deque[EntryKey] = deque()
@@ -94,13 +105,14 @@ class StreamedSide:
         """End the child, and remove all that is not kept; that can still be read."""
         self._is_closed = True
         self._fetched.clear()
+        self._spilled.clear()
         try:
             if self._stream is not None:
                 self._stream.close()
                 self._stream.held.clear()
         finally:
             self._child.close()
-            remove_temporary_folder(self._scratch)
+            self._claimed.remove()
 
     # --- what it will give -----------------------------------------------------------------------
 
@@ -145,13 +157,14 @@ class StreamedSide:
     def _running(self) -> TensorStream:
         """The stream, started where it was not."""
         if self._stream is None:
-            self._stream = TensorStream(self.job, self._child, self._window_bytes)
+            self._stream = TensorStream(self.job, self._child, self.window_bytes)
             self._started(self._stream.run)
         return self._stream
 
     def expect(self, entries: Iterable[Entry]) -> None:
         """The entries that will be compared, once for each time; all others may go as soon as they come."""
         self._uses, self._is_measuring = Counter(entry.key for entry in entries), True
+        self._looks = self._uses.copy()
         if self._stream is not None:
             self._spent.extend(key for key in self._stream.held if not self._uses[key])
             self._stream.news.clear()
@@ -159,7 +172,8 @@ class StreamedSide:
     def read(self, tensor: StreamedTensor) -> Array:
         """The values of an entry: that are here, that come, or that are fetched again."""
         key, stream = tensor.key, self._stream
-        here = self.kept.get(key) or (stream.held.get(key) if stream else None) or self._fetched.get(key)
+        here = self.kept.get(key) or (stream.held.get(key) if stream else None)
+        here = here or self._spilled.get(key) or self._fetched.get(key)
         if here is None and not self._is_measuring and key in self._listed:
             return self._listed[key].read()
         here = here or self._await(key)
@@ -179,11 +193,11 @@ class StreamedSide:
                 "source into a dump to look at it"
             )
         is_early = self._stream is None and not self._is_measuring
-        if self._is_finished or (is_early and _bytes_of(self._entries.values()) > self._window_bytes):
+        if self._is_finished or (is_early and _bytes_of(self._entries.values()) > self.window_bytes):
             return self._fetch(key)
         stream = self._running()
         if key in stream.arrived:
-            raise CaptureError(
+            raise ReleasedError(
                 f"{printable(self.job.source)}: {printable(key.name)} is needed again to judge what came after it, "
                 f"and was let go; give a larger --window than {format_bytes(self._options.window_bytes)}, or compare "
                 "dumps, without --stream"
@@ -196,7 +210,7 @@ class StreamedSide:
             self._stream.finish(self._make_room)
             self._refuse_other(self._stream.arrived)
             self._sort_news()
-            self._trim(self._window_bytes // 2)
+            self._trim(self.window_bytes // 2)
             self._is_finished = True
             self.most_bytes = self._stream.most_bytes
 
@@ -221,7 +235,7 @@ class StreamedSide:
         layers = self._layers_around(self._entries[key])
         regex = f"^(?:{'|'.join(map(re.escape, sorted(layers)))})$"
         job = replace(self.job, settings=replace(self.job.settings, layers=regex))
-        with TensorStream(job, self._child, max(self._window_bytes, self._bytes_of_layers(layers))) as stream:
+        with TensorStream(job, self._child, max(self.window_bytes, self._bytes_of_layers(layers))) as stream:
             self._started(stream.run)
             stream.finish(lambda: False)
             for each in list(stream.held):
@@ -235,7 +249,7 @@ class StreamedSide:
 
     def _layers_around(self, entry: Entry) -> set[str]:
         near = {other.layer for other in self.dump.entries if _is_near(other.layer, entry.layer)}
-        return near if self._bytes_of_layers(near) <= self._window_bytes // 2 else {entry.layer}
+        return near if self._bytes_of_layers(near) <= self.window_bytes // 2 else {entry.layer}
 
     def _bytes_of_layers(self, layers: set[str]) -> int:
         return _bytes_of(entry for entry in self.dump.entries if entry.layer in layers)
@@ -251,16 +265,31 @@ class StreamedSide:
         for part in parts:
             self._uses[part.key] -= 1
             if not self._uses[part.key]:
-                self._spent.append(part.key)
+                self._judged[part.key] = None
         self._sort_news()
-        self._trim(self._window_bytes // 2)
+        self._trim(self.window_bytes // 2)
+
+    def let_go(self, entry: Entry) -> None:
+        """A pair of an entry is read no more by the judge."""
+        for part in parts_of(entry):
+            if not isinstance(part.stored, StreamedTensor):
+                continue
+            self._looks[part.key] -= 1
+            if self._looks[part.key]:
+                continue
+            del self._judged[part.key]
+            spilled = self._spilled.pop(part.key, None)
+            if spilled is not None:
+                spilled.stored.file.path.unlink(missing_ok=True)
+            else:
+                self._spent.append(part.key)
 
     def keep_call(self, entry: Entry) -> None:
         """Keep an entry, and, of an output, what its layer was given; as far as it is here."""
         if len(self._wrong) < _NEAR:
             self._wrong.append(entry)
         for key in self._with_inputs(entry):
-            if self._options.keep != "none" and key in self._running().held:
+            if self._options.keep != "none" and (key in self._running().held or key in self._spilled):
                 self._keep(key)
 
     def keep_surely(self, entry: Entry) -> None:
@@ -268,7 +297,7 @@ class StreamedSide:
         for key in self._with_inputs(entry):
             if key in self.kept:
                 continue
-            if key in self._running().held:
+            if key in self._running().held or key in self._spilled:
                 self._keep(key)
             else:
                 tensor = self._fetched.get(key) or self._fetch(key)
@@ -279,12 +308,13 @@ class StreamedSide:
         return [entry.key, *(() if entry.is_input else self._inputs.get(entry.call_key, ()))]
 
     def _keep(self, key: EntryKey) -> None:
-        stream = self._running()
-        nbytes = stream.held[key].spec.nbytes
-        if self._options.keep != "all" and self._kept_bytes + nbytes > self._window_bytes:
+        stream, spilled = self._running(), self._spilled.get(key)
+        nbytes = (spilled or stream.held[key]).spec.nbytes
+        if self._options.keep != "all" and self._kept_bytes + nbytes > self.window_bytes:
             self.not_kept += 1
             return
-        self.kept[key] = stream.keep(key, self._next_path())
+        self.kept[key] = spilled.moved(self._next_path()) if spilled else stream.keep(key, self._next_path())
+        self._spilled.pop(key, None)
         self._kept_bytes += nbytes
 
     def _next_path(self) -> Path:
@@ -295,7 +325,7 @@ class StreamedSide:
         stream = self._running()
         news, stream.news = stream.news, []
         if self._is_measuring:
-            self._spent.extend(key for key in news if not self._uses[key])
+            self._spent.extend(key for key in news if not self._looks[key])
 
     def _trim(self, most_bytes: int) -> bool:
         """Let go what nothing needs, the oldest first, until no more than so much is held; whether anything went."""
@@ -306,7 +336,7 @@ class StreamedSide:
                 continue  # it is kept
             if self._options.keep == "all":
                 self._keep(key)
-            elif self._is_near_wrong(key) and self._near_bytes < self._window_bytes // _FOR_NEAR:
+            elif self._is_near_wrong(key) and self._near_bytes < self.window_bytes // _FOR_NEAR:
                 self._near.append(key)
                 self._near_bytes += stream.held[key].spec.nbytes
                 continue
@@ -318,7 +348,8 @@ class StreamedSide:
     def _make_room(self) -> bool:
         """Let go what can be, since the run cannot go on otherwise; False where nothing can."""
         self._sort_news()
-        if self._trim(self._window_bytes // 2) or self._trim(0):
+        half = self.window_bytes // 2
+        if self._trim(half) or self._trim(0) or self._spill(half) or self._spill(0):
             return True
         stream, has_gone = self._running(), bool(self._near)
         for key in self._near:
@@ -327,6 +358,27 @@ class StreamedSide:
         self._near.clear()
         self._near_bytes = 0
         return has_gone
+
+    def _spill(self, most_bytes: int) -> bool:
+        """Move what the judge may read again to the temporary directory, until no more than so much is held."""
+        stream, has_gone = self._running(), False
+        for key in self._judged:
+            if stream.held_bytes <= most_bytes:
+                break
+            if key not in stream.held:
+                continue  # it is kept, or spilled already
+            if self._options.keep == "all":
+                self._keep(key)
+            else:
+                path = self._scratch / "spilled" / shard_name(self._spills)
+                self._spilled[key] = stream.keep(key, path, _SPILL_ELSEWHERE)
+                self._spills += 1
+            has_gone = True
+        return has_gone
+
+    def spilled_files(self) -> list[Path]:
+        """The files of what was moved out of the window, since the judge may read it again."""
+        return [tensor.stored.file.path for tensor in self._spilled.values()]
 
     def _is_near_wrong(self, key: EntryKey) -> bool:
         entry = self._entries.get(key)

@@ -11,6 +11,7 @@ import pytest
 from tensordiff.capture.events import Done
 from tensordiff.capture.runner import Run
 from tensordiff.capture.settings import Settings
+from tensordiff.compare.judge.upstream_error import LATEST
 from tensordiff.compare.lint import lint_rows
 from tensordiff.dump import open_dump
 from tensordiff.errors import CaptureError, WriteError
@@ -19,6 +20,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import Sources
 from tensordiff.session.streaming.options import StreamOptions
+from tensordiff.session.streaming.second_looks import SecondLooks
 from tensordiff.session.streaming.session import open_stream
 from tensordiff.util.remote import user_path
 from tests.capture.models import SMALL, run_here, script, tiny_model
@@ -79,6 +81,18 @@ def glue():
     net.layers[12].scale = 1.5
     return net, args, kwargs
 
+class Backwards(Net):
+    def forward(self, input_ids):
+        x = torch.ones(1, 16, 64)
+        for layer in reversed(self.layers):
+            layer(x)
+        return self.lm_head(self.embed_tokens(input_ids))
+
+def backwards():
+    net, args, kwargs = good()
+    net.__class__ = Backwards
+    return net, args, kwargs
+
 class Wrapped(nn.Module):
     def __init__(self, net):
         super().__init__()
@@ -125,6 +139,8 @@ def dying():
     return in_second_run(HERE / "dying", lambda gave, net: os.kill(os.getpid(), signal.SIGKILL))
 """
 ALL = 10**9
+LARGEST = 16 * 128 * 4
+"""Bytes of the largest tensor."""
 LITTLE = 900_000
 """Bytes that hold some layers of both sides, and not all of them."""
 
@@ -180,9 +196,10 @@ def test_workers_of_a_cluster_cannot_read_a_stream(deep: str) -> None:
         streamed(deep + "good", deep + "bad", cluster="local:2")
 
 
-def test_a_window_that_is_too_small_is_said(deep: str, captured: dict[str, Path]) -> None:
+def test_sides_that_run_too_far_apart_are_said(deep: str) -> None:
+    """One gives last what the other gives first, so everything in between would have to be held."""
     with pytest.raises(CaptureError, match=r"more than 50\.0 kB of this side would have to be held .*--window"):
-        streamed(captured["good"], deep + "bad", 50_000)
+        streamed(deep + "good", deep + "backwards", 100_000)
 
 
 def test_a_model_that_raises_while_it_is_listed(deep: str) -> None:
@@ -223,6 +240,39 @@ def test_two_sources_give_what_two_dumps_give(
     found = streamed(deep + "good", deep + candidate, window)
     assert found == with_dumps(captured, "good", "good_again" if candidate == "good" else candidate)
     assert found["verdict"] == ("agrees" if candidate == "good" else "diverges")
+
+
+@pytest.mark.parametrize("window", [1000, LARGEST, 8 * LARGEST])
+@pytest.mark.parametrize("candidate", ["good", "bad"])
+def test_a_few_tensors_are_enough_for_two_sides_in_lockstep(
+    candidate: str, window: int, deep: str, captured: dict[str, Path]
+) -> None:
+    found = streamed(deep + "good", deep + candidate, window)
+    assert found == with_dumps(captured, "good", "good_again" if candidate == "good" else candidate)
+
+
+def test_what_is_looked_at_again_is_spilled_and_goes(deep: str, captured: dict[str, Path]) -> None:
+    request = Request(Path(deep + "good"), Path(deep + "bad"))
+    with open_stream(request, StreamOptions(8 * LARGEST, "none"), follow) as session:
+        spilled = [set[str]()]
+        for _ in session.rows():
+            files = (file for side in session.streamed for file in side.spilled_files())
+            spilled.append({str(file) for file in files if file.exists()})
+        latest = 2 * (LATEST + 10)  # of both sides: outputs, and inputs of modules that are open
+        assert 0 < max(map(len, spilled)) <= latest < len(set().union(*spilled))
+
+
+def test_what_was_let_go_for_good_makes_a_pair_unknown_and_not_right(
+    deep: str, captured: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SecondLooks, "over", lambda _, row: iter([row.pair]))  # as if the judge never looked back
+    found = streamed(deep + "good", deep + "bad", 8 * LARGEST)
+    expected = with_dumps(captured, "good", "bad")
+    assert found["culprit"]["name"] == expected["culprit"]["name"] and found["verdict"] == "diverges"
+    pairs = list(zip(found["pairs"], expected["pairs"], strict=True))
+    gone = [pair for pair, _ in pairs if "is needed again" in pair["why"]]
+    assert gone and {pair["verdict"] for pair in gone} == {"unknown"}
+    assert all(whole["verdict"] == "agrees" for pair, whole in pairs if pair["verdict"] == "agrees")
 
 
 @pytest.mark.parametrize("window", [LITTLE, ALL])
