@@ -104,7 +104,7 @@ WRITERS = {
     "capture/child.py": "the log, which has no name",
     "capture/process/child_main.py": "a pipe that the parent made",
     "capture/process/stream_writer.py": "two numbers in a private folder, which both processes of a stream look at",
-    "capture/stream.py": "the lock of a private folder in shared memory",
+    "util/claimed_folders.py": "the lock of a private folder in shared memory",
 }
 """The modules that open files for writing, and why they do so themselves."""
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from tensordiff.align.index import parts_of, view_on
 from tensordiff.align.match import Alignment, Pair
-from tensordiff.compare.judge.evidence import Measurement
 from tensordiff.compare.judge.judge import Judge
 from tensordiff.compare.judge.pairing import Pairing
 from tensordiff.compare.judge.precision import Precision
@@ -25,7 +24,7 @@ from tensordiff.compare.read_ahead import read_ahead
 from tensordiff.compare.row import PairValues, Row, read_pair, unknown_row
 from tensordiff.dump.arithmetic import Tf32
 from tensordiff.dump.model import Entry, EntryKey
-from tensordiff.errors import DumpError, ReleasedError
+from tensordiff.errors import DumpError
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.mappings import count_losses, put_handler_first, raise_losses
 
@@ -106,7 +105,7 @@ class Comparer:
                 rows = []
                 for k, one in enumerate(measured):
                     judge = Judge(Precision(self.run_dtypes)) if self.are_parameters else judge
-                    rows.append(lost.get(k) or _judged(judge, one))
+                    rows.append(lost.get(k) or (judge.unmeasured(one) if isinstance(one, Row) else judge.row(one)))
                 lost = lost_rows(tasks, losses)  # to judge a pair may have read it again
                 losses = count_losses()
             yield from (lost.get(k) or row for k, row in enumerate(rows)) if lost else rows
@@ -118,7 +117,7 @@ class Comparer:
         for one in measurements(connect(address), map(self._work, pairs)):
             losses = count_losses()
             judge = Judge(Precision(self.run_dtypes)) if self.are_parameters else judge
-            row = _judged(judge, one)
+            row = judge.unmeasured(one) if isinstance(one, Row) else judge.row(one)
             try:
                 raise_losses(losses, row.pair.reference.name)
             except DumpError as error:
@@ -144,14 +143,6 @@ class Comparer:
 def bytes_behind(entry: Entry) -> int:
     """Bytes of what an entry is read from, however little of it a view leaves."""
     return sum(part.spec.nbytes for part in parts_of(entry))
-
-
-def _judged(judge: Judge, measured: Measurement | Row) -> Row:
-    """The row of a pair; ``unknown`` where what the judge had to look at again is gone, since that might excuse it."""
-    try:
-        return judge.unmeasured(measured) if isinstance(measured, Row) else judge.row(measured)
-    except ReleasedError as error:
-        return unknown_row(measured.pair, str(error))
 
 
 def _size(values: PairValues | Row) -> int:

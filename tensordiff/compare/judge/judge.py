@@ -32,7 +32,8 @@ from tensordiff.compare.judge.wrong_channels import of_wrong_part, wrong_part
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.compare.measure.dispatch import measure
-from tensordiff.compare.row import Row, values_of
+from tensordiff.compare.row import Row, unknown_row, values_of
+from tensordiff.errors import ReleasedError
 
 _EXCUSES = (
     excuses.unless_padding,
@@ -71,8 +72,17 @@ class Judge:
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow.
 
-        A user's own limits decide whether it passes. What they decide says nothing about where an error begins, so the
-        pair is judged without them as well.
+        It is ``unknown`` where what had to be looked at again is gone, since that might excuse it.
+        """
+        try:
+            return self._by_limits(measured)
+        except ReleasedError as error:
+            return unknown_row(measured.pair, str(error))
+
+    def _by_limits(self, measured: Measurement) -> Row:
+        """A user's own limits decide whether a pair passes.
+
+        What they decide says nothing about where an error begins, so the pair is judged without them as well.
         """
         limits = measured.limits
         if not limits.are_set:
@@ -225,7 +235,10 @@ class Judge:
 
     def unmeasured(self, row: Row) -> Row:
         """A row that could not be measured."""
-        return experts.unmeasured(self.history, row)
+        try:
+            return experts.unmeasured(self.history, row)
+        except ReleasedError as error:
+            return unknown_row(row.pair, str(error))
 
 
 def _amplification(error: float, carried: float | None) -> float | None:
