@@ -4,6 +4,8 @@ A signal must not raise while the app runs: it may strike within a queue of Text
 does the app. So it is noted, and the app leaves as soon as it listens. Where it cannot leave, because its terminal is
 gone or takes no more and everything waits for that, it is ended all the same after a while: the terminal's modes are
 put back, and temporary folders removed. Children notice by themselves that their parent is gone.
+
+A terminal may also go without a signal, as that of a job that tmux or ssh leaves behind. That is looked for.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ INTERRUPTED, TERMINATED = 130, 143
 _STDIN = 0
 _STATUSES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
 _GRACE_S = 5.0
+_LOOK_S = 2.0
 
 
 class Ending:
     """Signals, handed to the app once it listens."""
 
     def __init__(self, grace_s: float = _GRACE_S) -> None:
-        self._grace_s, self._is_over = grace_s, False
+        self._grace_s, self._over = grace_s, threading.Event()
         self._status: int | None = None
         """Of the signal that came first."""
         self._leave: Callable[[], object] | None = None
@@ -43,12 +46,14 @@ class Ending:
             self._modes = termios.tcgetattr(_STDIN)
         for number in before:
             signal.signal(number, self._note)
+        if self._modes is not None:
+            threading.Thread(target=self._watch_terminal, name="terminal", daemon=True).start()
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._is_over = True
+            self._over.set()
 
     def listen(self, leave: Callable[[int], object]) -> None:
         """Have ``leave`` called with a status, in the running event loop, when a signal comes or has come."""
@@ -67,9 +72,18 @@ class Ending:
             with suppress(RuntimeError):  # the loop is closed: the app is about to end
                 self._leave()
 
+    def _watch_terminal(self) -> None:
+        """End the app once its terminal is gone."""
+        while not self._over.wait(_LOOK_S):
+            try:
+                termios.tcgetattr(_STDIN)
+            except (termios.error, OSError):
+                self._note(signal.SIGHUP, None)
+                return
+
     def _force(self) -> None:
         """End now, unless the app has ended meanwhile."""
-        if self._is_over:
+        if self._over.is_set():
             return
         if self._modes is not None:
             with suppress(termios.error, OSError):  # it is gone

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -61,3 +63,23 @@ def test_an_app_that_cannot_leave_is_ended() -> None:
     done = processes.run([sys.executable, "-c", STUCK])
     assert (done.returncode, done.stderr) == (143, "")
     assert not os.path.exists(done.stdout.strip())  # noqa: PTH110
+
+
+WITHOUT_A_TERMINAL = """
+import threading
+from tensordiff.tui import ending
+ending._LOOK_S = 0.05
+with ending.Ending(grace_s=0.1).minded():
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_an_app_whose_terminal_is_gone_without_a_signal_is_ended() -> None:
+    master, slave = pty.openpty()  # not the terminal that controls the child: no signal comes
+    with processes.started([sys.executable, "-c", WITHOUT_A_TERMINAL], stdin=slave, stdout=subprocess.PIPE) as child:
+        os.close(slave)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        os.close(master)
+        assert processes.ended(child) == 143
