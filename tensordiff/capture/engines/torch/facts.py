@@ -156,10 +156,11 @@ def has_experts(model: nn.Module) -> bool | None:
     """
     modules = (word for name, part in model.named_modules() for word in (name, type(part).__name__))
     weights = (name for name, _ in model.named_parameters())
-    if any(map(_OF_EXPERTS.search, (*modules, *weights, *_keys(about_config(model) or {})))):
+    config = about_config(model)
+    if any(map(_OF_EXPERTS.search, (*modules, *weights, *_keys(config or {})))):
         return True
     are_known = all(type(part).__module__.startswith(_KNOWN_CODE) for part in model.modules())
-    return False if are_known and about_config(model) is not None else None
+    return False if are_known and config is not None else None
 
 
 def _keys(config: Mapping[str, Any]) -> Iterator[str]:
