@@ -65,12 +65,18 @@ class FactsPane(Pane[Facts]):
         self.role = role
         self.repaint()
 
-    def take(self) -> None:
-        """There may be more lines now."""
-        self.refresh(layout=True)
+    def repaint(self) -> None:
+        """Draw anew, as tall as there is to say.
+
+        The height is set: one that Textual asks for is kept by it until the next layout that it knows of, and of two
+        answers in a row the second may not have one of its own.
+        """
+        if self.content_size.width:
+            self.styles.height = len(self._told(self.content_size.width))
+        super().repaint()
 
     def get_content_height(self, _container: Size, _viewport: Size, width: int) -> int:
-        """As many lines as there is to say."""
+        """As many lines as there is to say; asked for until the width is known."""
         return len(self._told(width))
 
     def _draw(self, width: int) -> Sequence[Line]:

@@ -147,6 +147,21 @@ async def test_an_answer_to_an_older_question_is_dropped() -> None:
         assert pane.answer is now
 
 
+async def test_the_head_has_room_for_the_hint_though_the_screen_was_laid_out_before_it() -> None:
+    async with showing(samples(), size=(80, 24)) as shown:
+        facts = shown.screen.facts
+        assert facts.asked and facts.answer and facts.answer.hint
+        few = facts.answer._replace(hint=None, is_hinted=False)
+        whole = Pane.Answered(*facts.asked, facts.answer, "", True)
+        facts.on_pane_answered(Pane.Answered(*facts.asked, few, "", False))
+        # Laid out for another widget's sake, before the head was idle. Textual kept that height for the second answer.
+        shown.screen._clear_arrangement_cache()
+        shown.screen._refresh_layout()
+        facts.on_pane_answered(whole)
+        await shown.settle()
+        assert facts.size.height == len(facts.lines())
+
+
 async def test_hurrying_through_rows_ends_with_the_last_one_s_numbers() -> None:
     async with showing(samples()) as shown:
         await shown.show("statistics")
