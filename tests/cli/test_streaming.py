@@ -207,7 +207,7 @@ def test_what_was_found_and_kept_is_told_at_ctrl_c(source: str, tmp_path: Path) 
     command = [*CAPTURING, "compare", source + "good", source + "slow_bad", "--stream", "-q", "--keep", str(kept)]
     with said.open("w") as errors, processes.started(command, stdout=errors, stderr=errors) as running:
         until((tmp_path / "sleeping").exists)
-        until(lambda: any((kept / "candidate").glob("*")))
+        until(lambda: len(list((kept / "candidate").glob("*"))) > 1)  # the first is noted once the second is there
         running.send_signal(signal.SIGINT)
         assert ended(running) == 130
     lines = said.read_text().splitlines()
