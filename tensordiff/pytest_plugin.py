@@ -16,7 +16,7 @@ import pytest
 from tensordiff.disagreement import Disagreement, report_path
 
 _OPTION, _PROPERTY = "--tensordiff-reports", "tensordiff"
-_LONGEST = 150
+_LONGEST_NAME = 150
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,8 +43,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 def _report_path(item: pytest.Item) -> Path:
     """A new file for a report of this test, which may fail more than once."""
-    folder = Path(item.config.getoption(_OPTION) or _temporary())
-    name = re.sub(r"[^\w.-]+", "-", item.nodeid).strip("-")[-_LONGEST:]
+    folder = Path(item.config.getoption(_OPTION) or _temporary_folder())
+    name = re.sub(r"[^\w.-]+", "-", item.nodeid).strip("-")[-_LONGEST_NAME:]
     return next(path for path in _paths(folder, name) if not path.exists())
 
 
@@ -54,7 +54,7 @@ def _paths(folder: Path, name: str) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=1)
-def _temporary() -> str:
+def _temporary_folder() -> str:
     return tempfile.mkdtemp(prefix="tensordiff-reports-")
 
 

@@ -19,23 +19,23 @@ _NEXT_OF_CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*:)")
 _AUTHORITY = re.compile(r"[^/?#]*")
 
 
-class _Kept:
+class _KnownSecrets:
     """What is masked: patterns of secrets in their places, and the secrets themselves."""
 
     def __init__(self) -> None:
-        self.in_places: set[str] = set()
+        self.url_patterns: set[str] = set()
         self.words: set[str] = set()
-        self.places_mask: re.Pattern[str] | None = None
-        self.words_mask: re.Pattern[str] | None = None
+        self.url_mask: re.Pattern[str] | None = None
+        self.message_mask: re.Pattern[str] | None = None
 
-    def add(self, in_places: set[str], words: set[str]) -> None:
-        if in_places <= self.in_places and words <= self.words:
+    def add(self, url_patterns: set[str], words: set[str]) -> None:
+        if url_patterns <= self.url_patterns and words <= self.words:
             return
-        self.in_places |= in_places
+        self.url_patterns |= url_patterns
         self.words |= words
-        self.places_mask = _any_of(self.in_places)
+        self.url_mask = _any_of(self.url_patterns)
         whole = {rf"(?<!\w){re.escape(word)}(?!\w)" for word in self.words if len(word) >= _SHORTEST}
-        self.words_mask = _any_of(self.in_places | whole)
+        self.message_mask = _any_of(self.url_patterns | whole)
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -45,7 +45,7 @@ def _any_of(patterns: set[str]) -> re.Pattern[str]:
     return re.compile("|".join(sorted(patterns, key=len, reverse=True)))  # the longest secret that fits
 
 
-_kept = _Kept()
+_secrets = _KnownSecrets()
 
 
 def keep_secrets(*words: str) -> None:
@@ -53,17 +53,17 @@ def keep_secrets(*words: str) -> None:
     for word in words:
         for text in {word, *word.split()}:
             for mark in re.finditer("://", text):
-                _keep(_NEXT_OF_CHAIN.split(text[mark.end() :])[0])
+                _keep_secrets_of(_NEXT_OF_CHAIN.split(text[mark.end() :])[0])
 
 
 def masked(text: str) -> str:
     """Text without these secrets where they stand as in a URL."""
-    return text if _kept.places_mask is None else _kept.places_mask.sub(_MASK, text)
+    return text if _secrets.url_mask is None else _secrets.url_mask.sub(_MASK, text)
 
 
 def masked_message(text: str) -> str:
     """Text that is no data, without these secrets wherever they stand."""
-    return text if _kept.words_mask is None else _kept.words_mask.sub(_MASK, text)
+    return text if _secrets.message_mask is None else _secrets.message_mask.sub(_MASK, text)
 
 
 def has_misplaced_password(after_scheme: str) -> bool:
@@ -78,25 +78,25 @@ def _authority(after_scheme: str) -> str:
     return found[0] if found else ""
 
 
-def _keep(after_scheme: str) -> None:
+def _keep_secrets_of(after_scheme: str) -> None:
     """Keep the secrets of one URL, given without its scheme."""
-    in_places, words = set(), set()
+    url_patterns, words = set(), set()
     is_misplaced = has_misplaced_password(after_scheme)
     user, _, _ = (after_scheme if is_misplaced else _authority(after_scheme)).rpartition("@")
     for password in _spellings(user.partition(":")[2]):
         words.add(password)
-        in_places.add(rf"(?<!\w){re.escape(password)}(?=@)")
+        url_patterns.add(rf"(?<!\w){re.escape(password)}(?=@)")
     query = after_scheme.partition("?")[2]
     for whole in _spellings(query):
         words.add(whole)
-        in_places.add(rf"(?<=\?){re.escape(whole)}")
+        url_patterns.add(rf"(?<=\?){re.escape(whole)}")
     for part in re.split("[&;#]", query):
         name, equals, _ = part.partition("=")
         for value in _spellings(part[len(name) + 1 :] if equals else part):
             words.add(value)
             if equals:
-                in_places.add(rf"(?<=[?&;]{re.escape(name)}=){re.escape(value)}(?![\w%])")
-    _kept.add(in_places, words)
+                url_patterns.add(rf"(?<=[?&;]{re.escape(name)}=){re.escape(value)}(?![\w%])")
+    _secrets.add(url_patterns, words)
 
 
 def _spellings(secret: str) -> Iterator[str]:

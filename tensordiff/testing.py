@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Unpack
 
 from tensordiff.disagreement import Disagreement, report_path
-from tensordiff.library.comparison import compare
+from tensordiff.library.comparison import ComparisonOptions, compare
 from tensordiff.library.result import Result, ResultRow
-from tensordiff.library.run_options import PathLike, RunOptions
+from tensordiff.library.run_options import PathLike
 from tensordiff.session.from_arrays import Arrays
 
 __all__ = ["Disagreement", "assert_agrees"]
@@ -30,21 +30,8 @@ def assert_agrees(
     reference: PathLike | Arrays,
     candidate: PathLike | Arrays,
     *,
-    rules: PathLike | None = None,
-    tolerances: PathLike | None = None,
-    golden: PathLike | Arrays | None = None,
-    injected: PathLike | Arrays | None = None,
-    atol: float | None = None,
-    rtol: float | None = None,
-    threshold: float | None = None,
-    step: int | None = None,
-    only: str | None = None,
-    min_coverage: float = 50.0,
-    allow_partial: bool = False,
-    learn: bool = True,
-    keep: PathLike | None = None,
     report: PathLike | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[ComparisonOptions],
 ) -> Result:
     """Raise a ``Disagreement`` that names the culprit, unless the two agree; then return what was measured.
 
@@ -57,11 +44,7 @@ def assert_agrees(
     'agrees'
     """
     __tracebackhide__ = True
-    result = compare(
-        reference, candidate, rules=rules, tolerances=tolerances, golden=golden, injected=injected, atol=atol,
-        rtol=rtol, threshold=threshold, step=step, only=only, min_coverage=min_coverage, allow_partial=allow_partial,
-        learn=learn, keep=keep, **options,
-    )  # fmt: skip
+    result = compare(reference, candidate, **options)
     if result.exit_status == 0:
         return result
     raise Disagreement(result.sentence, _detail(result), _report(result, report), result)

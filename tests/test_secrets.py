@@ -13,9 +13,9 @@ from tensordiff.secrets import keep_secrets, masked, masked_message
 
 @pytest.fixture(autouse=True)
 def no_secrets() -> Iterator[None]:
-    secrets._kept.clear()
+    secrets._secrets.clear()
     yield
-    secrets._kept.clear()
+    secrets._secrets.clear()
 
 
 @pytest.mark.parametrize(

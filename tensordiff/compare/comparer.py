@@ -94,7 +94,7 @@ class Comparer:
             return
         losses = count_losses()
         read = read_ahead(pairs) if self.reads_ahead else map(read_pair, pairs)
-        for batch in in_batches(read, _size, self._is_full):
+        for batch in in_batches(read, _elements_of, self._is_full):
             with gc_paused():
                 tasks = [
                     values if isinstance(values, Row) else pair_task(self._work(values.pair), values)
@@ -145,5 +145,5 @@ def bytes_behind(entry: Entry) -> int:
     return sum(part.spec.nbytes for part in parts_of(entry))
 
 
-def _size(values: PairValues | Row) -> int:
+def _elements_of(values: PairValues | Row) -> int:
     return 0 if isinstance(values, Row) else values.ref.size

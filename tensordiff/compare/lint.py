@@ -29,7 +29,7 @@ from tensordiff.align.match import Alignment, Pair
 from tensordiff.compare.judge.verdict import FLOORS, TF32
 from tensordiff.compare.lint_manifests import lint_manifests
 from tensordiff.compare.measure.diff import Diff
-from tensordiff.compare.row import Row
+from tensordiff.compare.row import Row, readable_spec
 from tensordiff.dump.arithmetic import tf32_in
 from tensordiff.dump.block_chain import is_computed_between
 from tensordiff.dump.dtypes import Array
@@ -49,7 +49,7 @@ from tensordiff.dump.lint import (
     overflows,
     zero_findings,
 )
-from tensordiff.dump.model import CallKey, Dump, Entry, Spec
+from tensordiff.dump.model import CallKey, Dump, Entry
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.sizes import format_percent
@@ -62,7 +62,7 @@ _TABLES = frozenset((
 # ... and names that tables share with modules which add positions to them, or normalize.
 _PERHAPS_TABLES = frozenset(("embeddings", "shared", "embed"))
 _ANY_TABLE = _TABLES | _PERHAPS_TABLES
-_FILES = 64
+_MOST_FILES = 64
 """Files of two folders that are looked at to see whether they are the same ones."""
 _IDS = frozenset(("ids", "input_ids", "token_ids", "tokens", "input_tokens", "decoder_input_ids"))
 _BARE_IDS = frozenset(("input_ids", "input_tokens", "decoder_input_ids"))
@@ -106,7 +106,7 @@ def _are_same_files(one: Path, other: Path) -> bool:
         return True
     if not (one.is_dir() and other.is_dir()):
         return False
-    names = [item.name for item in islice(one.iterdir(), _FILES) if item.is_file()]
+    names = [item.name for item in islice(one.iterdir(), _MOST_FILES) if item.is_file()]
     return bool(names) and all((other / name).is_file() and (one / name).samefile(other / name) for name in names)
 
 
@@ -144,7 +144,7 @@ def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterat
     if ids[0] is not None and ids[1] is not None and ids[0] != ids[1]:
         yield _tokens_differ("the manifests")
         return
-    pair = next((pair for pair in alignment.pairs if _is_token_ids(pair) and not _equal(pair)), None)
+    pair = next((pair for pair in alignment.pairs if _is_token_ids(pair) and not _are_equal(pair)), None)
     if pair is not None:
         yield _tokens_differ(pair.reference.name)
 
@@ -174,16 +174,8 @@ def _phases(alignment: Alignment) -> Iterator[Finding]:
 
 def _tokens(entry: Entry) -> int | None:
     """How many tokens an embedding gave."""
-    spec = _spec(entry)
+    spec = readable_spec(entry)
     return math.prod(spec.shape[:-1]) if spec is not None and len(spec.shape) > 1 else None
-
-
-def _spec(entry: Entry) -> Spec | None:
-    """None for what cannot be read; it has a row of its own, which says why."""
-    try:
-        return entry.spec
-    except (DumpError, AlignError):
-        return None
 
 
 def _tokens_differ(where: str) -> Finding:
@@ -211,7 +203,7 @@ def _embedding(alignment: Alignment) -> Iterator[Finding]:
     """A table look-up rounds nothing: if its output differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
         if _is_embedding(pair, alignment):
-            if _same_type(pair) and _tokens(pair.reference) == _tokens(pair.candidate) and not _equal(pair):
+            if _same_type(pair) and _tokens(pair.reference) == _tokens(pair.candidate) and not _are_equal(pair):
                 yield Finding(
                     "warning", pair.reference.name, "the embedding's output is not bit-equal",
                     "a table look-up rounds nothing, so tokens, weights or scaling differ from the start",
@@ -238,7 +230,7 @@ def _is_table(entry: Entry, alignment: Alignment) -> bool:
 
 
 def _is_integer(entry: Entry) -> bool:
-    spec = _spec(entry)
+    spec = readable_spec(entry)
     return spec is not None and spec.dtype.kind in "iu"
 
 
@@ -247,11 +239,11 @@ def _last(name: str) -> str:
 
 
 def _same_type(pair: Pair) -> bool:
-    specs = _spec(pair.reference), _spec(pair.candidate)
+    specs = readable_spec(pair.reference), readable_spec(pair.candidate)
     return specs[0] is not None and specs[1] is not None and specs[0].dtype == specs[1].dtype
 
 
-def _equal(pair: Pair) -> bool:
+def _are_equal(pair: Pair) -> bool:
     """Whether the values are equal; what cannot be read is reported by measuring."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
@@ -294,10 +286,10 @@ def lint_rows(rows: Iterable[Row]) -> Iterator[Finding]:
         reference, candidate = (_findings_of_side(measured, side) for side in (0, 1))
     yield from _ignored_golden(measured)
     for finding in reference:
-        yield _named("both sides" if finding in candidate else "reference", finding)
+        yield _on_side("both sides" if finding in candidate else "reference", finding)
     for finding in candidate:
         if finding not in reference:
-            yield _named("candidate", finding)
+            yield _on_side("candidate", finding)
 
 
 def _findings_of_side(rows: Sequence[Row], side: int) -> list[Finding]:
@@ -324,7 +316,7 @@ def _is_equal(row: Row) -> bool:
     return row.diff is not None and row.diff.max_abs == 0 and not row.diff.apart
 
 
-def _named(side: str, finding: Finding) -> Finding:
+def _on_side(side: str, finding: Finding) -> Finding:
     return finding._replace(where=f"{side}: {finding.where}" if finding.where else side)
 
 
@@ -356,7 +348,7 @@ def _value_findings(numbers: list[_EntryNumbers]) -> Iterator[Finding]:
     # An expression is not what a block took or gave.
     stored = [one for one in numbers if not isinstance(one.entry.stored, ComputedTensor)]
     yield from identical_findings(_identical(stored))
-    yield from broken_chain_findings(_breaks(stored))
+    yield from broken_chain_findings(_broken_chains(stored))
 
 
 def _overflows(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, int]]:
@@ -372,8 +364,10 @@ def _is_zero(entry: Entry) -> bool:
 
 def _identical(numbers: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
     """Entries of several blocks with the same bytes; only those with the same RMS are read, and only a few."""
-    alike = (run for group in _by_last_name(numbers) for near in _runs(group) for run in _parts(near))
-    return islice((names for run in alike if len(names := _same(run)) > 1), SHOWN + 1)
+    alike = (
+        run for group in _by_last_name(numbers) for near in _runs_of_equal_rms(group) for run in _by_block_part(near)
+    )
+    return islice((names for run in alike if len(names := _names_of_equal(run)) > 1), SHOWN + 1)
 
 
 def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
@@ -386,7 +380,7 @@ def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbe
     return groups.values()
 
 
-def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
+def _runs_of_equal_rms(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
     """Runs of entries with nearly the same RMS, in execution order."""
     ranked = sorted_positions([one.rms for one in group])
     cuts = [at for at, (a, b) in enumerate(pairwise(ranked), 1) if group[b].rms > group[a].rms * (1 + _NEAR)]
@@ -395,7 +389,7 @@ def _runs(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
             yield [group[k] for k in sorted(ranked[begin:end])]
 
 
-def _parts(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
+def _by_block_part(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
     """Entries that are the same part of several blocks."""
     groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     for one in near:
@@ -404,7 +398,7 @@ def _parts(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
     return (group for group in groups.values() if len(group) > 1)
 
 
-def _same(run: Sequence[Entry]) -> list[str]:
+def _names_of_equal(run: Sequence[Entry]) -> list[str]:
     """The first entry and all with the same bytes; nothing where it holds one value everywhere."""
     first, *others = run
     flat = first.read().reshape(-1)
@@ -418,7 +412,7 @@ def _have_same_bytes(one: Entry, other: Entry) -> bool:
     return all(np.array_equal(_bytes(a), _bytes(b)) for a, b in parts)
 
 
-def _breaks(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
+def _broken_chains(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
     """Blocks without any input that has the shape and RMS of the output of the block before."""
     got: dict[CallKey, list[_EntryNumbers]] = defaultdict(list)
     for one in numbers:

@@ -31,7 +31,7 @@ _OTHER_MODEL = "the two sides are not the same model"
 def lint_manifests(reference: Dump, candidate: Dump) -> Iterator[Finding]:
     """Findings from what two dumps record of their runs, a line each."""
     yield from _config(reference.facts, candidate.facts)
-    yield from _size(reference.facts, candidate.facts)
+    yield from _parameter_counts(reference.facts, candidate.facts)
     yield from _weights(reference, candidate)
     yield from _gpus(reference.facts, candidate.facts)
 
@@ -43,7 +43,9 @@ def _config(reference: Mapping[str, object], candidate: Mapping[str, object]) ->
     ours, theirs = (dict(one) for one in sides if isinstance(one, Mapping))
     other = [key for key in dict.fromkeys((*ours, *theirs)) if ours.get(key) != theirs.get(key)]
     if other:
-        told = ", ".join(f"{key} {_said(ours, key)} and {_said(theirs, key)}" for key in other[:_SHOWN])
+        told = ", ".join(
+            f"{key} {_override_text(ours, key)} and {_override_text(theirs, key)}" for key in other[:_SHOWN]
+        )
         more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
         yield Finding(
             "warning", _WHERE, printable(f"the configs were overridden differently: {told}{more}"), _OTHER_MODEL,
@@ -73,12 +75,12 @@ def _flat(config: object, before: str = "") -> Iterator[tuple[str, object]]:
             yield f"{before}{name}", value
 
 
-def _said(overrides: Mapping[Any, Any], key: Any) -> str:
+def _override_text(overrides: Mapping[Any, Any], key: Any) -> str:
     return repr(overrides[key]) if key in overrides else "(as the model has it)"
 
 
-def _size(reference: Mapping[str, object], candidate: Mapping[str, object]) -> Iterator[Finding]:
-    counts = [_of_model(facts, "parameters") for facts in (reference, candidate)]
+def _parameter_counts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> Iterator[Finding]:
+    counts = [_model_fact(facts, "parameters") for facts in (reference, candidate)]
     if all(type(count) is int for count in counts) and counts[0] != counts[1]:
         told = " and ".join(f"{count:,}" for count in counts)
         yield Finding(
@@ -116,7 +118,7 @@ def _gpus(reference: Mapping[str, object], candidate: Mapping[str, object]) -> I
 
 def _about_gpus(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What changes the last digits of a run on GPUs, by what it is; nothing of a run on the CPU."""
-    cards = [card for card in _listed(facts.get("accelerators")) if isinstance(card, Mapping)]
+    cards = [card for card in _as_list(facts.get("accelerators")) if isinstance(card, Mapping)]
     if not cards:
         return
     for what, key in (("cards", "name"), ("architecture", "architecture")):
@@ -144,7 +146,7 @@ def _value(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
@@ -154,6 +156,6 @@ def _modules(dump: Dump) -> set[tuple[str, str | None]]:
     return {one for one in found if one[1] is not None}
 
 
-def _of_model(facts: Mapping[str, object], key: str) -> object:
+def _model_fact(facts: Mapping[str, object], key: str) -> object:
     model = facts.get("model")
     return model.get(key) if isinstance(model, Mapping) else None

@@ -18,6 +18,7 @@ from tensordiff.compare.judge.verdict import Verdict
 from tensordiff.compare.measure.diff import Diff
 from tensordiff.dump import Entry
 from tensordiff.dump.dtypes import Array, name_of
+from tensordiff.dump.model import Spec
 from tensordiff.errors import AlignError, DumpError
 from tensordiff.util.mappings import count_losses, raise_losses
 
@@ -93,6 +94,14 @@ def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> 
         pair=pair, dtypes=dtypes, shape=None, views=(), diff=None, injected=None, golden_ratio=None,
         verdict=Verdict("unknown", why),
     )  # fmt: skip
+
+
+def readable_spec(entry: Entry) -> Spec | None:
+    """The shape and type of an entry; None where it cannot be read, which the entry's own row reports."""
+    try:
+        return entry.spec
+    except (DumpError, AlignError):
+        return None
 
 
 class PairValues(NamedTuple):

@@ -16,7 +16,7 @@ from tensordiff.align.suggest import Suggestion
 from tensordiff.dump.model import Entry
 from tensordiff.library.comparison import open_sides
 from tensordiff.library.run_options import PathLike, RunOptions
-from tensordiff.library.runs import Tell
+from tensordiff.library.runs import ProgressCallback
 from tensordiff.session.from_arrays import Arrays
 from tensordiff.session.session import Session
 from tensordiff.util.sizes import format_percent
@@ -104,7 +104,7 @@ def align(
     rules: PathLike | None = None,
     learn: bool = True,
     keep: PathLike | None = None,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> AlignmentResult:
     """Pair the tensors of two runs; the sides are as of ``compare``.

@@ -17,7 +17,7 @@ from tensordiff.errors import AlignError
 from tensordiff.library.comparison import open_sides
 from tensordiff.library.result import ResultRow
 from tensordiff.library.run_options import PathLike, RunOptions
-from tensordiff.library.runs import Tell
+from tensordiff.library.runs import ProgressCallback
 from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.bisect_outcome import BisectOutcome, check_neighbours, search_and_check
 from tensordiff.search.oracle import VerdictOracle, search
@@ -105,7 +105,7 @@ def bisect(
     only: str | None = None,
     learn: bool = True,
     keep: PathLike | None = None,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> BisectResult:
     """Search for the first bad output, as ``git bisect`` searches commits; only the rows that are judged are read.
@@ -146,7 +146,7 @@ def _by_reruns(session: Session, trust: Trust) -> BisectResult:
     oracle = judge.verdicts()
     with ReusableChild() as child:
         state = _last(oracle.start(), search(oracle.start(), replace(judge, child=child)))
-    return BisectResult(session, BisectOutcome(state, oracle, None, session.doubts, judge.doubted(state)))
+    return BisectResult(session, BisectOutcome(state, oracle, None, session.doubts, judge.doubt_about(state)))
 
 
 def _follow(run: Run) -> Done:

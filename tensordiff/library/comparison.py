@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Unpack
 
 from tensordiff.align.rules.rule import Side
 from tensordiff.capture.job import Job
 from tensordiff.compare.limits import Limits
+from tensordiff.compare.measure import kernel
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.errors import printable
-from tensordiff.library.notices import warn, warn_if_slow
 from tensordiff.library.result import Result
 from tensordiff.library.run_options import PathLike, RunOptions, run_settings
-from tensordiff.library.runs import Tell, run_into
+from tensordiff.library.runs import ProgressCallback, run_into
 from tensordiff.session.from_arrays import Arrays, SessionOptions, session_of
 from tensordiff.session.session import Session
 from tensordiff.session.weights import refuse_checkpoints
 
-__all__ = ["compare", "open_sides"]
+__all__ = ["ComparisonOptions", "compare", "open_sides"]
+
+
+class ComparisonOptions(RunOptions, total=False):
+    """The keyword arguments of ``compare``, as ``assert_agrees`` takes them, too."""
+
+    rules: PathLike | None
+    tolerances: PathLike | None
+    golden: PathLike | Arrays | None
+    injected: PathLike | Arrays | None
+    atol: float | None
+    rtol: float | None
+    threshold: float | None
+    step: int | None
+    only: str | None
+    min_coverage: float
+    allow_partial: bool
+    learn: bool
+    keep: PathLike | None
 
 
 def compare(
@@ -39,7 +60,7 @@ def compare(
     allow_partial: bool = False,
     learn: bool = True,
     keep: PathLike | None = None,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Pair the tensors of two runs, measure every pair, and name the first layer that is wrong.
@@ -79,7 +100,7 @@ def open_sides(
     reference: PathLike | Arrays,
     candidate: PathLike | Arrays,
     *,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     options: RunOptions | None = None,
     reruns: bool = False,
     **asked: Unpack[SessionOptions],
@@ -88,11 +109,11 @@ def open_sides(
 
     ``reruns`` is as of ``refuse_unused_options``.
     """
-    warn_if_slow()
+    _warn_if_slow()
     settings = run_settings(
         function, options or {}, others=("atol", "rtol", "threshold", *SessionOptions.__annotations__)
     )
-    run, note = _Runner(progress).run, progress or warn
+    run, note = _Runner(progress).run, progress or _warn
     session = session_of(reference, candidate, settings=settings, run=run, note=note, reruns=reruns, **asked)
     refuse_checkpoints(session.reference, session.candidate)
     return session
@@ -101,10 +122,33 @@ def open_sides(
 class _Runner:
     """Runs sources, and tells how far they are."""
 
-    def __init__(self, tell: Tell | None) -> None:
+    def __init__(self, tell: ProgressCallback | None) -> None:
         self._tell = tell
 
     def run(self, job: Job, side: Side) -> Path:
         tell = self._tell
         line = None if tell is None else lambda text: tell(printable(f"{side}: {text}"))
         return run_into(job, line).path
+
+
+@cache  # once in a process, wherever it is called from
+def _warn_if_slow() -> None:
+    """Warn that this install measures in numpy, and why, at the caller's own line.
+
+    Under pytest the plugin keeps this a warning where the user makes warnings errors: a slower install fails no test.
+    """
+    if notice := kernel.slow_notice():
+        warnings.warn(notice, RuntimeWarning, stacklevel=_levels_to_caller())
+
+
+def _warn(sentence: str) -> None:
+    """Warn at the caller's own line."""
+    warnings.warn(sentence, UserWarning, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """The ``stacklevel`` of the first frame outside tensordiff, for the function that calls this."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tensordiff":
+        level, frame = level + 1, frame.f_back
+    return level + 1

@@ -28,7 +28,7 @@ from tensordiff.util.temporary_folders import keep_temporary_folder
 if TYPE_CHECKING:
     from tensordiff.capture.engines.torch.library import LiveCapture, Module
 
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Takes a line of progress; ``print`` will do."""
 
 
@@ -75,7 +75,7 @@ def capture(
     max_bytes: int | None = None,
     overwrite: bool = False,
     gradients: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> CapturedDump: ...
 
@@ -90,7 +90,7 @@ def capture(
     max_bytes: int | None = None,
     overwrite: bool = False,
     gradients: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Any,
 ) -> LiveCapture | CapturedDump:
     """Write what every layer of a model was given and gave into a dump, a folder.
@@ -150,7 +150,7 @@ def inject(
     rules: PathLike | None = None,
     overwrite: bool = False,
     trust_source: bool = False,
-    progress: Tell | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> CapturedDump:
     """Run the candidate with the inputs that the reference recorded, so that an error shows only where it arises.
@@ -176,7 +176,7 @@ def inject(
     return run_into(Job(source.absolute(), settings, _absolute(folder)), progress)
 
 
-def run_into(job: Job, tell: Tell | None = None) -> CapturedDump:
+def run_into(job: Job, tell: ProgressCallback | None = None) -> CapturedDump:
     """Run a source to its end; raises ``CaptureError`` where it failed."""
     if dump_at(job.output) is not None and not job.settings.force:
         raise WriteError(f"{printable(job.output)}: holds a dump already; give a new folder, or overwrite=True")

@@ -227,8 +227,8 @@ def _markdown(change: Change) -> Iterator[str]:
     yield from table(("", "comparison", "verdict", "pairs"), cells)
     yield from _changes("Worse", change.worse)
     yield from _changes("Better", change.better)
-    yield from _listed("New", [f"{code(str(key))}: {_result_text(result)}" for key, result in change.new])
-    yield from _listed("Gone, and not compared any more", [code(str(key)) for key in change.gone])
+    yield from _folded_list("New", [f"{code(str(key))}: {_result_text(result)}" for key, result in change.new])
+    yield from _folded_list("Gone, and not compared any more", [code(str(key)) for key in change.gone])
 
 
 def _changes(title: str, some: Sequence[RowChange]) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _changes(title: str, some: Sequence[RowChange]) -> Iterator[str]:
     yield from table(("layer", "before", "now"), lines)
 
 
-def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
+def _folded_list(title: str, items: Sequence[str]) -> Iterator[str]:
     if not items:
         return
     yield ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordiff.compare.hint import Hint
 from tensordiff.compare.look.logits import LogitsDiff
@@ -21,6 +21,9 @@ from tensordiff.search.bisect import ASSUMPTION, Mark
 from tensordiff.search.bisect_outcome import BisectOutcome
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
+
+if TYPE_CHECKING:  # to import what compares parameters takes long, and few commands need it
+    from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 
 COMPARE_SCHEMA = "tensordiff.compare/1"
 
@@ -176,7 +179,7 @@ def bisect_json(outcome: BisectOutcome) -> dict[str, Any]:
         "first_bad": _first_bad(outcome),
         "suspects": [_place(outcome, at) for at in _suspects(outcome)],
         "probes": [_judged(outcome, at, mark) for mark, at in bisect.marks],
-        "checks": [_judged(outcome, at, check.marks[at]) for at in check.looked] if check else [],
+        "checks": [_judged(outcome, at, check.marks[at]) for at in check.checked] if check else [],
         "monotone": check.is_monotone if check else None,
         "verdict": outcome.verdict,
     }
@@ -200,3 +203,57 @@ def _judged(outcome: BisectOutcome, at: int, mark: Mark) -> dict[str, Any]:
     row = outcome.oracle.row(at)
     rel_l2 = row.diff.rel_l2 if row.diff else None
     return _place(outcome, at) | {"rel_l2": rel_l2, "verdict": row.verdict.name, "mark": mark}
+
+
+WEIGHTS_SCHEMA = "tensordiff.weights/1"
+
+
+def weights_json(
+    comparison: WeightsComparison, outcome: WeightsOutcome, schema: str = WEIGHTS_SCHEMA
+) -> dict[str, Any]:
+    """The whole comparison as one object."""
+    measured = [row.diff.mse for row in outcome.rows if row.diff is not None]
+    return {
+        "schema": schema,
+        "kind": "weights",
+        "reference": _checkpoint(comparison.reference),
+        "candidate": _checkpoint(comparison.candidate),
+        "alignment": {
+            "pairs": len(comparison.pairing.pairs),
+            "coverage": round(outcome.coverage, 4),
+            "order": "unknown",
+            "orphans": {
+                "reference": [item.name for item in comparison.pairing.missing],
+                "candidate": [item.name for item in comparison.pairing.unexpected],
+            },
+            "left_out": list(outcome.unread),
+            "learned": [rule.__dict__ for rule in comparison.pairing.learned],
+        },
+        "pairs": [parameter_json(k, row) for k, row in enumerate(outcome.rows) if row.by is not None],
+        "findings": [parameter_json(k, row) for k, row in enumerate(outcome.rows) if row.is_finding],
+        "groups": [
+            {"name": name, "parameters": [row.name for row in rows], "verdict": rows[0].verdict,
+             "hint": rows[0].hint and rows[0].hint.kind, "sentence": sentence}
+            for name, rows, sentence in outcome.groups()
+        ],
+        "culprit": None,
+        "counts": dict(outcome.counts),
+        "notes": list(outcome.notes),
+        "doubts": list(outcome.doubts),
+        "verdict": outcome.verdict,
+        "summary": {"mse": statistics_of(measured)},
+    }  # fmt: skip
+
+
+def parameter_json(index: int, row: ParameterRow) -> dict[str, Any]:
+    """One parameter as an object."""
+    return {
+        "index": index, "name": row.name, "reference": row.reference, "candidate": row.candidate, "by": row.by,
+        "views": list(row.views), "dtype": list(row.dtypes), "shape": list(row.shape),
+        "diff": row.diff and row.diff.as_json(), "hint": row.hint and row.hint._asdict(),
+        "verdict": row.verdict, "why": row.why,
+    }  # fmt: skip
+
+
+def _checkpoint(dump: Dump) -> dict[str, Any]:
+    return _dump(dump) | {"entries": len(dump.parameters) or len(dump)}

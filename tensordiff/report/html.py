@@ -21,8 +21,8 @@ from tensordiff.compare.row import Row
 from tensordiff.errors import printable
 from tensordiff.report.comparison_json import strict
 from tensordiff.report.labels import GLYPHS, component, counted, format_shape, label, number, sparkline
-from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
-from tensordiff.report.row_detail import Heat, RowDetail
+from tensordiff.report.model import DumpSummary, ReportModel, order_sentences, unread_sentences
+from tensordiff.report.row_detail import Heat, RowDetail, element_cells
 from tensordiff.util.sizes import format_percent
 
 _SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
@@ -80,9 +80,8 @@ def _head(model: ReportModel) -> Iterator[str]:
 
 
 def _sentence(model: ReportModel) -> str:
-    name = name_in_sentence(model.outcome)
-    before, found, after = model.sentence.partition(name) if name else (model.sentence, "", "")
-    return escape(before) + (f"<code>{escape(found)}</code>" if found else "") + escape(after)
+    before, name, after = model.sentence_parts
+    return escape(before) + (f"<code>{escape(name)}</code>" if name else "") + escape(after)
 
 
 def _side(name: str, side: DumpSummary) -> str:
@@ -157,10 +156,7 @@ def _about(detail: RowDetail) -> Iterator[str]:
     yield _table((), ((f'<span class="soft">{name}</span>', value) for name, value in lines))
     if detail.worst:
         yield "<h3>Largest errors</h3>"
-        numbers = (
-            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in detail.worst
-        )
-        yield _table(("|Δ|", "reference", "candidate", "at"), numbers)
+        yield _table(("|Δ|", "reference", "candidate", "at"), map(element_cells, detail.worst))
 
 
 def _picture(detail: RowDetail, at: int) -> Iterator[str]:
@@ -206,22 +202,14 @@ def _fold(title: str, parts: Iterable[str], *, is_open: bool = False) -> str:
 
 def _components(model: ReportModel) -> str:
     columns = ("min", "max", "mean", "median")
-    every = [("all", len(model.outputs), model.statistics["mse"])]
-    parts = [(name, about["pairs"], about["mse"]) for name, about in model.statistics["components"].items()]
-    lines = (
-        (name, str(n), *(number(mse[c]) for c in columns), str(mse["finite"])) for name, n, mse in (*every, *parts)
-    )
-    return _table(("component", "pairs", *columns, "finite"), lines)
+    return _table(("component", "pairs", *columns, "finite"), model.component_lines(columns))
 
 
 def _blame(model: ReportModel) -> Iterator[str]:
-    parts = (("Culprits: wrong by themselves", model.culprit_rows), ("Modules that contain a culprit", model.enclosing),
-             ("Victims: wrong because of what came before", model.victims))  # fmt: skip
-    for title, rows in parts:
-        if rows:
-            yield f"<h3>{title} ({len(rows)})</h3>"
-            lines = ((_verdict(row), f"<code>{escape(label(row.pair))}</code>", _text(row.verdict.why)) for row in rows)
-            yield _table((), lines)
+    for title, rows in model.fault_groups:
+        yield f"<h3>{title} ({len(rows)})</h3>"
+        lines = ((_verdict(row), f"<code>{escape(label(row.pair))}</code>", _text(row.verdict.why)) for row in rows)
+        yield _table((), lines)
 
 
 def _orphans(model: ReportModel) -> str:

@@ -34,7 +34,7 @@ def junit(outcome: Outcome, name: str) -> str:
     failures = sum(row.verdict.name == "diverges" for row in outcome.rows)
     errors = sum(row.verdict.name == "unknown" for row in outcome.rows)
     if outcome.verdict == "unknown" and not errors:
-        cases.append(_whole(summary_sentence(outcome)))
+        cases.append(_whole_case(summary_sentence(outcome)))
         errors = 1
     return _suite(name, cases, failures, errors, summary_sentence(outcome))
 
@@ -50,7 +50,7 @@ def weights_junit(outcome: WeightsOutcome, name: str) -> str:
     cases = [_parameter_case(row) for row in outcome.rows]
     errors = outcome.counts["unknown"]
     if outcome.verdict == "unknown" and not errors:
-        cases.append(_whole("; ".join(outcome.doubts)))
+        cases.append(_whole_case("; ".join(outcome.doubts)))
         errors = 1
     return _suite(name, cases, len(outcome.findings), errors, f"verdict: {outcome.verdict}")
 
@@ -74,11 +74,11 @@ def _suite(name: str, cases: Sequence[str], failures: int, errors: int, said: st
 
 
 def _case(row: Row) -> str:
-    inside = "".join(_said(row))
+    inside = "".join(_case_result(row))
     return f'<testcase classname="{component(row.pair.name)}" name="{_text(label(row.pair))}">{inside}</testcase>'
 
 
-def _said(row: Row) -> Iterator[str]:
+def _case_result(row: Row) -> Iterator[str]:
     why = _text(row.verdict.why)
     names = f"reference {printable(row.pair.reference.name)}, candidate {printable(row.pair.candidate.name)}"
     if row.verdict.name == "diverges":
@@ -87,7 +87,7 @@ def _said(row: Row) -> Iterator[str]:
         yield f'<error type="unknown" message="{why}">{escape(names)}</error>'
 
 
-def _whole(said: str) -> str:
+def _whole_case(said: str) -> str:
     error = f'<error type="unknown" message="{_text(said)}"></error>'
     return f'<testcase classname="comparison" name="comparison">{error}</testcase>'
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from tensordiff.align.index import part_on
 from tensordiff.align.match import Pair
@@ -18,6 +19,9 @@ from tensordiff.compare.judge.verdict import VerdictName
 from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 from tensordiff.util.text_width import cut_middle
+
+if TYPE_CHECKING:  # to import what compares parameters takes long, and few commands need it
+    from tensordiff.weights.comparison import ParameterRow, WeightVerdict
 
 GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
 """A glyph for each verdict; a colour never stands alone."""
@@ -34,6 +38,11 @@ _LONGEST = 300
 def glyph_of(verdict: str) -> str:
     """The glyph of a verdict that was read from a file."""
     return next(glyph for name, glyph in GLYPHS.items() if name == verdict)
+
+
+def verdict_text(verdict: VerdictName) -> str:
+    """A verdict with its glyph: ``✗ diverges``."""
+    return f"{GLYPHS[verdict]} {verdict}"
 
 
 def label(pair: Pair) -> str:
@@ -146,3 +155,28 @@ def _bar(value: float) -> str:
         return "·"
     height = (math.log10(value) - LOWEST) / (HIGHEST - LOWEST)
     return BARS[max(0, min(len(BARS) - 1, int(height * len(BARS))))]
+
+
+# --- parameters of two checkpoints ----------------------------------------------------------------------
+
+PARAMETER_GLYPHS: dict[WeightVerdict, str] = {
+    "agrees": GLYPHS["agrees"], "diverges": GLYPHS["diverges"], "missing": "-", "unexpected": "+",
+    "unknown": GLYPHS["unknown"],
+}  # fmt: skip
+PARAMETER_COLOURS: dict[WeightVerdict, str] = {
+    "agrees": COLOURS["agrees"], "diverges": COLOURS["diverges"], "missing": COLOURS["diverges"],
+    "unexpected": "yellow", "unknown": COLOURS["unknown"],
+}  # fmt: skip
+
+
+def shape_text(row: ParameterRow) -> str:
+    """``160x64``."""
+    return "x".join(map(str, row.shape)) or "scalar"
+
+
+def types_text(row: ParameterRow) -> str:
+    """The type of both sides, or ``float32→Q4_K``."""
+    ours, theirs = row.dtypes
+    if ours and theirs and ours != theirs:
+        return f"{ours}→{theirs}"
+    return ours or theirs or ""

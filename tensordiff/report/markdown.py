@@ -13,9 +13,9 @@ from itertools import chain
 
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, counted, format_shape, label, number, sparkline
-from tensordiff.report.model import DumpSummary, ReportModel, name_in_sentence, order_sentences, unread_sentences
-from tensordiff.report.row_detail import RowDetail
+from tensordiff.report.labels import GLYPHS, counted, format_shape, label, number, sparkline, verdict_text
+from tensordiff.report.model import DumpSummary, ReportModel, order_sentences, unread_sentences
+from tensordiff.report.row_detail import RowDetail, element_cells
 from tensordiff.report.text import numbers_of
 from tensordiff.util.sizes import format_percent
 
@@ -68,7 +68,7 @@ def render(model: ReportModel) -> str:
 
 
 def _head(model: ReportModel) -> Lines:
-    yield f"### {GLYPHS[model.verdict]} {model.verdict}: {prose(model.title)}"
+    yield f"### {verdict_text(model.verdict)}: {prose(model.title)}"
     yield ""
     yield sentence_markdown(model)
     if model.scope or model.stamp:
@@ -78,9 +78,8 @@ def _head(model: ReportModel) -> Lines:
 
 def sentence_markdown(model: ReportModel) -> str:
     """The first sentence, its layer in bold."""
-    name = name_in_sentence(model.outcome)
-    before, found, after = model.sentence.partition(name) if name else (model.sentence, "", "")
-    return prose(before) + (f"**{code(found)}**" if found else "") + prose(after)
+    before, name, after = model.sentence_parts
+    return prose(before) + (f"**{code(name)}**" if name else "") + prose(after)
 
 
 def _compared(model: ReportModel) -> Lines:
@@ -135,7 +134,7 @@ def _detail(detail: RowDetail) -> Lines:
 
 def _detail_lines(detail: RowDetail) -> Lines:
     row = detail.row
-    yield f"{GLYPHS[row.verdict.name]} {row.verdict.name}: {prose(row.verdict.why)}"
+    yield f"{verdict_text(row.verdict.name)}: {prose(row.verdict.why)}"
     if detail.hint is not None:
         yield ""
         yield f"Looks like: {prose(detail.hint.sentence)}"
@@ -149,26 +148,19 @@ def _detail_lines(detail: RowDetail) -> Lines:
     if detail.repro:
         yield f"- repro: {code(detail.repro)}"
     for given in detail.inputs:
-        verdict = f"{GLYPHS[given.verdict.name]} {given.verdict.name}"
+        verdict = verdict_text(given.verdict.name)
         yield f"- input {code(label(given.pair))}: {verdict}, {prose(given.verdict.why)}"
     if row.diff is not None:
         yield f"- profile: {code(sparkline(row.diff.profile, _BARS))}"
     if detail.worst:
         yield ""
-        cells = (
-            (f"{e.error:.5g}", f"{e.reference:.8g}", f"{e.candidate:.8g}", str(list(e.index))) for e in detail.worst
-        )
-        yield from table(("largest error", "reference", "candidate", "at"), cells)
+        yield from table(("largest error", "reference", "candidate", "at"), map(element_cells, detail.worst))
 
 
 def _components(model: ReportModel) -> Lines:
     columns = ("min", "max", "mean", "median")
-    every = [("all", len(model.outputs), model.statistics["mse"])]
-    parts = ((name, about["pairs"], about["mse"]) for name, about in model.statistics["components"].items())
-    lines = (
-        (name, str(n), *(number(mse[c]) for c in columns), str(mse["finite"])) for name, n, mse in (*every, *parts)
-    )
-    return _fold("MSE of outputs, by component", table(("", "pairs", *columns, "finite"), lines))
+    lines = table(("", "pairs", *columns, "finite"), model.component_lines(columns))
+    return _fold("MSE of outputs, by component", lines)
 
 
 def _rows(model: ReportModel) -> Lines:

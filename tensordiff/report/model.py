@@ -158,10 +158,37 @@ class ReportModel:
         later = (row for row in self.outcome.rows if row.pair.index > first and not row.is_input)
         return tuple(row for row in later if row.verdict.name == "drifts")
 
+    @property
+    def fault_groups(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
+        """The rows that are wrong, by whose fault that is; groups without rows are left out."""
+        groups = (
+            ("Culprits: wrong by themselves", self.culprit_rows),
+            ("Modules that contain a culprit", self.enclosing),
+            ("Victims: wrong because of what came before", self.victims),
+        )
+        return tuple((title, rows) for title, rows in groups if rows)
+
+    @property
+    def sentence_parts(self) -> tuple[str, str, str]:
+        """The first sentence, cut into what stands before the layer that it names, that layer, and the rest."""
+        name = name_in_sentence(self.outcome)
+        return self.sentence.partition(name) if name else (self.sentence, "", "")
+
+    def component_lines(self, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """A line for all outputs, then one a component: name, pairs, statistics of the MSE, and how many are finite."""
+        statistics = self.statistics
+        yield "all", str(len(self.outputs)), *_cells(statistics["mse"], columns)
+        for name, about in statistics["components"].items():
+            yield name, str(about["pairs"]), *_cells(about["mse"], columns)
+
     @cached_property
     def statistics(self) -> dict[str, Any]:
         """MSE over outputs, in all and by component."""
         return mse_summary(self.rows)
+
+
+def _cells(mse: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    return *(number(mse[column]) for column in columns), str(mse["finite"])
 
 
 def build_report(
@@ -186,7 +213,7 @@ def build_report(
         stamp=stamp and printable(stamp),
         outcome=outcome,
         rows=shown,
-        details=tuple(row_detail(session, outcome, row) for row in _detailed(outcome, rows)),
+        details=tuple(row_detail(session, outcome, row) for row in _rows_in_detail(outcome, rows)),
         reference=_dump_summary(reference, session.alignment.reference_orphans),
         candidate=_dump_summary(candidate, session.alignment.candidate_orphans),
         coverage=outcome.coverage or session.alignment.coverage,
@@ -220,7 +247,7 @@ def _dump_name(dump: Dump) -> str:
     return dump.path.name or dump.path.resolve().name
 
 
-def _detailed(outcome: Outcome, rows: Sequence[Row] | None) -> Sequence[Row]:
+def _rows_in_detail(outcome: Outcome, rows: Sequence[Row] | None) -> Sequence[Row]:
     if rows is not None:
         return rows[:_MOST_DETAILS]
     return () if outcome.culprit is None else (outcome.culprit,)

@@ -129,7 +129,7 @@ class _AxisEnds(NamedTuple):
     """Where the log axis ends, and where zero and what is not finite stand beyond it."""
 
     zero: float
-    odd: float
+    nonfinite: float
 
 
 def _ends(points: Sequence[Point]) -> _AxisEnds:
@@ -142,28 +142,28 @@ def _ends(points: Sequence[Point]) -> _AxisEnds:
 def _height(mse: float, ends: _AxisEnds) -> float:
     if mse == 0:
         return ends.zero
-    return min(max(mse, ends.zero), ends.odd) if math.isfinite(mse) else ends.odd
+    return min(max(mse, ends.zero), ends.nonfinite) if math.isfinite(mse) else ends.nonfinite
 
 
 def _axis(axis: Any, panel: Scenario, ends: _AxisEnds) -> None:
     axis.set_yscale("log")
-    axis.set_ylim(ends.zero / 3, ends.odd * 3)
+    axis.set_ylim(ends.zero / 3, ends.nonfinite * 3)
     axis.set_ylabel("MSE")
     axis.grid(visible=True, which="major", axis="y", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.set_title(panel.title, fontsize=9, loc="left")
-    for value, text in _beyond(panel.points, ends):
+    for value, text in _special_values(panel.points, ends):
         axis.axhline(value, color="#999999", linewidth=0.8, linestyle=":")
         axis.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=7, ha="right", va="bottom")
     if not panel.points:
         axis.text(0.5, 0.5, "nothing was measured", transform=axis.transAxes, ha="center")
 
 
-def _beyond(points: Sequence[Point], ends: _AxisEnds) -> Iterator[tuple[float, str]]:
+def _special_values(points: Sequence[Point], ends: _AxisEnds) -> Iterator[tuple[float, str]]:
     if any(point.mse == 0 for point in points):
         yield ends.zero, "exactly 0"
     if any(not math.isfinite(point.mse) for point in points):
-        yield ends.odd, "NaN or infinite"
+        yield ends.nonfinite, "NaN or infinite"
 
 
 # --- outliers ---------------------------------------------------------------------------------------

@@ -60,6 +60,13 @@ class RowDetail:
     """A command that reproduces the error with this layer alone; empty where there is none."""
 
 
+def element_cells(element: Element) -> tuple[str, ...]:
+    """An element as cells of a table: its error, both values, and its index."""
+    return (
+        f"{element.error:.5g}", f"{element.reference:.8g}", f"{element.candidate:.8g}", str(list(element.index)),
+    )  # fmt: skip
+
+
 def row_detail(session: Session, outcome: Outcome, row: Row) -> RowDetail:
     """Collect the details of a row; reads its pair again."""
     sides = values_of(row.pair) if row.diff is not None else None

@@ -8,7 +8,17 @@ from typing import Any
 
 from tensordiff.compare.row import Row
 from tensordiff.errors import printable
-from tensordiff.report.labels import GLYPHS, counted, entry_label, format_shape, label, number, short, sparkline
+from tensordiff.report.labels import (
+    GLYPHS,
+    counted,
+    entry_label,
+    format_shape,
+    label,
+    number,
+    short,
+    sparkline,
+    verdict_text,
+)
 from tensordiff.report.model import DumpSummary, ReportModel, order_sentences, unread_sentences
 from tensordiff.report.row_detail import RowDetail
 from tensordiff.util.sizes import format_percent
@@ -48,7 +58,7 @@ def _compared(model: ReportModel) -> Lines:
     yield from _section("Compared")
     yield _side("reference", model.reference)
     yield _side("candidate", model.candidate)
-    yield f"verdict    {GLYPHS[model.verdict]} {model.verdict}"
+    yield f"verdict    {verdict_text(model.verdict)}"
 
 
 def _side(name: str, side: DumpSummary) -> str:
@@ -101,7 +111,7 @@ def _details(model: ReportModel) -> Lines:
 def detail_lines(detail: RowDetail) -> Lines:
     """One row in detail."""
     row = detail.row
-    yield f"verdict    {GLYPHS[row.verdict.name]} {row.verdict.name}: {printable(row.verdict.why)}"
+    yield f"verdict    {verdict_text(row.verdict.name)}: {printable(row.verdict.why)}"
     entries = row.pair.reference, row.pair.candidate
     for side, entry, origin in zip(("reference", "candidate"), entries, detail.origins, strict=True):
         yield f"{side:9}  {entry_label(entry)}{f'  ({origin})' if origin else ''}"
@@ -114,29 +124,21 @@ def detail_lines(detail: RowDetail) -> Lines:
     if row.diff is not None:
         yield f"profile    {sparkline(row.diff.profile, _BARS)}"
     for given in detail.inputs:
-        yield f"input      {_verdict(given)} {short(label(given.pair))}: {printable(given.verdict.why)}"
+        verdict = given.verdict
+        yield f"input      {verdict_text(verdict.name)} {short(label(given.pair))}: {printable(verdict.why)}"
     if detail.worst:
         yield f"{'largest |Δ|':>12} {'reference':>15} {'candidate':>15}  at"
     for item in detail.worst:
         yield f"{item.error:>12.5g} {item.reference:>15.8g} {item.candidate:>15.8g}  {list(item.index)}"
 
 
-def _verdict(row: Row) -> str:
-    return f"{GLYPHS[row.verdict.name]} {row.verdict.name}"
-
-
 def _blame(model: ReportModel) -> Lines:
-    parts = (
-        ("culprits: wrong by themselves", model.culprit_rows), ("modules that contain a culprit", model.enclosing),
-        ("victims: wrong because of what came before", model.victims),
-    )  # fmt: skip
     if model.culprit_rows:
         yield from _section("Culprits and victims")
-    for title, rows in parts:
-        if rows:
-            yield f"{title} ({len(rows)})"
+    for title, rows in model.fault_groups:
+        yield f"{title[0].lower()}{title[1:]} ({len(rows)})"
         for row in rows:
-            yield f"  {_verdict(row)} {short(label(row.pair))}: {printable(row.verdict.why)}"
+            yield f"  {verdict_text(row.verdict.name)} {short(label(row.pair))}: {printable(row.verdict.why)}"
 
 
 def _lint(model: ReportModel) -> Lines:

@@ -16,7 +16,7 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 from tensordiff.report.formats import PICTURE, draws_pictures, write_model
-from tensordiff.report.labels import GLYPHS, counted, label, number
+from tensordiff.report.labels import counted, label, number, verdict_text
 from tensordiff.report.markdown import code, prose, sentence_markdown, table
 from tensordiff.report.model import ReportModel
 from tensordiff.report.row_detail import RowDetail
@@ -82,7 +82,7 @@ def verify_summary(found: Verification) -> str:
 
 def _head(found: Verification) -> Lines:
     whole = found.whole
-    yield f"# {GLYPHS[whole.verdict]} {whole.verdict}: {prose(whole.title)}"
+    yield f"# {verdict_text(whole.verdict)}: {prose(whole.title)}"
     yield ""
     yield sentence_markdown(whole)
 
@@ -91,7 +91,7 @@ def _scenarios(found: Verification) -> Lines:
     models = [found.without, *([found.injected] if found.injected else [])]
     names = [WITHOUT, WITH][: len(models)]
     asked: tuple[tuple[str, Callable[[ReportModel], str]], ...] = (
-        ("verdict", lambda model: f"{GLYPHS[model.verdict]} {model.verdict}"),
+        ("verdict", lambda model: verdict_text(model.verdict)),
         ("pairs", lambda model: str(len(model.rows))),
         ("agree, drift, diverge, unknown", lambda model: ", ".join(str(count) for count in model.counts.values())),
         ("first culprit", lambda model: code(label(model.culprit_rows[0].pair)) if model.culprit_rows else "none"),
@@ -117,15 +117,11 @@ def _scenarios(found: Verification) -> Lines:
 
 
 def _blame(found: Verification) -> Lines:
-    whole = found.whole
-    yield from _listed("Culprits: wrong by themselves", whole.culprit_rows, whole)
-    yield from _listed("Modules that contain a culprit", whole.enclosing, whole)
-    yield from _listed("Victims: wrong because of what came before", whole.victims, whole)
+    for title, rows in found.whole.fault_groups:
+        yield from _listed(title, rows, found.whole)
 
 
 def _listed(title: str, rows: tuple[Row, ...], model: ReportModel) -> Lines:
-    if not rows:
-        return
     yield ""
     yield f"## {title} ({len(rows)})"
     yield ""
@@ -157,7 +153,7 @@ def _meaning(found: Verification) -> Lines:
         yield "A layer is called a culprit here because its inputs agree, or agree far better than its output."
         yield "Only a run with the reference's inputs injected tells culprits from victims for certain."
     else:
-        yield from _weighed(whole)
+        yield from _injection_meaning(whole)
     if found.injected is not None and found.without.culprit_rows and not found.injected.culprit_rows:
         yield "With right inputs every layer is right: the error is inherited, or arises between these layers."
     detail = next(iter(whole.details), None)
@@ -167,7 +163,7 @@ def _meaning(found: Verification) -> Lines:
         yield f"Of the culprit: {prose(detail.weights)}."
 
 
-def _weighed(whole: ReportModel) -> Lines:
+def _injection_meaning(whole: ReportModel) -> Lines:
     yield f"Wrong even with the reference's inputs: {counted(len(whole.culprit_rows), 'layer')}. The bug is there."
     if whole.victims:
         yield f"Right when given right inputs: {counted(len(whole.victims), 'layer')}. Fix what runs before them."
@@ -184,8 +180,8 @@ def _next_steps(found: Verification) -> Lines:
     elif found.keep is not None and whole.culprit_rows:
         yield f"Open what was kept: {_command(sides=both)}"
     if whole.culprit_rows:
-        yield f"Look at the culprit's elements: {_command('report', *_selected(whole), sides=both)}"
-        yield from _about(next(iter(whole.details), None))
+        yield f"Look at the culprit's elements: {_command('report', *_culprit_selection(whole), sides=both)}"
+        yield from _code_places(next(iter(whole.details), None))
     if whole.culprit_rows and found.inject_with:
         lines, compare = (
             ", then ".join(map(code, found.inject_with)),
@@ -211,11 +207,11 @@ def _command(*words: str, sides: tuple[str, str]) -> str:
     return code(shell_line(["tensordiff", *words], sides))
 
 
-def _selected(whole: ReportModel) -> tuple[str, str]:
+def _culprit_selection(whole: ReportModel) -> tuple[str, str]:
     return "--select", f"^{re.escape(label(whole.culprit_rows[0].pair))}$"
 
 
-def _about(detail: RowDetail | None) -> Lines:
+def _code_places(detail: RowDetail | None) -> Lines:
     if detail is None:
         return
     for side, origin in zip(("reference", "candidate"), detail.origins, strict=True):

@@ -2,7 +2,7 @@
 
 Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what came in. If
 the check meets a bad pair before the answer, the search goes on before that one. Where nothing is bad, all pairs are
-compared before that is said: what nobody looked at does not agree.
+compared before that is said: what nobody checked at does not agree.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.final_output import WITHOUT_VALUES, own_outputs
 from tensordiff.search.oracle import MARKS, VerdictOracle, search
 
-_MOST_GIVEN = 4  # outputs of the model that are looked at, of the first and of the last steps
+_MOST_GIVEN = 4  # outputs of the model that are checked at, of the first and of the last steps
 
 
 @dataclass(frozen=True)
 class NeighbourCheck:
     """What a check found around the answer of a search."""
 
-    looked: tuple[int, ...]
+    checked: tuple[int, ...]
     """Positions that the check judged beside those of the search, in order."""
     marks: Mapping[int, Mark]
     """All marks, by position."""
     bad_from: int
     """The first bad position according to the search."""
     is_scanned: bool = False
-    """Whether all pairs were looked at, as is done before nothing is said to be bad."""
+    """Whether all pairs were checked at, as is done before nothing is said to be bad."""
     unproven: str = ""
     """Why the answer may be right all the same: a sentence, or empty."""
 
@@ -120,13 +120,13 @@ class BisectOutcome:
     """None where a person answers, who is not asked more than needed."""
     doubts: tuple[str, ...] = ()
     """Why the two dumps cannot be said to agree, even where nothing is bad: a sentence each."""
-    doubted: str = ""
+    rerun_doubt: str = ""
     """Why reruns did not prove the answer: a sentence, or empty."""
 
     @property
     def unproven(self) -> str:
         """Why what the search found may be right all the same: a sentence, or empty."""
-        return self.doubted or (self.check.unproven if self.check else "")
+        return self.rerun_doubt or (self.check.unproven if self.check else "")
 
     @cached_property
     def first_bad(self) -> Row | None:

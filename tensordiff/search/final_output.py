@@ -41,7 +41,7 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
 
     ``pairs`` are those that are compared. ``step`` is the only one of which they are, where the user chose one.
     """
-    ours, theirs, compared = _own_of_both(reference, candidate, pairs)
+    ours, theirs, compared = _own_outputs_of_both(reference, candidate, pairs)
     for at in sorted(ours.keys() | theirs.keys()):
         if step is not None and at != step:
             continue
@@ -49,9 +49,9 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
         if one is not None and other is not None:
             names = None if _is_compared(one, other) else (one.outputs[0], other.outputs[0])
         elif one is not None:
-            names = _may_be_it(one, candidate, compared[1])
+            names = _possible_counterpart(one, candidate, compared[1])
         else:
-            names = _may_be_it(theirs[at], reference, compared[0])
+            names = _possible_counterpart(theirs[at], reference, compared[0])
         if names is not None:
             told = " and ".join(printable(entry.name) for entry in names)
             return f"the model's own output was not compared ({told}); pair the two with a map, see tensordiff align"
@@ -60,7 +60,7 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
 
 def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str:
     """That only one side has an output of the whole model, so that it was not compared; empty where it was."""
-    ours, theirs, _ = _own_of_both(reference, candidate, pairs)
+    ours, theirs, _ = _own_outputs_of_both(reference, candidate, pairs)
     steps = {part.step for pair in pairs for part in parts_of(pair.reference)}
     for side, other, outputs in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
         for at in sorted(outputs.keys() & steps):
@@ -72,7 +72,7 @@ def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], s
     return ""
 
 
-def _own_of_both(
+def _own_outputs_of_both(
     reference: Dump, candidate: Dump, pairs: Sequence[Pair]
 ) -> tuple[dict[int, _OwnOutputs], dict[int, _OwnOutputs], tuple[list[Entry], list[Entry]]]:
     """What each model gave, by step; and all that was compared of both."""
@@ -83,7 +83,7 @@ def _own_of_both(
     return _by_step(reference, compared[0]), _by_step(candidate, compared[1]), compared
 
 
-def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
+def _possible_counterpart(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
     """An output of a model that was not compared, and one of the other side that was not either and has its shape.
 
     So may one outside all blocks be, for a vocabulary that was padded or cut.
@@ -95,7 +95,7 @@ def _may_be_it(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tupl
     both = [(ours, theirs) for ours in own.outputs for theirs in left]
     try:
         fits = next(((one, e) for one, e in both if reconcile(one.spec.shape, e.spec.shape)), None)
-        outside = ((one, e) for one, e in both if not any(map(str.isdigit, e.layer.replace("/", ".").split("."))))
+        outside = ((one, e) for one, e in both if not _is_in_block(e.layer))
         return fits or next(((one, e) for one, e in outside if _is_padded(one.spec.shape, e.spec.shape)), None)
     except DumpError:
         return None  # what cannot be read is named as such
@@ -146,7 +146,7 @@ def _by_step(dump: Dump, compared: Iterable[Entry]) -> dict[int, _OwnOutputs]:
         steps.setdefault(entry.step, []).append(entry)
     seen = {id(entry): entry for entry in compared}
     return {
-        step: _OwnOutputs(own, [entry for entry in own if id(entry) in seen or _has_copy(entry, seen.values())])
+        step: _OwnOutputs(own, [entry for entry in own if id(entry) in seen or _equals_another(entry, seen.values())])
         for step, own in steps.items()
     }
 
@@ -178,10 +178,15 @@ def own_outputs(entries: Sequence[Entry]) -> list[Entry]:
 
 def _is_last_by_name(layer: str) -> bool:
     around, _, name = layer.rpartition(".")
-    return name in _LAST_NAMES and not any(map(str.isdigit, around.split(".")))
+    return name in _LAST_NAMES and not _is_in_block(around)
 
 
-def _has_copy(entry: Entry, others: Iterable[Entry]) -> bool:
+def _is_in_block(layer: str) -> bool:
+    """Whether a part of a layer's name is a number; exporters separate the parts by dots or by slashes."""
+    return any(map(str.isdigit, layer.replace("/", ".").split(".")))
+
+
+def _equals_another(entry: Entry, others: Iterable[Entry]) -> bool:
     """Whether one of the other outputs holds the same values."""
     try:
         alike = [o for o in others if not o.is_input and o.step == entry.step and o.spec == entry.spec]
@@ -217,7 +222,7 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
             error = f"{printable(row.pair.name)} is off by {worst}"
             more = f"more than {kind} explains for a whole run ({floor.diverges:.0e})"
             routes = "" if row.after_proven_flips or not row.after_flips else f"; {_UNPROVEN}"
-            return f"{error}, {more}, and no layer is wrong by itself; {_growth(outputs, row)}{routes}"
+            return f"{error}, {more}, and no layer is wrong by itself; {_steepest_growth(outputs, row)}{routes}"
     return None
 
 
@@ -250,10 +255,10 @@ def _by_deciding_step(outputs: Sequence[Row], *, is_ordered: bool) -> list[list[
     steps: dict[int, list[Row]] = {}
     for row in outputs:
         steps.setdefault(row.pair.reference.step, []).append(row)
-    return [_deciding(some, is_ordered=is_ordered) for some in steps.values()]
+    return [_deciding_outputs(some, is_ordered=is_ordered) for some in steps.values()]
 
 
-def _deciding(outputs: list[Row], *, is_ordered: bool) -> list[Row]:
+def _deciding_outputs(outputs: list[Row], *, is_ordered: bool) -> list[Row]:
     own = {id(entry) for entry in own_outputs([part for row in outputs for part in parts_of(row.pair.reference)])}
     rows = [row for row in outputs if any(id(part) in own for part in parts_of(row.pair.reference))]
     rows += [row for row in outputs if is_logits(row.pair.name, row.pair.reference.port, row.shape or ())]
@@ -275,7 +280,7 @@ def _is_within(row: Row, floor: Floor) -> bool:
     return errors is not None and errors.size > 0 and float(np.median(errors)) <= floor.diverges
 
 
-def _growth(outputs: Sequence[Row], last: Row) -> str:
+def _steepest_growth(outputs: Sequence[Row], last: Row) -> str:
     """Where the error grew most on its way, in words."""
     way = [row for row in outputs if row.pair.reference.step == last.pair.reference.step]
     steepest, before, factor = None, None, 1.0

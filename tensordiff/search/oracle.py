@@ -26,7 +26,7 @@ from tensordiff.search.outcome import culprits
 Answer = Mark | Literal["undo"]
 MARKS: dict[VerdictName, Mark] = {"agrees": "good", "drifts": "bad", "diverges": "bad", "unknown": "skip"}
 
-TOO_FAR = (
+EIGHT_BIT_DOUBT = (
     "the candidate rounds to 8 bits what it multiplies, and errors of that size may have added up to this; "
     "say how far off is bad with --threshold X, or see compare"
 )
@@ -76,7 +76,7 @@ class VerdictOracle:
         row = self.row(position)
         if row.verdict.name == "drifts" and self.comparer.in_eight_bits:
             return "good"
-        return MARKS[row.verdict.name] if row.diff is None or has_values(row.diff) else _without_values(row)
+        return MARKS[row.verdict.name] if row.diff is None or has_values(row.diff) else _mark_without_values(row)
 
     def ask(self, bisect: Bisect) -> Mark | None:
         """The mark of the probe; None when the search is done."""
@@ -97,10 +97,10 @@ class VerdictOracle:
     def unproven(self) -> str:
         """Why pairs that diverge by themselves may be right all the same: a sentence, or empty."""
         is_rounded = self.comparer.in_eight_bits and not self.comparer.limits.are_set
-        return TOO_FAR if is_rounded and not self.scanned else ""
+        return EIGHT_BIT_DOUBT if is_rounded and not self.scanned else ""
 
 
-def _without_values(row: Row) -> Mark:
+def _mark_without_values(row: Row) -> Mark:
     return "skip" if row.verdict.name == "agrees" else MARKS[row.verdict.name]
 
 

@@ -19,24 +19,24 @@ from tensordiff.compare.judge.verdict import Verdict, VerdictName
 from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
-from tensordiff.search.peers import with_outliers
+from tensordiff.search.peers import with_peer_outlier
 from tensordiff.util.slices import sorted_positions
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
     """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
-    rows = with_outliers(_with_padding(_blamed_by_inputs(rows)))
+    rows = with_peer_outlier(_restore_padding_verdicts(_keep_automatic_culprits(rows)))
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
-    if outputs and (other := _of_other_size(rows, outputs[0])) is not None:
+    if outputs and (other := _wrong_size_before(rows, outputs[0])) is not None:
         return [other]
     places = [_step_and_layer(row) for row in outputs]
     modules = [places[at] for at in sorted_positions(places)]
     found = [row for row in outputs if not _contains_any(row, modules)]
-    return found or [_before(row, rows) for row in wrong]
+    return found or [_blame_gap_before(row, rows) for row in wrong]
 
 
-def _blamed_by_inputs(rows: Sequence[Row]) -> Sequence[Row]:
+def _keep_automatic_culprits(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows of which only those diverge that are wrong with right inputs, where the user's limits decided what fails.
 
     Limits say that a run fails, not where its error begins: behind a culprit everything may be outside of them. If all
@@ -45,23 +45,25 @@ def _blamed_by_inputs(rows: Sequence[Row]) -> Sequence[Row]:
     failing = [row for row in rows if row.verdict.name == "diverges" and not row.is_input]
     if not any(row.without_limits for row in failing):
         return rows
-    automatic = [row if row.verdict.name != "diverges" else row._replace(verdict=_automatic(row)) for row in rows]
-    if any(_automatic(row).name == "diverges" for row in failing):
+    automatic = [
+        row if row.verdict.name != "diverges" else row._replace(verdict=_automatic_verdict(row)) for row in rows
+    ]
+    if any(_automatic_verdict(row).name == "diverges" for row in failing):
         return [old if new.verdict.name == "diverges" else new for old, new in zip(rows, automatic, strict=True)]
     earlier = itertools.takewhile(lambda row: row is not failing[0], rows)
-    passed = [row for row in earlier if not row.is_input and _automatic(row).name == "diverges"]
+    passed = [row for row in earlier if not row.is_input and _automatic_verdict(row).name == "diverges"]
     if not passed:
         return rows
-    why = f"{_automatic(passed[-1]).why}; it is within its own tolerance, and what follows is not within theirs"
+    why = f"{_automatic_verdict(passed[-1]).why}; it is within its own tolerance, and what follows is not within theirs"
     named = passed[-1]._replace(verdict=Verdict("diverges", why))
     return [named if old is passed[-1] else new for old, new in zip(rows, automatic, strict=True)]
 
 
-def _automatic(row: Row) -> Verdict:
+def _automatic_verdict(row: Row) -> Verdict:
     return row.without_limits or row.verdict
 
 
-def _before(row: Row, rows: Sequence[Row]) -> Row:
+def _blame_gap_before(row: Row, rows: Sequence[Row]) -> Row:
     """An input that is wrong though every output is right: no layer is to blame, but what lies before this one."""
     earlier = itertools.takewhile(lambda other: other is not row, rows)
     entry = row.pair.reference
@@ -71,7 +73,7 @@ def _before(row: Row, rows: Sequence[Row]) -> Row:
     return row._replace(verdict=Verdict(row.verdict.name, told))
 
 
-def _of_other_size(rows: Sequence[Row], first: Row) -> Row | None:
+def _wrong_size_before(rows: Sequence[Row], first: Row) -> Row | None:
     """An output of another size than the reference's just before the first that is wrong, and all before it right.
 
     By itself another size is no fault: engines pad, and give less than they computed. But if what ran next is wrong,
@@ -96,7 +98,7 @@ def _is_block(row: Row) -> bool:
     return row.pair.reference.layer.rpartition(".")[2].isdigit()
 
 
-def _with_padding(rows: Sequence[Row]) -> Sequence[Row]:
+def _restore_padding_verdicts(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows with what was set aside as padding taken back, unless nothing that ran after it is wrong without it.
 
     Tokens that all later layers see would have made others wrong in the next block. If there was no other block, or

@@ -17,31 +17,31 @@ from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_
 from tensordiff.compare.row import Row
 
 _PEERS = 4  # others of a kind, from which one stands out
-_TIMES = 3.0  # how many times the most that any other multiplies by
-_CLEARLY = 4.0  # what it multiplies by at least
+_TIMES_OTHERS = 3.0  # how many times the most that any other multiplies by
+_LEAST_AMPLIFICATION = 4.0  # what it multiplies by at least
 _HALF_WRONG = 0.5  # incoming error beyond which nothing can be said
 
 
-def with_outliers(rows: Sequence[Row]) -> Sequence[Row]:
+def with_peer_outlier(rows: Sequence[Row]) -> Sequence[Row]:
     """Rows in which the first that stands out of its kind diverges; the same rows where something else does before."""
     if any(row.verdict.name == "diverges" for row in rows):
         return rows
     modules = {row.pair.reference.layer.rpartition(".")[0] for row in rows}
     kinds: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
-        if _can_be_weighed(row) and row.pair.reference.layer not in modules:
+        if _is_comparable(row) and row.pair.reference.layer not in modules:
             kinds[_kind(row), row.pair.reference.step].append(row)
     found = [outlier for group in kinds.values() if (outlier := _outlier(group, rows)) is not None]
     if not found:
         return rows
     first = min(found, key=lambda one: next(k for k, row in enumerate(rows) if row is one[0]))
     return [
-        _blamed(row, first[1], len(kinds[_kind(row), row.pair.reference.step])) if row is first[0] else row
+        _as_culprit(row, first[1], len(kinds[_kind(row), row.pair.reference.step])) if row is first[0] else row
         for row in rows
     ]
 
 
-def _can_be_weighed(row: Row) -> bool:
+def _is_comparable(row: Row) -> bool:
     if row.is_input or row.is_exact or row.diff is None or row.dtypes is None or not row.amplification:
         return False
     is_short = growth_for(row.computed_in or row.dtypes) != GROWTH
@@ -65,17 +65,17 @@ def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | N
     most, error = max(before.amplification or 0.0, 1.0), last.diff.rel_l2 if last.diff else 0.0
     floor = floor_for(*(last.computed_in or last.dtypes or ("float32", "float32")))[1]
     times = last.amplification or 0.0
-    if not (error > floor.agrees / 2 and times >= _CLEARLY and times >= _TIMES * most):
+    if not (error > floor.agrees / 2 and times >= _LEAST_AMPLIFICATION and times >= _TIMES_OTHERS * most):
         return None
     came = error / times
     given = [row for row in rows if row.is_input and row.pair.reference.call_key == last.pair.reference.call_key]
     even = max((even_error(row.pair) for row in given if row.shape == last.shape), default=0.0)
-    if not given or came > _HALF_WRONG or error < _CLEARLY * even:
+    if not given or came > _HALF_WRONG or error < _LEAST_AMPLIFICATION * even:
         return None  # tokens of very different sizes explain it
     return last, most
 
 
-def _blamed(row: Row, most: float, peers: int) -> Row:
+def _as_culprit(row: Row, most: float, peers: int) -> Row:
     error = row.diff.rel_l2 if row.diff else 0.0
     told = f"rel_l2 {error:.1e} is {row.amplification:.1f} times the error of its input"
     return row._replace(

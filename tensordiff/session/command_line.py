@@ -1,6 +1,6 @@
 """The command that opens a comparison again, for a person to paste and for ``Result.open`` to start.
 
-``where_all_is`` says at the end of the app where everything lies, and what goes with it.
+``closing_lines`` says at the end of the app where everything lies, and what goes with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
-from tensordiff.session.request import Request
+from tensordiff.session.request import FILE_OPTIONS, Request
 from tensordiff.session.sources import Sources, source_in
 from tensordiff.util.shell_line import shell_line
 from tensordiff.util.temporary_folders import is_temporary
@@ -23,8 +23,7 @@ def comparison_words(request: Request) -> list[str]:
 
 
 def _options(request: Request) -> Iterator[tuple[str, ...]]:
-    files = ("rules", "golden", "injected", "tolerances", "session")
-    for name in files:
+    for name in FILE_OPTIONS:
         path: Path | None = getattr(request, name)
         if path is not None:
             yield f"--{name}", str(path)
@@ -63,7 +62,7 @@ def settings_words(settings: Settings) -> list[str]:
     return words
 
 
-def where_all_is(asked: Request, request: Request, session: Path | None) -> Iterator[str]:
+def closing_lines(asked: Request, request: Request, session: Path | None) -> Iterator[str]:
     """Where the dumps, the session and the rules of a comparison lie, and the command that opens it again.
 
     ``asked`` is what the user asked for, with sources; ``request`` has the dumps that were made of them.
@@ -80,10 +79,10 @@ def where_all_is(asked: Request, request: Request, session: Path | None) -> Iter
         yield f"{'rules':10} {printable(request.rules.absolute())}"
     if any(is_temporary(path) for _, path in dumps):
         request = asked
-    yield f"{'open again':10} {open_line(request)}"
+    yield f"{'open again':10} {reopen_command(request)}"
 
 
-def open_line(request: Request) -> str:
+def reopen_command(request: Request) -> str:
     """The command that opens a comparison; settings of sources are not in it."""
     keep = [] if Sources.of(request).side is None else ["--keep", str(request.keep or "dumps")]
     return shell_line(["tensordiff", *comparison_words(request), *keep], [request.reference, request.candidate])

@@ -135,7 +135,7 @@ def _path(given: PathLike | Arrays | None) -> Path | None:
     if given is None or isinstance(given, Mapping):
         return None
     if not isinstance(given, str | os.PathLike):
-        raise _no_side(given)
+        raise _unusable_side(given)
     return user_path(given)
 
 
@@ -144,12 +144,12 @@ def _dump(name: str, given: PathLike | Arrays) -> Dump:
         return dump_of_arrays(name, given)
     path = _path(given)
     if path is None:
-        raise _no_side(given)
+        raise _unusable_side(given)
     refuse_source(path)
     return open_dump(path)
 
 
-def _no_side(given: object) -> TensordiffError:
+def _unusable_side(given: object) -> TensordiffError:
     """The error for what is neither a path nor arrays by name, such as one array alone."""
     return TensordiffError(
         f"{type(given).__name__} is not something to compare; give the path of a dump, a source such as 'hf:MODEL', or "

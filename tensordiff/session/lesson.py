@@ -19,9 +19,9 @@ from tensordiff.errors import TensordiffError
 from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.session import Session
 
-_MEASURED = 64
+_MOST_MEASURED = 64
 """New pairs whose values are looked at."""
-Key = tuple[str, int, int, str, int, int]
+_PairNames = tuple[str, int, int, str, int, int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Lesson:
 
 def lesson(session: Session, given: MapRule) -> Lesson | None:
     """What a map implies for other layers; None where that is nothing."""
-    names = [_layer(text) for text in (given.reference, given.candidate)]
+    names = [_layer_named(text) for text in (given.reference, given.candidate)]
     if names[0] is None or names[1] is None:
         return None
     dumps = session.dumps
@@ -54,22 +54,22 @@ def lesson(session: Session, given: MapRule) -> Lesson | None:
     best: tuple[Rule, ...] = ()
     new: tuple[Pair, ...] = ()
     for rules in implied_rules(names[0], names[1]):
-        made = _made(base, rules)
+        made = _added_pairs(base, rules)
         if len(made) > len(new):
             best, new = rules, made
     if not new:
         return None
-    rows = list(session.comparer.rows(new[:_MEASURED]))
+    rows = list(session.comparer.rows(new[:_MOST_MEASURED]))
     return Lesson(best, new, len(rows), sum(row.verdict.name == "agrees" for row in rows))
 
 
-def _layer(text: str) -> str | None:
+def _layer_named(text: str) -> str | None:
     """The layer that a map names; None of an expression."""
     expression = parse(text.replace("{i}", "0"))
     return parse_name(expression.text).layer if isinstance(expression, Name) else None
 
 
-def _made(base: PairedDumps, rules: tuple[Rule, ...]) -> tuple[Pair, ...]:
+def _added_pairs(base: PairedDumps, rules: tuple[Rule, ...]) -> tuple[Pair, ...]:
     """The pairs that rules would add; none where they would break others."""
     try:
         after = base.with_rules(replace(base.rules, rules=(*base.rules.rules, *rules)))
@@ -81,10 +81,10 @@ def _made(base: PairedDumps, rules: tuple[Rule, ...]) -> tuple[Pair, ...]:
     return tuple(pair for pair in after.alignment.pairs if _key(pair) not in before)
 
 
-def _keys(pairs: Iterable[Pair]) -> set[Key]:
+def _keys(pairs: Iterable[Pair]) -> set[_PairNames]:
     return set(map(_key, pairs))
 
 
-def _key(pair: Pair) -> Key:
+def _key(pair: Pair) -> _PairNames:
     ours, theirs = pair.reference, pair.candidate
     return ours.name, ours.step, ours.call, theirs.name, theirs.step, theirs.call

@@ -34,29 +34,29 @@ def quantized_target(source: Source) -> str | None:
         return None  # whoever runs it says what is wrong with it
 
 
-def explained_weights(reference: Dump) -> str | None:
+def taken_weights(reference: Dump) -> str | None:
     """How coarse the candidate's weights are that the reference was run with; None where it ran with its own."""
-    said = _said(reference)
+    said = _quantization_facts(reference)
     weights = said.get("weights")
     return weights if isinstance(weights, str) else None
 
 
 def layers_in_eight_bits(reference: Dump) -> Collection[str]:
     """The reference's layers with weights of a candidate that rounds to 8 bits what it multiplies with them."""
-    said = _said(reference)
+    said = _quantization_facts(reference)
     names = said.get("layers") if said.get("rounds_activations") is True else None
     return {f"{ROOT}.{name}" for name in names} if isinstance(names, list) else frozenset()
 
 
-def _said(reference: Dump) -> dict[str, object]:
+def _quantization_facts(reference: Dump) -> dict[str, object]:
     found = reference.facts.get(_KEY)
     return found if isinstance(found, dict) else {}
 
 
 def quantization_findings(reference: Dump, candidate: Dump) -> Iterator[Finding]:
     """That the reference has the candidate's weights; or that the candidate is quantized and it has not."""
-    if (weights := explained_weights(reference)) is not None:
-        left = _said(reference).get("left")
+    if (weights := taken_weights(reference)) is not None:
+        left = _quantization_facts(reference).get("left")
         more = (
             f"; {len(left)} of them are not, and were left as the reference has them"
             if isinstance(left, list) and left

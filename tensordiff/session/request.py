@@ -12,6 +12,9 @@ from tensordiff.compare.limits import Limits
 from tensordiff.errors import AlignError, printable
 from tensordiff.util.regex import check_regex
 
+FILE_OPTIONS = ("rules", "golden", "injected", "tolerances", "session")
+"""The fields of a request that are paths beside its two sides; each is an option of the command line, too."""
+
 
 @dataclass(frozen=True)
 class Request:

@@ -18,17 +18,17 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError
 from tensordiff.search.final_output import own_outputs
 
-_LOOKED_AT = 1 << 14  # elements
-_FEWEST = 64
-_BELIEVED_BYTES = 2
+_CHECKED_ELEMENTS = 1 << 14  # elements
+_FEWEST_ELEMENTS = 64
+_TRUSTED_BYTES = 2
 
 
 def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
     """The types that the two runs computed in, the finest where one is not known; None where neither is."""
-    ours, theirs = _noted(reference), _noted(candidate)
-    if ours is not None and DTYPES[ours].itemsize < _BELIEVED_BYTES and not _is_borne_out(reference, ours):
+    ours, theirs = _recorded_dtype(reference), _recorded_dtype(candidate)
+    if ours is not None and DTYPES[ours].itemsize < _TRUSTED_BYTES and not _outputs_fit(reference, ours):
         ours = None
-    if theirs is not None and not _is_borne_out(candidate, theirs):
+    if theirs is not None and not _outputs_fit(candidate, theirs):
         theirs = None
     return None if ours is None and theirs is None else (ours or "float64", theirs or "float64")
 
@@ -39,20 +39,20 @@ def is_dense(reference: Dump) -> bool:
     return isinstance(model, Mapping) and model.get("experts") is False
 
 
-def _noted(dump: Dump) -> str | None:
+def _recorded_dtype(dump: Dump) -> str | None:
     dtype = dump.facts.get("dtype")
     return dtype if isinstance(dtype, str) and dtype in DTYPES else None
 
 
-def _is_borne_out(dump: Dump, dtype: str) -> bool:
+def _outputs_fit(dump: Dump, dtype: str) -> bool:
     """Whether the model's own outputs, all that are floats, hold only values of a type."""
-    outputs = [entry for entry in own_outputs(dump.entries) if _is_number(entry)]
+    outputs = [entry for entry in own_outputs(dump.entries) if _is_checkable(entry)]
     return bool(outputs) and all(_holds_only(entry, dtype) for entry in outputs)
 
 
-def _is_number(entry: Entry) -> bool:
+def _is_checkable(entry: Entry) -> bool:
     try:
-        return is_float(entry.spec.dtype) and entry.spec.dtype.kind != "c" and entry.spec.size >= _FEWEST
+        return is_float(entry.spec.dtype) and entry.spec.dtype.kind != "c" and entry.spec.size >= _FEWEST_ELEMENTS
     except DumpError:
         return False
 
@@ -62,7 +62,7 @@ def _holds_only(entry: Entry, dtype: str) -> bool:
         stored = name_of(entry.spec.dtype)
         if coarser(dtype, stored) == stored:
             return True  # it is stored in that type, or in one with fewer bits
-        values = entry.read().reshape(-1)[:_LOOKED_AT]
+        values = entry.read().reshape(-1)[:_CHECKED_ELEMENTS]
     except DumpError:
         return False
     with np.errstate(all="ignore"):

@@ -35,7 +35,7 @@ from tensordiff.errors import printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.doubts import doubts_of_dumps, doubts_of_pairs, doubts_of_rows, output_not_answered
 from tensordiff.session.paired_dumps import PairedDumps
-from tensordiff.session.quantized import explained_weights, quantization_findings
+from tensordiff.session.quantized import quantization_findings, taken_weights
 from tensordiff.session.request import Request
 from tensordiff.session.sources import refuse_source
 from tensordiff.session.storage.state import SessionState, read_state, rules_of_state
@@ -104,11 +104,11 @@ class Session:
         # A handful of statistics proves nothing.
         learns = request.learn and not reference.statistics and learned is None
         dumps = PairedDumps.align(reference, candidate, rules, learns=learns, learned=learned)
-        comparer = third_dumps.comparer(reference, candidate, rules, request.limits_with(rules), dumps.learned)
+        comparer = third_dumps.comparer(dumps, request.limits_with(rules), request.cluster)
         third_dumps.refuse_other_origin(reference, candidate)
         return cls(
             request=request,
-            comparer=replace(comparer, cluster=request.cluster),
+            comparer=comparer,
             dumps=dumps,
             third_dumps=third_dumps,
             saved_rules=saved_rules or RulesFile(),
@@ -163,9 +163,8 @@ class Session:
     def realigned(self, rules: RulesFile) -> Session:
         """This comparison by other rules; third dumps are aligned by them too."""
         dumps = self.dumps.with_rules(rules)
-        sides, limits = (self.reference, self.candidate), self.request.limits_with(rules)
-        comparer = self.third_dumps.comparer(*sides, rules, limits, dumps.learned)
-        return replace(self, dumps=dumps, comparer=replace(comparer, cluster=self.request.cluster))
+        comparer = self.third_dumps.comparer(dumps, self.request.limits_with(rules), self.request.cluster)
+        return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
         """This comparison with maps that the values prove, for what is left over."""
@@ -184,9 +183,7 @@ class Session:
     def with_injected(self, path: Path) -> Session:
         """The same pairs, beside a run of the candidate with injected inputs."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
-        sides, limits = (self.reference, self.candidate), self.comparer.limits
-        comparer = third_dumps.comparer(*sides, self.rules, limits, self.dumps.learned)
-        comparer = replace(comparer, cluster=self.request.cluster)
+        comparer = third_dumps.comparer(self.dumps, self.comparer.limits, self.request.cluster)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
@@ -238,7 +235,7 @@ class Session:
             coverage = self.coverage(measured)
             doubts = doubts_of_dumps(self.request, self.dumps, coverage)
             of_rows = doubts_of_rows(self.request, self.dumps, measured)
-            taken = explained_weights(self.reference) or ""
+            taken = taken_weights(self.reference) or ""
             unanswered = output_not_answered(self.request, self.dumps, measured)
             return Outcome(measured, self.unread, (*doubts, *of_rows), coverage, taken, unanswered)
 

@@ -30,9 +30,9 @@ from tensordiff.session.rerun.trust import CODE_SETTINGS
 from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder
 
-_OF_FUNCTIONS = ("seed", "deterministic", "gradients", "weights", "python")
+_FUNCTION_SETTINGS = ("seed", "deterministic", "gradients", "weights", "python")
 """The settings that reach a function beside a model."""
-_INPUTS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
+_INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 
 
 def source_in(path: Path) -> Source | None:
@@ -78,7 +78,7 @@ class Sources:
             if source is None or beside is None or not _is_function_beside(source, beside):
                 continue
             said = self.request.settings if side == "reference" else self._candidate_settings
-            if names := options_of(_of_model(said)):
+            if names := options_of(_model_settings(said)):
                 it = "it is" if len(names) == 1 else "they are"
                 yield (
                     f"{', '.join(names)}: {it} for {printable(beside)} alone; the function {printable(source)} decides "
@@ -96,7 +96,7 @@ class Sources:
         """How the next side is run, into a folder or where the request says. Reads the reference's dump; may block."""
         request, side = self.request, self.side
         if side == "reference" and self.reference is not None:
-            settings = _as_candidate_is(self.reference, self.candidate, self._settings("reference"))
+            settings = _with_candidate_weights(self.reference, self.candidate, self._settings("reference"))
             source = self.reference
         elif side == "candidate" and self.candidate is not None:
             source, settings = self.candidate, self._settings("candidate")
@@ -132,7 +132,7 @@ class Sources:
 def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
     """Options are for models that take them: a function beside such a model brings its own input and precision."""
     if other is not None and _is_function_beside(source, other):
-        return Settings(**{name: getattr(settings, name) for name in _OF_FUNCTIONS})
+        return Settings(**{name: getattr(settings, name) for name in _FUNCTION_SETTINGS})
     return settings
 
 
@@ -140,10 +140,10 @@ def _is_function_beside(source: Source, other: Source) -> bool:
     return _has_own_inputs(source) and not _has_own_inputs(other)
 
 
-def _of_model(settings: Settings) -> Settings:
+def _model_settings(settings: Settings) -> Settings:
     """The settings without those that a function takes, too."""
     usual = Settings()
-    return replace(settings, **{name: getattr(usual, name) for name in _OF_FUNCTIONS})
+    return replace(settings, **{name: getattr(usual, name) for name in _FUNCTION_SETTINGS})
 
 
 def options_of(settings: Settings) -> list[str]:
@@ -166,7 +166,7 @@ def refuse_unused_options(request: Request, *, reruns: bool = False) -> None:
             )
 
 
-def _as_candidate_is(reference: Source, candidate: Source | None, settings: Settings) -> Settings:
+def _with_candidate_weights(reference: Source, candidate: Source | None, settings: Settings) -> Settings:
     """The reference is given the weights of a quantized candidate, where they can be read without running it."""
     if settings.quantized_as is not None or candidate is None or "quantized_as" in ENGINES[reference.kind].refuses:
         return settings
@@ -180,13 +180,13 @@ def _has_own_inputs(source: Source) -> bool:
 def with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
     """The settings, with the input of the reference where the user gave none, and the tokens that it went on with."""
     default = Settings()
-    if all(getattr(settings, name) == getattr(default, name) for name in _INPUTS):
+    if all(getattr(settings, name) == getattr(default, name) for name in _INPUT_SETTINGS):
         same = input_settings(reference)
-        inputs = {name: getattr(same, name) for name in _INPUTS}
+        inputs = {name: getattr(same, name) for name in _INPUT_SETTINGS}
         steps = same.steps if settings.steps == default.steps else settings.steps
         settings = replace(settings, **inputs, steps=steps)
     if engine.takes_tokens:
-        settings = _as_tokens(reference, settings)
+        settings = _with_prompt_as_tokens(reference, settings)
     return with_decoded_tokens_of(reference, settings, engine)
 
 
@@ -199,10 +199,10 @@ def with_decoded_tokens_of(reference: Dump, settings: Settings, engine: Engine) 
 
 def have_same_input(one: Settings, other: Settings) -> bool:
     """Whether two runs are asked the same."""
-    return all(getattr(one, name) == getattr(other, name) for name in _INPUTS)
+    return all(getattr(one, name) == getattr(other, name) for name in _INPUT_SETTINGS)
 
 
-def _as_tokens(reference: Dump, settings: Settings) -> Settings:
+def _with_prompt_as_tokens(reference: Dump, settings: Settings) -> Settings:
     """The reference's prompt as the tokens that it was there: another tokenizer might make others of it."""
     asked = prompt_text(settings)
     ids = token_ids(reference)

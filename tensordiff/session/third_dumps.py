@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensordiff.align.learn import Learned
-from tensordiff.align.rules.file import RulesFile
 from tensordiff.compare.comparer import Comparer, ThirdDump
 from tensordiff.compare.limits import Limits
 from tensordiff.dump import Dump, open_dump
@@ -56,24 +54,28 @@ class ThirdDumps:
         if self.injected is not None:
             yield from origin_findings(self.injected, candidate)
 
-    def comparer(
-        self, reference: Dump, candidate: Dump, rules: RulesFile, limits: Limits, learned: Learned | None = None
-    ) -> Comparer:
-        """A comparer that measures these beside each pair; ``learned`` is how the candidate's names differ."""
-        third = _third(reference, self.injected, rules, learned), _third(reference, self.golden, rules, learned)
-        are_parameters = is_checkpoint(reference) and is_checkpoint(candidate)
-        dtypes, layers = run_dtypes(reference, candidate), layers_in_eight_bits(reference)
-        is_remote = any(isinstance(dump.path, RemotePath) for dump in (reference, candidate))
+    def comparer(self, dumps: PairedDumps, limits: Limits, cluster: str | None = None) -> Comparer:
+        """A comparer that measures each pair of these dumps, and the third dumps beside it, by the same rules."""
+        reference, candidate = dumps.reference, dumps.candidate
         return Comparer(
-            limits, *third, dtypes, are_parameters, layers, tf32_in(reference), is_dense(reference),
-            reads_ahead=is_remote,
-        )  # fmt: skip
+            limits,
+            injected=_paired_with(dumps, self.injected),
+            golden=_paired_with(dumps, self.golden),
+            run_dtypes=run_dtypes(reference, candidate),
+            are_parameters=is_checkpoint(reference) and is_checkpoint(candidate),
+            in_eight_bits=layers_in_eight_bits(reference),
+            reference_tf32=tf32_in(reference),
+            is_dense=is_dense(reference),
+            cluster=cluster,
+            reads_ahead=any(isinstance(dump.path, RemotePath) for dump in (reference, candidate)),
+        )
 
 
-def _third(reference: Dump, other: Dump | None, rules: RulesFile, learned: Learned | None) -> ThirdDump | None:
+def _paired_with(dumps: PairedDumps, other: Dump | None) -> ThirdDump | None:
+    """A third dump, paired with the reference by the rules and by what was learned about the candidate's names."""
     if other is None:
         return None
-    alignment = PairedDumps.align(reference, other, rules, learned=learned).alignment
+    alignment = PairedDumps.align(dumps.reference, other, dumps.rules, learned=dumps.learned).alignment
     if not alignment.pairs:
         raise AlignError(
             f"{printable(other.path)}: none of its entries matches one of the reference; is it the same model?"

@@ -36,7 +36,7 @@ def unused_rules(dumps: PairedDumps, limits: Limits) -> Iterator[Finding]:
     yield from _rules(dumps)
     for rule in dumps.rules.maps:
         if rule.on and not dumps.pairs_of_map(rule):
-            yield _finding("map", f"{rule.reference} = {rule.candidate}", _about_map(dumps, rule))
+            yield _finding("map", f"{rule.reference} = {rule.candidate}", _missing_map_name(dumps, rule))
     if not dumps.rules.views and not limits.rules:
         return  # what follows is not for nothing where there are a million names
     paired = list(dict.fromkeys(pair.name for pair in dumps.alignment.pairs))
@@ -65,7 +65,7 @@ def _rules(dumps: PairedDumps) -> Iterator[Finding]:
             yield _finding("rule", rule.match, _nearest(rule.match, layers))
 
 
-def _about_map(dumps: PairedDumps, rule: MapRule) -> str:
+def _missing_map_name(dumps: PairedDumps, rule: MapRule) -> str:
     """Which of its names there is none of, and what is nearest to it."""
     sides: tuple[tuple[Side, str, Index], ...] = (
         ("reference", general(rule).reference, dumps.names.both[0]),

@@ -33,7 +33,7 @@ def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
         return None
     if any(_is_source(str(side)) for side in (request.reference, request.candidate)):
         return None
-    if not (_may_hold(request.reference) and _may_hold(request.candidate)):
+    if not (_may_be_checkpoint(request.reference) and _may_be_checkpoint(request.candidate)):
         return None
     reference = open_dump(request.reference)
     if not is_checkpoint(reference):
@@ -74,7 +74,7 @@ def _is_source(side: str) -> bool:
     return bool(colon) and kind in ENGINES
 
 
-def _may_hold(path: Path) -> bool:
+def _may_be_checkpoint(path: Path) -> bool:
     """By the names in a folder: no run is opened twice to find out that it is none."""
     try:
         if not path.is_dir():
@@ -107,7 +107,7 @@ def weights_of_layer(outcome: WeightsOutcome, layer: str) -> LayerWeights | None
     """What is known of a layer's own parameters; None where it has none, or one could not be compared."""
     rows = [row for row in outcome.rows if row.name.startswith(f"{layer}.") or row.name == layer]
     if wrong := [row for row in rows if row.verdict == "diverges"]:
-        told = "; ".join(_told(row, layer) for row in wrong[:_SHOWN])
+        told = "; ".join(_parameter_sentence(row, layer) for row in wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         is_itself = [row.name for row in rows] == [layer]
         sentence = told if is_itself else f"its weights differ: {told}{more}"
@@ -118,7 +118,7 @@ def weights_of_layer(outcome: WeightsOutcome, layer: str) -> LayerWeights | None
     return LayerWeights("its weights are the same on both sides", None)
 
 
-def _told(row: ParameterRow, layer: str) -> str:
+def _parameter_sentence(row: ParameterRow, layer: str) -> str:
     name = row.name.removeprefix(f"{layer}.")
     return f"{printable(name)}: {row.sentence}" if name not in ("weight", row.name) else row.sentence
 

@@ -201,9 +201,9 @@ class TensordiffApp(App[int]):
         owner = self._compared
         if owner is None or owner.session is None or self.sentence:
             return ()
-        from tensordiff.session.command_line import where_all_is
+        from tensordiff.session.command_line import closing_lines
 
-        return tuple(where_all_is(owner.asked, owner.request, owner.keeper.path if self.saves_state else None))
+        return tuple(closing_lines(owner.asked, owner.request, owner.keeper.path if self.saves_state else None))
 
     def _jobs(self) -> list[JobLine]:
         return [cast("JobLine", job) for screen in self.screen_stack for job in screen.query("JobLine")]

@@ -59,8 +59,8 @@ def test_what_does_not_fit_is_named() -> None:
 def test_few_are_looked_at_beyond_the_search() -> None:
     made = oracle("." * 600 + "x" * 400)
     bisect, seen = searched(made)
-    assert len(seen.looked) <= 4
-    assert len(made.rows) == len(bisect.marks) + len(seen.looked)
+    assert len(seen.checked) <= 4
+    assert len(made.rows) == len(bisect.marks) + len(seen.checked)
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 13, 22, 30])

@@ -8,7 +8,7 @@ from pathlib import Path
 from tensordiff.cli.commands.compare import command
 from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
-from tensordiff.session.command_line import comparison_words, open_line, where_all_is
+from tensordiff.session.command_line import closing_lines, comparison_words, reopen_command
 from tensordiff.session.request import Request
 from tensordiff.util.temporary_folders import temporary_folder
 from tests.making import SAMPLES
@@ -33,21 +33,21 @@ def test_all_that_was_said_is_said_again() -> None:
 
 def test_nothing_was_said() -> None:
     assert comparison_words(Request(REFERENCE, CANDIDATE)) == []
-    assert shlex.split(open_line(Request(REFERENCE, CANDIDATE))) == ["tensordiff", str(REFERENCE), str(CANDIDATE)]
+    assert shlex.split(reopen_command(Request(REFERENCE, CANDIDATE))) == ["tensordiff", str(REFERENCE), str(CANDIDATE)]
 
 
 def test_where_everything_is(tmp_path: Path) -> None:
     kept = tmp_path / "session.json"
     request = Request(REFERENCE, CANDIDATE, rules=tmp_path / "rules.toml")
-    lines = list(where_all_is(request, request, kept))
+    lines = list(closing_lines(request, request, kept))
     assert [line.split()[0] for line in lines] == ["reference", "candidate", "rules", "open"]
     kept.write_text("{}")
-    assert f"session    {kept}" in list(where_all_is(request, request, kept))
+    assert f"session    {kept}" in list(closing_lines(request, request, kept))
 
 
 def test_what_goes_with_the_app_is_made_again_by_its_source() -> None:
     asked = Request(Path("hf:model"), CANDIDATE)
     with temporary_folder() as folder:
-        lines = list(where_all_is(asked, Request(folder / "reference", CANDIDATE), None))
+        lines = list(closing_lines(asked, Request(folder / "reference", CANDIDATE), None))
     assert lines[0].endswith("(temporary, deleted now; K in the app or --keep DIR keeps it)")
     assert lines[-1] == f"open again tensordiff --keep dumps hf:model {CANDIDATE}"

@@ -21,7 +21,7 @@ from tensordiff.capture.settings import Settings
 from tensordiff.session.lesson import Lesson
 from tensordiff.session.rerun.trust import RerunOffer
 from tensordiff.session.session import Session
-from tensordiff.session.storage.offered import OfferedSession
+from tensordiff.session.storage.session_offer import SessionOffer
 from tensordiff.session.storage.state import SessionState
 from tensordiff.tui import dialogs
 from tensordiff.tui.comparison.export_dialog import Export
@@ -53,7 +53,7 @@ DIALOGS: dict[type[Any], Callable[[Session], Dialog[Any] | Form[Any]]] = {
     Export: lambda _: Export("a layer", 0, Path.cwd()),
     CaptureForm: lambda _: CaptureForm("hf:gpt2", Settings()),
     Consent: lambda _: Consent(OFFER),
-    OfferedDialog: lambda _: OfferedDialog(OfferedSession(Path("/dumps/a.json"), SessionState())),
+    OfferedDialog: lambda _: OfferedDialog(SessionOffer(Path("/dumps/a.json"), SessionState())),
     LessonScreen: lambda session: LessonScreen(Lesson((RULE,), session.pairs[:3], 3, 3)),
     MapScreen: lambda session: MapScreen(session, "layers.0.mlp", "layers.0.mlp"),
     RuleEditor: lambda session: RuleEditor("Edit rule", RULE, lambda _: preview(session, session.rules)),

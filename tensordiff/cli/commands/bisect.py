@@ -37,7 +37,7 @@ from tensordiff.report.labels import COLOURS, GLYPHS, label, number, sparkline
 from tensordiff.search.bisect import ASSUMPTION, Bisect
 from tensordiff.search.bisect_outcome import BisectOutcome, NeighbourCheck, check_neighbours, search_and_check
 from tensordiff.search.oracle import Answer, VerdictOracle, search
-from tensordiff.session.quantized import explained_weights
+from tensordiff.session.quantized import taken_weights
 from tensordiff.session.request import Request
 from tensordiff.session.rerun.oracle import RerunOracle
 from tensordiff.session.session import Session
@@ -122,7 +122,7 @@ def bisect(request: Request, options: BisectOptions) -> int:
     else:
         state = _ask_person(state, oracle, options)
     check = check_neighbours(state, oracle) if options.auto and not rerun else None
-    outcome = BisectOutcome(state, oracle, check, session.doubts, rerun.doubted(state) if rerun else "")
+    outcome = BisectOutcome(state, oracle, check, session.doubts, rerun.doubt_about(state) if rerun else "")
     _report(session, outcome, options)
     if outcome.verdict == "unknown":
         raise inconclusive_search(outcome, options.log)
@@ -322,7 +322,7 @@ def print_outcome(page: Page, session: Session, outcome: BisectOutcome) -> None:
         echo("nothing is bad")
     if outcome.check is not None:
         _print_check(page, session, outcome, outcome.check)
-    weights = explained_weights(session.reference) if outcome.verdict == "agrees" else None
+    weights = taken_weights(session.reference) if outcome.verdict == "agrees" else None
     page.print(f"verdict: {outcome.verdict}{f', as its {printable(weights)} explain' if weights else ''}")
 
 
@@ -334,8 +334,8 @@ def _print_first_bad(page: Page, outcome: BisectOutcome, row: Row) -> None:
 
 
 def _print_check(page: Page, session: Session, outcome: BisectOutcome, check: NeighbourCheck) -> None:
-    if check.is_monotone and check.looked:
-        more = f"{len(check.looked)} more places that were looked at"
+    if check.is_monotone and check.checked:
+        more = f"{len(check.checked)} more places that were looked at"
         page.print(f"{'all pairs, compared in order,' if check.is_scanned else more} confirm this")
     if check.is_monotone is False:
         told = "; ".join(_contradictions(outcome, check))

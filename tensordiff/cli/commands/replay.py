@@ -21,7 +21,7 @@ from tensordiff.cli.streams import say
 from tensordiff.dump import Dump, open_dump
 from tensordiff.errors import printable
 from tensordiff.session.request import Request
-from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer, with_code_of
+from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted, rerun_offer, with_code_settings_of
 from tensordiff.util.temporary_folders import temporary_folder
 
 
@@ -90,7 +90,7 @@ def _what_to_run(dump: Dump, options: ReplayOptions) -> tuple[Source, Settings]:
         tell_offer(offer, trust_source=options.trust_source)
         return offer.source, offer.settings
     source = required_source(options.source)
-    return source, with_code_of(options.said, _settings_for(source, dump, options), source)
+    return source, with_code_settings_of(options.said, _settings_for(source, dump, options), source)
 
 
 def _trusted(dump: Dump, options: ReplayOptions, trust: Trust) -> RerunOffer:

@@ -17,11 +17,9 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.measure.dtype_plan import Tolerance
 from tensordiff.dump import open_dump
 from tensordiff.errors import TensordiffError, printable
-from tensordiff.report.comparison_json import dumps
+from tensordiff.report.comparison_json import WEIGHTS_SCHEMA, dumps, weights_json
 from tensordiff.report.junit import write_weights_junit
-from tensordiff.report.labels import number, short
-from tensordiff.report.weights_json import SCHEMA, weights_json
-from tensordiff.report.weights_labels import PARAMETER_COLOURS, PARAMETER_GLYPHS, shape_text, types_text
+from tensordiff.report.labels import PARAMETER_COLOURS, PARAMETER_GLYPHS, number, shape_text, short, types_text
 from tensordiff.session.request import Request
 from tensordiff.session.sources import source_in
 from tensordiff.session.weights import compare_checkpoints
@@ -39,7 +37,7 @@ class WeightsOptions(NamedTuple):
 
     as_json: bool = False
     everything: bool = False
-    schema: str = SCHEMA
+    schema: str = WEIGHTS_SCHEMA
     junit: Path | None = None
 
 

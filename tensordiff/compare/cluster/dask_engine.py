@@ -24,7 +24,7 @@ from tensordiff.errors import ClusterError, printable
 RETRIES = 3
 """How often a task is given to another worker after one was lost with it."""
 _CONNECT_S = 20
-_LOOK_EVERY_S = 2.0
+_CHECK_EVERY_S = 2.0
 _WORKERS_COME_BACK_S = 30.0
 """How long a cluster may be without workers: a batch system or a nanny starts lost ones again."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
@@ -67,7 +67,7 @@ class DaskEngine:
         for name in ("distributed", "distributed.client"):  # which Dask gives a level of its own
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._is_connected = False
-        self._alone_since: float | None = None
+        self._without_workers_since: float | None = None
         with dask.config.set(_CONFIG):
             if (match := _LOCAL.fullmatch(address)) is not None:
                 self._cluster = self._start_workers(int(match[1]))
@@ -76,15 +76,15 @@ class DaskEngine:
                     f"--cluster {printable(address)}: needs the certificates that Dask's own configuration names "
                     "(distributed.comm.tls), which names none here"
                 )
-            with self._sentences():
+            with self._errors_as_sentences():
                 self._client = distributed.Client(
                     self._cluster or address, timeout=_CONNECT_S, set_as_default=False, name="tensordiff"
                 )
-        self._client.loop.asyncio_loop.set_exception_handler(_ignore)
+        self._client.loop.asyncio_loop.set_exception_handler(_ignore_loop_errors)
         self._is_connected = True
         self._refuse_empty()
         if self._cluster is None:
-            self._refuse_others()
+            self._refuse_without_tensordiff()
 
     def _start_workers(self, count: int) -> Any:
         _start_tracker()
@@ -110,7 +110,7 @@ class DaskEngine:
             self.close()
             raise ClusterError(f"--cluster {printable(self._address)}: has no workers; start some, and try again")
 
-    def _refuse_others(self) -> None:
+    def _refuse_without_tensordiff(self) -> None:
         """Refuse workers that lack tensordiff: a task that they cannot load ends them."""
         found = self._client.run(find_spec, "tensordiff", on_error="return")
         lacking = [worker for worker, spec in found.items() if spec is None or isinstance(spec, ImportError)]
@@ -127,14 +127,14 @@ class DaskEngine:
     def expect_workers(self) -> None:
         """Say where a cluster has no workers any more, and raise where none has come back for a while."""
         if self._threads():
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = monotonic()
+            self._without_workers_since = None
+        elif self._without_workers_since is None:
+            self._without_workers_since = monotonic()
             _log.warning(
                 "--cluster %s: all its workers are lost; waiting %d s for others to start",
                 printable(self._address), _WORKERS_COME_BACK_S,
             )  # fmt: skip
-        elif monotonic() - self._alone_since > _WORKERS_COME_BACK_S:
+        elif monotonic() - self._without_workers_since > _WORKERS_COME_BACK_S:
             raise ClusterError(
                 f"--cluster {printable(self._address)}: all its workers were lost before all pairs were measured, and "
                 "none came back; look at their logs, start some, and run the command again"
@@ -146,12 +146,12 @@ class DaskEngine:
         return self._width_now()
 
     def _width_now(self) -> int:
-        with self._sentences():
+        with self._errors_as_sentences():
             return max(1, self._threads())
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> _Ticket:
         """Run a function on some worker, and again on another where that one is lost."""
-        with self._sentences():
+        with self._errors_as_sentences():
             return _Ticket(self, self._client.submit(function, *arguments, pure=False, retries=0))
 
     def gather(self, future: Any) -> Future[Any]:
@@ -167,7 +167,7 @@ class DaskEngine:
                 self._cluster.close(timeout=5)
 
     @contextlib.contextmanager
-    def _sentences(self) -> Iterator[None]:
+    def _errors_as_sentences(self) -> Iterator[None]:
         """Turn what Dask raises into a sentence."""
         try:
             yield
@@ -211,7 +211,7 @@ def _ignoring_failures(close: Callable[[], None]) -> None:
         close()
 
 
-def _ignore(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+def _ignore_loop_errors(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
     """What Dask's own loop has left unanswered is no news: whoever waits for a result is told what became of it."""
 
 
@@ -225,9 +225,9 @@ class _Ticket:
         A task that is done does not end the wait: a result is lost with the worker that holds it, and is then made
         again. Dask's own time limit is not used, since it drops an answer that comes just as the limit is reached.
         """
-        with self._engine._sentences():
+        with self._engine._errors_as_sentences():
             asked = self._engine.gather(self._future)
-            while not wait([asked], _LOOK_EVERY_S).done:
+            while not wait([asked], _CHECK_EVERY_S).done:
                 self._engine.expect_workers()
             return asked.result()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tensordiff.align.views import Views
-from tensordiff.compare.cluster.packing import CannotBeSent, pack, packed_apart
+from tensordiff.compare.cluster.packing import CannotBeSent, pack, split_by_sendable
 from tensordiff.compare.cluster.worker import (
     Installation,
     Refusal,
@@ -88,7 +88,7 @@ def measurements(engine: Engine, works: Iterable[PairWork]) -> Iterator[Measurem
     waiting: deque[_Batch] = deque()
     try:
         for batch in _batches(works):
-            waiting += _submitted(engine, batch, own)
+            waiting += _submit(engine, batch, own)
             while sum(len(one.tickets) or 1 for one in waiting) > 2 * engine.width + 1:
                 yield from _results(waiting.popleft())
         while waiting:
@@ -121,7 +121,7 @@ def _nbytes(work: PairWork) -> int:
         return 0
 
 
-def _submitted(engine: Engine, works: list[PairWork], own: Installation) -> list[_Batch]:
+def _submit(engine: Engine, works: list[PairWork], own: Installation) -> list[_Batch]:
     if len(works) == 1 and (stretches := _stretches(works[0])):
         tickets = [engine.submit(scan_packed, pack(one), own) for one in stretches]
         return [_Batch(works, tickets, is_huge=True)]
@@ -130,13 +130,13 @@ def _submitted(engine: Engine, works: list[PairWork], own: Installation) -> list
     except CannotBeSent:
         if len(works) == 1:
             return [_Batch(works, [])]
-    _, kept = packed_apart(works)
+    _, kept = split_by_sendable(works)
     here = set(map(id, kept))
-    return [batch for work in works for batch in _alone(engine, work, own, is_here=id(work) in here)]
+    return [batch for work in works for batch in _single(engine, work, own, is_here=id(work) in here)]
 
 
-def _alone(engine: Engine, work: PairWork, own: Installation, *, is_here: bool) -> list[_Batch]:
-    return [_Batch([work], [])] if is_here else _submitted(engine, [work], own)
+def _single(engine: Engine, work: PairWork, own: Installation, *, is_here: bool) -> list[_Batch]:
+    return [_Batch([work], [])] if is_here else _submit(engine, [work], own)
 
 
 def _stretches(work: PairWork) -> Sequence[Stretch]:
@@ -148,22 +148,22 @@ def _stretches(work: PairWork) -> Sequence[Stretch]:
 
 def _results(batch: _Batch) -> Iterator[Measurement | Row]:
     if batch.is_huge:
-        yield _of_stretches(batch)
+        yield _joined_stretches(batch)
         return
     if not batch.tickets:
         yield from map(_measure_here, batch.works)
         return
-    answer = _accepted(batch.tickets[0].result())
+    answer = _unless_refused(batch.tickets[0].result())
     for work, one in zip(batch.works, answer, strict=True):
-        yield _as_here(work, one.why) if isinstance(one, Unmeasured) else one.measurement(work)
+        yield _explain_unmeasured(work, one.why) if isinstance(one, Unmeasured) else one.measurement(work)
 
 
-def _of_stretches(batch: _Batch) -> Measurement | Row:
+def _joined_stretches(batch: _Batch) -> Measurement | Row:
     (work,) = batch.works
-    parts = [_accepted(ticket.result()) for ticket in batch.tickets]
+    parts = [_unless_refused(ticket.result()) for ticket in batch.tickets]
     failed = next((part for part in parts if isinstance(part, Unmeasured)), None)
     if failed is not None:
-        return _as_here(work, failed.why)
+        return _explain_unmeasured(work, failed.why)
     sides = work.pair.reference, work.pair.candidate
     diff = diff_of_stretches(np.concatenate(parts), (sides[0].stored, sides[1].stored), work.limits.tolerance)
     dtypes = name_of(sides[0].spec.dtype), name_of(sides[1].spec.dtype)
@@ -173,7 +173,7 @@ def _of_stretches(batch: _Batch) -> Measurement | Row:
     )  # fmt: skip
 
 
-def _accepted(answer: Any) -> Any:
+def _unless_refused(answer: Any) -> Any:
     if isinstance(answer, Refusal):
         raise ClusterError(f"a worker of the cluster {printable(answer.why)}")
     return answer
@@ -185,7 +185,7 @@ def _measure_here(work: PairWork) -> Measurement | Row:
     return measurements_of(tasks, measure_many(inputs_of(tasks)))[0]
 
 
-def _as_here(work: PairWork, why: str) -> Row:
+def _explain_unmeasured(work: PairWork, why: str) -> Row:
     """What this machine says of a pair that a worker could not measure; where it can, the worker sees other files."""
     one = _measure_here(work)
     if isinstance(one, Row):

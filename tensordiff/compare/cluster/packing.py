@@ -43,7 +43,7 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301 - sent by the client that the worker obeys anyway
 
 
-def packed_apart(works: Sequence[PairWork]) -> tuple[list[PairWork], list[PairWork]]:
+def split_by_sendable(works: Sequence[PairWork]) -> tuple[list[PairWork], list[PairWork]]:
     """The pairs that can be sent, and those that cannot."""
     sent: list[PairWork] = []
     kept: list[PairWork] = []
@@ -94,25 +94,25 @@ def _torch_file(folder: str, file: str) -> TorchFile:
 
 def _shared_archive(path: str) -> Archive:
     user_path(path)
-    return _archive_of(path, _written(path))
+    return _archive_of(path, _modified_ns(path))
 
 
 def _shared_zip(path: str) -> ZipMap:
     where = user_path(path)
-    return _zip_of(where, _written(path))
+    return _zip_of(where, _modified_ns(path))
 
 
 @lru_cache(8)
-def _archive_of(path: str, _written: int) -> Archive:
+def _archive_of(path: str, _modified_ns: int) -> Archive:
     return open_archive(path)
 
 
 @lru_cache(_OPEN_FILES)
-def _zip_of(path: Path, _written: int) -> ZipMap:
+def _zip_of(path: Path, _modified_ns: int) -> ZipMap:
     return map_zip(open_buffer(path), path)
 
 
-def _written(path: str) -> int:
+def _modified_ns(path: str) -> int:
     """When a file was written: another one of its name is opened anew."""
     try:
         return user_path(path).stat().st_mtime_ns

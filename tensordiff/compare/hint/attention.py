@@ -33,7 +33,7 @@ def attention(around: Surroundings) -> Hint | None:
     noise = _noise(around)
     if weights is not None and (hint := _by_scores(*weights, noise)):
         return hint
-    return _by_computing(around, noise)
+    return _by_recomputing(around, noise)
 
 
 def _noise(around: Surroundings) -> float:
@@ -164,7 +164,7 @@ _FACTORS = tuple(2.0 ** (power / 2) for power in (*range(-8, 0), *range(1, 9)))
 """Softmax scales that are tried: wrong ones are off by the root of a size, as a rule."""
 
 
-class _Way(NamedTuple):
+class _Recipe(NamedTuple):
     """How attention is computed."""
 
     rope: str = "halves"
@@ -178,12 +178,12 @@ class _Way(NamedTuple):
 class _Change(NamedTuple):
     """One thing done otherwise."""
 
-    way: _Way
+    way: _Recipe
     kind: str
     told: str
 
 
-class _Known(NamedTuple):
+class _AttentionTensors(NamedTuple):
     """The parts of an attention, both sides' outputs, and its mask."""
 
     q: Floats
@@ -197,21 +197,26 @@ class _Known(NamedTuple):
     cand: Floats
 
 
-def _by_computing(around: Surroundings, noise: float) -> Hint | None:
-    known = _known(around)
+def _by_recomputing(around: Surroundings, noise: float) -> Hint | None:
+    known = _attention_tensors(around)
     if known is None:
         return None
     found = next(
-        ((size, way) for size, way in _ways(known) if _is(known.ref, _computed(known, size, way), noise)), None
+        (
+            (size, way)
+            for size, way in _usual_recipes(known)
+            if _equals(known.ref, _recomputed(known, size, way), noise)
+        ),
+        None,
     )
     if found is None:
         return None
     size, way = found
     error = rms(known.cand - known.ref)
     limit = max(_LEFT * error, min(0.2 * error, noise * rms(known.ref)))
-    made = ((change, rms(known.cand - _computed(known, size, change.way))) for change in _changes(way, known))
+    made = ((change, rms(known.cand - _recomputed(known, size, change.way))) for change in _changes(way, known))
     right = [(change, left) for change, left in made if left <= limit]
-    if not right or not _are_alike([_computed(known, size, change.way) for change, _ in right], limit):
+    if not right or not _are_alike([_recomputed(known, size, change.way) for change, _ in right], limit):
         return None
     kind, left = right[0][0].kind, right[0][1] / error
     told = " or ".join(change.told for change, _ in right)
@@ -224,11 +229,11 @@ def _are_alike(made: list[Floats], limit: float) -> bool:
     return all(rms(one - made[0]) <= limit / 2 for one in made)
 
 
-def _is(side: Floats, made: Floats, noise: float) -> bool:
+def _equals(side: Floats, made: Floats, noise: float) -> bool:
     return rms(side - made) <= max(1e-4, noise) * rms(side)
 
 
-def _known(around: Surroundings) -> _Known | None:
+def _attention_tensors(around: Surroundings) -> _AttentionTensors | None:
     """What attention is computed from, by the names of its parts; None where something is missing or large."""
     parts = {name: floats_of(around.part_output(regex)) for name, regex in _PARTS.items()}
     after = floats_of(around.part_input(_AFTER) or (around.row.pair if not around.row.is_input else None))
@@ -266,7 +271,7 @@ def _known(around: Surroundings) -> _Known | None:
         or not after[0].any()
     ):
         return None  # keys of a cache are there, too
-    return _Known(_flat(q), _flat(k), _flat(v), whole, pair, mask, *after)
+    return _AttentionTensors(_flat(q), _flat(k), _flat(v), whole, pair, mask, *after)
 
 
 def _flat(side: Floats) -> Floats:
@@ -274,7 +279,7 @@ def _flat(side: Floats) -> Floats:
     return side.reshape(*side.shape[:2], -1) if side.ndim == 4 else side
 
 
-def _ways(known: _Known) -> Iterator[tuple[int, _Way]]:
+def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
     """Sizes of a head and ways to compute attention that are usual."""
     width = known.q.shape[-1]
     rotated = known.tables[0].shape[-1] if known.tables else 0
@@ -286,10 +291,10 @@ def _ways(known: _Known) -> Iterator[tuple[int, _Way]]:
             for mask in ("given", "none") if known.mask is None else ("given",):
                 for rope in ("halves", "neighbours") if known.tables else ("none",):
                     for split in ("thirds", "heads") if known.fused is not None else ("thirds",):
-                        yield size, _Way(rope, scale, mask, split=split)
+                        yield size, _Recipe(rope, scale, mask, split=split)
 
 
-def _changes(way: _Way, known: _Known) -> Iterator[_Change]:
+def _changes(way: _Recipe, known: _AttentionTensors) -> Iterator[_Change]:
     """One thing changed after the other, each with its kind and a sentence."""
     if known.tables:
         other = "neighbours" if way.rope == "halves" else "halves"
@@ -328,7 +333,7 @@ def _changes(way: _Way, known: _Known) -> Iterator[_Change]:
         yield _Change(way._replace(scale=way.scale * factor), "score_scale", told)
 
 
-def _computed(known: _Known, size: int, way: _Way) -> Floats:
+def _recomputed(known: _AttentionTensors, size: int, way: _Recipe) -> Floats:
     sides = known.q, known.k, known.v
     if known.fused is not None and way.split == "heads":
         apart = known.fused.reshape(*known.fused.shape[:2], -1, 3, size)

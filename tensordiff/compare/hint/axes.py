@@ -33,7 +33,7 @@ class DumpedPairs:
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._pairs = pairs
-        self._seen: dict[int, Pair] = {}
+        self._as_dumped: dict[int, Pair] = {}
 
     def where(self, test: Callable[[Entry], object]) -> Iterator[Pair]:
         """Pairs whose entry of the reference passes a test, in order."""
@@ -44,9 +44,9 @@ class DumpedPairs:
         return [self._dumped(k) for k in range(min(count, len(self._pairs)))]
 
     def _dumped(self, k: int) -> Pair:
-        if k not in self._seen:
-            self._seen[k] = as_dumped(self._pairs[k])
-        return self._seen[k]
+        if k not in self._as_dumped:
+            self._as_dumped[k] = as_dumped(self._pairs[k])
+        return self._as_dumped[k]
 
 
 def row_as_dumped(row: Row) -> Row:
@@ -66,13 +66,13 @@ def as_dumped(pair: Pair) -> Pair:
         return pair
 
 
-def _axes(seen: ComputedTensor) -> list[int] | None:
+def _axes(computed: ComputedTensor) -> list[int] | None:
     """Which axis of an entry each axis of its view is; None where the view does more than to move them."""
-    if len(seen.entries) != 1 or not _only_moves(seen.expression):
+    if len(computed.entries) != 1 or not _only_moves(computed.expression):
         return None
-    [(name, entry)] = seen.entries.items()
+    [(name, entry)] = computed.entries.items()
     numbered = Spec(tuple(range(2, 2 + len(entry.spec.shape))), entry.spec.dtype)
-    return [size - 2 for size in plan(seen.expression, {name: numbered}).shape]
+    return [size - 2 for size in plan(computed.expression, {name: numbered}).shape]
 
 
 def _only_moves(expression: Expression) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensordiff.compare.hint import Hint, functions, gated, layouts, linear, localized, parts, precision
+from tensordiff.compare.hint import Hint, functions, layouts, linear, localized, parts, precision
 from tensordiff.compare.hint.context import HintContext
 from tensordiff.compare.hint.sample import SampledPair
 from tensordiff.dump.dtypes import Array
@@ -27,7 +27,7 @@ HINTS: tuple[Callable[[SampledPair], Hint | None], ...] = (
     localized.router,
     parts.softcap,
     parts.sibling,
-    gated.gate_swapped,
+    functions.gate_swapped,
     linear.residual,
     functions.activation,
     functions.norm_kind,

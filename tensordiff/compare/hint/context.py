@@ -19,10 +19,10 @@ from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.judge import routes as routing
 from tensordiff.compare.judge.parents import parent_of
 from tensordiff.compare.judge.verdict import floor_for
-from tensordiff.compare.row import Row, values_of
+from tensordiff.compare.row import Row, readable_spec, values_of
 from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Dump, Entry
-from tensordiff.errors import AlignError, DumpError, printable
+from tensordiff.errors import DumpError, printable
 
 _MOST_TENSORS = 16
 _MOST_CHOICES = 64  # experts a token may be sent to; a longer row of integers is something else
@@ -141,12 +141,16 @@ def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
 
 def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bool:
     """Whether a pair has a number for each chosen expert, and both sides chose the same."""
-    try:
-        shape, is_number = pair.reference.spec.shape, is_float(pair.reference.spec.dtype)
-    except (DumpError, AlignError):
+    spec = readable_spec(pair.reference)
+    if spec is None:
         return False
-    fits = [sides for sides in routes if sides[0].shape == shape]
-    return is_number and bool(fits) and all(np.array_equal(*sides) for sides in fits) and routing.is_router(pair)
+    fits = [sides for sides in routes if sides[0].shape == spec.shape]
+    return (
+        is_float(spec.dtype)
+        and bool(fits)
+        and all(np.array_equal(*sides) for sides in fits)
+        and routing.is_router(pair)
+    )
 
 
 def _hidden(entry: Entry, pairs: DumpedPairs) -> NDArray[np.bool_] | None:
@@ -179,10 +183,8 @@ def _shape(pair: Pair) -> tuple[int, ...]:
 
 
 def _shape_of(entry: Entry) -> tuple[int, ...]:
-    try:
-        return entry.spec.shape
-    except (DumpError, AlignError):
-        return ()
+    spec = readable_spec(entry)
+    return () if spec is None else spec.shape
 
 
 def carried_into(row: Row) -> float:
@@ -251,8 +253,7 @@ def _routes(pair: Pair, pairs: DumpedPairs) -> Iterator[tuple[Pair, tuple[Array,
 
 
 def _may_be_routes(pair: Pair) -> bool:
-    try:
-        spec = pair.reference.spec
-    except (DumpError, AlignError):
+    spec = readable_spec(pair.reference)
+    if spec is None:
         return False
     return spec.dtype.kind in "iu" and len(spec.shape) >= 2 and 1 <= spec.shape[-1] <= _MOST_CHOICES and spec.size > 0

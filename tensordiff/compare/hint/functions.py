@@ -8,6 +8,7 @@ knowing any weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import permutations
 
 import numpy as np
 
@@ -25,6 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
 _ENOUGH = 64  # elements from which an activation is told
 _CLEARLY = 0.2  # share of the error that may be left unexplained on either side
 _TOKENS = 256  # tokens whose products are compared
+_MOST_FACTORS = 6  # tensors that are tried as factors of a gated product, each with each
 
 
 def activation(pair: SampledPair) -> Hint | None:
@@ -125,3 +127,27 @@ def _uneven(table: Floats) -> Floats:
     """A table without the parts that depend on its row or on its column alone."""
     rows, columns = table.mean(1, keepdims=True), table.mean(0, keepdims=True)
     return np.asarray(table - rows - columns + table.mean())
+
+
+def gate_swapped(pair: SampledPair) -> Hint | None:
+    """The reference is f(a) * b, and the candidate f(b) * a."""
+    sample = pair.rows
+    if sample.ref.size < _ENOUGH:
+        return None
+    found = ((name, pair.rows_of(array)) for name, array in {**pair.context.near, **pair.context.siblings}.items())
+    tensors = [(name, rows * sample.unit) for name, rows in found if rows is not None][:_MOST_FACTORS]
+    for (gate, a), (up, b) in permutations(tensors, 2):
+        for name, function in ACTIVATIONS.items():
+            if not _is_product(pair, sample.ref, function(a) * b) or not _is_product(
+                pair, sample.cand, function(b) * a
+            ):
+                continue
+            told = f"{name} is applied to {up}, and in the reference to {gate}: the two are swapped"
+            return Hint("gate_swapped", told, {"gate": gate, "up": up, "function": name})
+    return None
+
+
+def _is_product(pair: SampledPair, side: Floats, made: Floats) -> bool:
+    """Whether hardly anything is left of a side without a product."""
+    rest = side - made / pair.rows.unit
+    return rms(rest) <= 0.05 * rms(side) and pair.explains(rest, pair.rows)

@@ -44,10 +44,10 @@ def transposed(pair: SampledPair) -> Hint | None:
     rest = sample.cand - sample.ref.swapaxes(1, 2)
     if not pair.explains(rest, sample):
         return None
-    return Hint("transposed", f"the last two axes ({pair.tokens} each) are swapped", _left(rest, sample))
+    return Hint("transposed", f"the last two axes ({pair.tokens} each) are swapped", _residual_evidence(rest, sample))
 
 
-def _left(rest: Floats, sample: Sample) -> Evidence:
+def _residual_evidence(rest: Floats, sample: Sample) -> Evidence:
     return {"residual": rms(rest) / rms(sample.error)}
 
 
@@ -69,7 +69,7 @@ def shifted(pair: SampledPair) -> Hint | None:
                 return Hint(
                     "shifted",
                     f"off by {by}: every token holds what belongs to {told}",
-                    {"by": by * way} | _left(rest, part),
+                    {"by": by * way} | _residual_evidence(rest, part),
                 )
     return None
 
@@ -80,7 +80,7 @@ def rope_order(pair: SampledPair) -> Hint | None:
         return None
     for width in _widths(pair.channels, least=4, most=pair.channels):
         for kind, order in (("interleaved", _interleaved(width)), ("halves", np.argsort(_interleaved(width)))):
-            rest = _try(pair, partial(_within, order=order, width=width))
+            rest = _rest_if_explained(pair, partial(_reordered_within, order=order, width=width))
             if rest is not None:
                 return _rope_hint(pair, kind, width, rest)
     return None
@@ -93,7 +93,7 @@ def _rope_hint(pair: SampledPair, kind: str, width: int, rest: Floats) -> Hint:
     told = f"the candidate has {where} {stands[0]} where the reference has them {stands[1]}"
     what = "rope, or gate and up" if is_one else "the two orders of rope"
     evidence: Evidence = {"candidate": kind, "width": width, "heads": pair.channels // width}
-    return Hint("rope_order", f"{told} ({what})", evidence | _left(rest, pair.rows))
+    return Hint("rope_order", f"{told} ({what})", evidence | _residual_evidence(rest, pair.rows))
 
 
 def _interleaved(width: int) -> Indices:
@@ -101,7 +101,7 @@ def _interleaved(width: int) -> Indices:
     return np.arange(width).reshape(2, width // 2).T.reshape(-1) if width % 2 == 0 else np.arange(width)
 
 
-def _within(side: Floats, order: Indices, width: int) -> Floats:
+def _reordered_within(side: Floats, order: Indices, width: int) -> Floats:
     return side.reshape(*side.shape[:2], -1, width)[..., order].reshape(side.shape)
 
 
@@ -115,7 +115,9 @@ def heads_in_memory(pair: SampledPair) -> Hint | None:
             rest = _left_when_swapped(pair, split)
             if rest is not None:
                 told = f"tokens and heads ({heads} of {width} channels) are swapped in memory: a transpose is missing"
-                return Hint("lost_transpose", told, {"width": width, "heads": heads} | _left(rest, pair.rows))
+                return Hint(
+                    "lost_transpose", told, {"width": width, "heads": heads} | _residual_evidence(rest, pair.rows)
+                )
     return None
 
 
@@ -152,10 +154,12 @@ def _by_width(pair: SampledPair, few: tuple[Floats, Floats], width: int) -> tupl
     """The hint from blocks of one width, and whether each block is found once."""
     ref, cand = (_blocks_of(side, width) for side in few)
     order = _match(ref, cand)
-    rest = None if order is None else _try(pair, partial(_ordered, order=order, width=width))
+    rest = None if order is None else _rest_if_explained(pair, partial(_reordered_blocks, order=order, width=width))
     if order is None or rest is None:
         return None, False
-    return _blocks_hint(order, _labels(ref), width, _left(rest, pair.rows)), len(set(order.tolist())) == len(order)
+    return _blocks_hint(order, _labels(ref), width, _residual_evidence(rest, pair.rows)), len(
+        set(order.tolist())
+    ) == len(order)
 
 
 def slices(pair: SampledPair) -> Hint | None:
@@ -166,7 +170,7 @@ def slices(pair: SampledPair) -> Hint | None:
     order = _match(ref, cand)
     if order is None or not pair.explains(rest := pair.rows.cand - pair.rows.ref[order], pair.rows):
         return None
-    evidence = _left(rest, pair.rows) | {"axis": len(pair.shape) - 3}
+    evidence = _residual_evidence(rest, pair.rows) | {"axis": len(pair.shape) - 3}
     return _blocks_hint(order, _labels(ref), 0, evidence)
 
 
@@ -207,7 +211,7 @@ def token_rows(pair: SampledPair) -> Hint | None:
     order = _match(*(side.swapaxes(0, 1).reshape(count, -1) for side in (part.ref, part.cand)))
     if order is None or not pair.explains(rest := part.cand - part.ref[:, order], part):
         return None
-    evidence: Evidence = {"order": [int(o) for o in order]} | _left(rest, part)
+    evidence: Evidence = {"order": [int(o) for o in order]} | _residual_evidence(rest, part)
     if len(set(order.tolist())) == 1:
         return Hint("one_row_repeated", f"every token holds what belongs to token {order[0]}", evidence)
     moved = np.flatnonzero(order != np.arange(count))
@@ -244,11 +248,11 @@ def _have_same_norms(pair: SampledPair) -> bool:
     return bool((np.abs(cand - ref) <= max(0.01, pair.floor) * ref).mean() >= 0.9)
 
 
-def _ordered(side: Floats, order: Indices, width: int) -> Floats:
+def _reordered_blocks(side: Floats, order: Indices, width: int) -> Floats:
     return side.reshape(*side.shape[:-1], -1, width)[..., order, :].reshape(side.shape)
 
 
-def _try(pair: SampledPair, rearranged: Rearranged) -> Floats | None:
+def _rest_if_explained(pair: SampledPair, rearranged: Rearranged) -> Floats | None:
     """The rest that a layout leaves, if it explains the error; tried on a few tokens first."""
     sample = pair.rows
     ref, cand = _few(sample.ref)[None], _few(sample.cand)[None]

@@ -87,7 +87,7 @@ def softcap(pair: SampledPair) -> Hint | None:
         if not largest < float(np.abs(plain).max()):
             continue
         caps = largest * np.exp(np.linspace(1e-4, 3, 400))
-        few = evenly(plain, capped)
+        few = _sampled_elements(plain, capped)
         rests = [rms(few[1] - cap * np.tanh(few[0] / cap)) for cap in caps]
         cap = float(caps[int(np.argmin(rests))])
         rest = capped - cap * np.tanh(plain / cap)
@@ -101,7 +101,7 @@ def softcap(pair: SampledPair) -> Hint | None:
     return None
 
 
-def evenly(plain: Floats, capped: Floats) -> tuple[Floats, Floats]:
+def _sampled_elements(plain: Floats, capped: Floats) -> tuple[Floats, Floats]:
     """The largest and some other elements of two tensors."""
     flat, other = plain.reshape(-1), capped.reshape(-1)
     at = np.argsort(np.abs(flat))[:: max(1, flat.size // 512)]

@@ -23,9 +23,9 @@ def nonfinite(pair: SampledPair) -> Hint | None:
     if sample.nonfinite is None:
         return None
     ref, cand, apart = sample.nonfinite
-    nan, side = _who(ref, cand, apart)
+    nan, side = _nonfinite_side(ref, cand, apart)
     kind = "nan" if nan else "inf"
-    where, evidence = _where(pair, sample, apart)
+    where, evidence = _nonfinite_places(pair, sample, apart)
     evidence |= {"side": side, "elements": int(apart.sum()), "looked_at": apart.size}
     sentence = f"the {side} is {'NaN' if nan else 'infinite'} {where}"
     if not nan and side == "candidate" and (overflowed := _overflowed(ref, apart)):
@@ -34,14 +34,14 @@ def nonfinite(pair: SampledPair) -> Hint | None:
     return Hint(kind, sentence, evidence)
 
 
-def _who(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
+def _nonfinite_side(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
     """Whether NaN rather than infinity stands apart, and on which side there is more of it."""
     of_ref, of_cand = (~np.isfinite(side) & apart for side in (ref, cand))
     side, values = ("reference", ref) if of_ref.sum() > of_cand.sum() else ("candidate", cand)
     return bool((np.isnan(values) & apart).any()), side
 
 
-def _where(pair: SampledPair, sample: Sample, apart: Mask) -> tuple[str, Evidence]:
+def _nonfinite_places(pair: SampledPair, sample: Sample, apart: Mask) -> tuple[str, Evidence]:
     if apart.all():
         return "everywhere", {"where": "everywhere"}
     by_group, by_token, by_channel = (np.asarray(apart.all(axes)) for axes in ((1, 2), (0, 2), (0, 1)))

@@ -13,14 +13,13 @@ from dataclasses import replace
 import numpy as np
 
 from tensordiff.align.match import Pair
-from tensordiff.compare.hint import Evidence, Hint, attention, tables
+from tensordiff.compare.hint import Evidence, Hint, attention, rope_tables
 from tensordiff.compare.hint.axes import DumpedPairs, row_as_dumped
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext, carried_into, context_of, tensors_near
 from tensordiff.compare.hint.layouts import transposed
 from tensordiff.compare.hint.localized import other_routes
 from tensordiff.compare.hint.sample import SampledPair
-from tensordiff.compare.hint.steps import later_call
 from tensordiff.compare.hint.surroundings import Surroundings, is_convolution
 from tensordiff.compare.judge.routes import is_router
 from tensordiff.compare.judge.verdict import floor_for, growth_for
@@ -41,10 +40,10 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
     around = Surroundings(row, dumped)
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None:
-        return None if row.dtypes is None else tables.lost_partial(around) or _other_count(row)
+        return None if row.dtypes is None else rope_tables.lost_partial(around) or _other_count(row)
     if row.diff is not None and not row.diff.apart and not row.is_input:
         with np.errstate(all="ignore"):
-            for test in (tables.rope_table, attention.attention):
+            for test in (rope_tables.rope_table, attention.attention):
                 if hint := test(around):
                     return hint
     if not row.is_input and (hint := _swapped_parts(row, dumped)):
@@ -149,3 +148,29 @@ def _pairs_inside(module: Pair, pairs: DumpedPairs) -> Iterator[Pair]:
             return
         if "mask" not in pair.reference.port:
             yield pair
+
+
+def later_call(row: Row, pairs: DumpedPairs) -> Hint | None:
+    """The layer is right in every earlier call of the model, and wrong in this one."""
+    entry = row.pair.reference
+    own = entry.layer, entry.port, entry.call
+    earlier = list(pairs.where(lambda one: one.step < entry.step and (one.layer, one.port, one.call) == own))
+    if row.is_input or not earlier or not all(map(_agrees, earlier)):
+        return None
+    shape = row.shape or ()
+    tokens = shape[1] if len(shape) == 3 else 0
+    right = "step 0" if len(earlier) == 1 else f"the {len(earlier)} steps before"
+    evidence: Evidence = {"step": entry.step, "right_before": len(earlier)}
+    what = "what is kept from call to call (cache, state, positions, a mask of its length)"
+    if tokens == 1:
+        return Hint("decode_only", f"right in {right}, wrong in step {entry.step}, of one token: {what}", evidence)
+    many = f", of {tokens} tokens" if tokens else ""
+    return Hint("chunk_boundary", f"right in {right}, wrong in step {entry.step}{many}: {what}", evidence)
+
+
+def _agrees(pair: Pair) -> bool:
+    sides = values_of(pair)
+    if sides is None:
+        return False
+    floor = floor_for(*(name_of(side.dtype) for side in sides))[1]
+    return bool(measure(*sides).rel_l2 <= floor.agrees)

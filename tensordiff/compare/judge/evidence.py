@@ -63,7 +63,7 @@ class History:
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
-    def see(self, pair: Pair) -> None:
+    def note_mixture(self, pair: Pair) -> None:
         """Note the mixture of experts that a pair belongs to, by its name: a router of it, or its experts."""
         names = f"{pair.name}.{pair.reference.layer}"
         if not _OF_MIXTURES.isdisjoint(names.split(".")):

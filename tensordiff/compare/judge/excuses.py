@@ -26,7 +26,7 @@ _GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few b
 
 def unless_padding(history: History, row: Row, measured: Measurement) -> Row:
     """Padding that came in wrong, and not into a module around the layer, is that module's fault."""
-    if row.is_input or not history.padding.came_in(row):
+    if row.is_input or not history.padding.has_wrong_padding_input(row):
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is wrong in tokens that the mask hides"
     return row._replace(verdict=Verdict("drifts", why))

@@ -39,7 +39,7 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
     if history.flips.flipped.all() and history.flips.tokens == tokens:
         return Verdict("drifts", f"rel_l2 {measured.diff.rel_l2:.1e}: {history.flips.summary}, so none can be compared")
     sides = history.flips.values_where_equal(row.pair)
-    return row.verdict if sides is None else _where_routes_agree(history, measured, history.flips, measure(*sides))
+    return row.verdict if sides is None else _judge_equal_routes(history, measured, history.flips, measure(*sides))
 
 
 def _sorted(history: History, row: Row) -> tuple[Verdict, RouteFlips] | None:
@@ -48,7 +48,7 @@ def _sorted(history: History, row: Row) -> tuple[Verdict, RouteFlips] | None:
     return judge_sorted(row, history.upstream.latest_outputs, is_padded=is_padded)
 
 
-def _where_routes_agree(history: History, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
+def _judge_equal_routes(history: History, measured: Measurement, flips: RouteFlips, part: Diff) -> Verdict:
     carried = history.upstream.carried_into(measured.pair)
     alone = judge_diff(part, measured.dtypes, carried, Limits(), None, history.upstream.worst_agreeing)
     if alone.name == "diverges" and flips.has_row_per_choice(measured.views.shape):

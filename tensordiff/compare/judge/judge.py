@@ -103,7 +103,7 @@ class Judge:
     def _row(self, measured: Measurement) -> Row:
         """Judge by precision and what came in."""
         measured = of_visible(measured)
-        self.history.see(measured.pair)
+        self.history.note_mixture(measured.pair)
         pair, dtypes, views, diff, injected, golden, _, _ = measured
         explained = self._explained_by(measured)
         measured = measured if explained == dtypes else measured._replace(dtypes=explained)
@@ -121,7 +121,7 @@ class Judge:
             row = row._replace(verdict=wrong)
         if row.verdict.name != "diverges" and (wrong := wrong_integer(diff, dtypes)) is not None:
             row = row._replace(verdict=wrong)
-        self.history.padding.see(row)
+        self.history.padding.note_mask(row)
         if row.verdict.name == "agrees" and hides_nothing(diff, measured.dtypes):
             self.history.padding.record(row)
             self.history.upstream.record(row, golden)
@@ -218,7 +218,7 @@ class Judge:
     def _located(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
         """A row that does not agree and that nothing excuses, after what an injected run and its parts say of it."""
         if measured.injected is not None:
-            plain, weighed = row.verdict, _weigh_injected(row.verdict, measured, measured.injected)
+            plain, weighed = row.verdict, _judge_injected(row.verdict, measured, measured.injected)
             row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)
         if row.verdict.name == "diverges" and not row.is_input:
             where = between_parts(row, self.history.upstream, knows_inputs=measured.injected is not None)
@@ -248,7 +248,7 @@ def _amplification(error: float, carried: float | None) -> float | None:
     return error / carried
 
 
-def _weigh_injected(verdict: Verdict, measured: Measurement, injected: Diff) -> Verdict:
+def _judge_injected(verdict: Verdict, measured: Measurement, injected: Diff) -> Verdict:
     """A layer that is still wrong with the right inputs is a culprit; one that is right again is a victim."""
     alone = judge_diff(injected, measured.dtypes, None, Limits())
     if alone.name == "agrees":

@@ -57,7 +57,7 @@ class Padding:
         self.guessed: set[int] = set()
         """Steps whose mask was not dumped, but told by what is wrong."""
 
-    def see(self, row: Row) -> None:
+    def note_mask(self, row: Row) -> None:
         """Remember a mask: [batch, tokens] of zeros and ones, the same on both sides, that hides some of each."""
         entry, shape = row.pair.reference, row.shape or ()
         if not entry.is_input:
@@ -98,7 +98,7 @@ class Padding:
             if is_wrong_in_padding:
                 self.hidden.add(entry.call_key)
 
-    def came_in(self, row: Row) -> bool:
+    def has_wrong_padding_input(self, row: Row) -> bool:
         """Whether a layer was given wrong padding, which a module around it was given right."""
         entry = row.pair.reference
         around = entry.layer.split(".")

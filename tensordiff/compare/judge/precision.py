@@ -82,8 +82,8 @@ class Precision:
         """
         if self.reference_tf32 == "nowhere" or dtypes[0] != "float32":
             return dtypes
-        is_convolution_s = entry.origin is not None and is_convolution(entry.origin.module_class)
-        if self.reference_tf32 == "convolutions" and (entry.is_input or not is_convolution_s):
+        is_conv_layer = entry.origin is not None and is_convolution(entry.origin.module_class)
+        if self.reference_tf32 == "convolutions" and (entry.is_input or not is_conv_layer):
             return dtypes
         return TF32, dtypes[1]
 

@@ -159,7 +159,12 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
     for other in reversed(list(before)):
         entry = other.pair.reference
         shape: tuple[int, ...] = other.shape or ()
-        if other.is_exact or entry.step != row.pair.reference.step or len(shape) < 2 or not _is_of(entry.layer, router):
+        if (
+            other.is_exact
+            or entry.step != row.pair.reference.step
+            or len(shape) < 2
+            or not _is_near_router(entry.layer, router)
+        ):
             continue
         tokens, sides = math.prod(shape[:-1]), values_of(other.pair)
         if sides is None or size % tokens or not 1 <= size // tokens < shape[-1] or other.verdict.name == "diverges":
@@ -176,7 +181,7 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
     return None
 
 
-def _is_of(layer: str, router: str) -> bool:
+def _is_near_router(layer: str, router: str) -> bool:
     """Whether a layer is a router, or a part of it, or beside it in its mixture."""
     return layer == router or layer.startswith(f"{router}.") or (mixture_of(layer) == mixture_of(router))
 

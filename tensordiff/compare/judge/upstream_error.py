@@ -228,7 +228,7 @@ def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:
     if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
         return ""
     first = _first_wrong_input(parts)
-    where = f" (residual, scale, reshape){_seen(first, row)}"
+    where = f" (residual, scale, reshape){_first_seen(first, row)}"
     if left := _not_compared(row, parts, first, pairing):
         was, it = ("was", "it") if len(left) == 1 else ("were", "them")
         names = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
@@ -247,7 +247,7 @@ def _not_compared(row: Row, parts: list[Row], first: Row | None, pairing: Pairin
     return [_short(layer, row) for layer in dict.fromkeys(inside) if layer not in compared and layer != own]
 
 
-def _seen(first: Row | None, row: Row) -> str:
+def _first_seen(first: Row | None, row: Row) -> str:
     return f", first seen in what {_short(first.pair.reference.layer, row)} was given" if first else ""
 
 

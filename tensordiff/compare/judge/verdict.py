@@ -138,7 +138,7 @@ def judge_diff(
         return _EQUAL if diff.max_abs == 0 else Verdict("agrees", f"rel_l2 {diff.rel_l2:.1e} is rounding ({kind})")
     if kind == "exact":
         return Verdict("diverges", f"{diff.outside} of {diff.elements} integers differ")
-    return _by_what_came_in(diff.rel_l2, carried, usual, kind, floor)
+    return _by_carried_error(diff.rel_l2, carried, usual, kind, floor)
 
 
 def _by_nonfinite(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
@@ -156,7 +156,7 @@ def _nonfinite(diff: Diff) -> str:
     return f"NaN or infinite in other places ({diff.apart} elements)"
 
 
-def _by_what_came_in(error: float, carried: float | None, usual: float | None, kind: str, floor: Floor) -> Verdict:
+def _by_carried_error(error: float, carried: float | None, usual: float | None, kind: str, floor: Floor) -> Verdict:
     growth = growth_of(kind)
     if carried is not None and not carried <= floor.agrees:  # a NaN is not
         if error <= growth * carried or not carried <= _HALF_WRONG:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from tensordiff.compare.look.logits import is_logits
 from tensordiff.compare.measure.diff import unravel
-from tensordiff.dump.model import Dump, Entry, Spec
-from tensordiff.errors import DumpError
+from tensordiff.compare.row import readable_spec
+from tensordiff.dump.model import Dump, Entry
 
 _SPLIT = re.compile(r"(^|[._])(q|k|v|qkv|query|key|value|query_key_value|c_attn|wq|wk|wv|wqkv)(_proj)?$", re.I)
 _JOINED = re.compile(r"(attn|attention).*[._](o_proj|out_proj|c_proj|wo|dense)$", re.I)
@@ -83,7 +83,7 @@ def tokens_of(dump: Dump, step: int) -> int | None:
     for entry in dump.entries:
         is_given = entry.step == step and entry.is_input
         if is_given and (_IDS.search(entry.port) or "embed" in entry.layer):
-            spec = _spec(entry)
+            spec = readable_spec(entry)
             if spec is not None and spec.dtype.kind in "iu" and 1 <= len(spec.shape) <= 2:
                 return spec.shape[-1]
     ids = dump.facts.get("token_ids")
@@ -111,31 +111,23 @@ def _head_sizes(entry: Entry, dump: Dump) -> Iterator[int | None]:
     around = entry.layer.rpartition(".")[0]
     near = [other for other in dump.entries if other.step == entry.step and _lies_near(other, around)]
     for other in near:
-        spec = _spec(other) if other.layer.endswith(("q_norm", "k_norm")) else None
+        spec = readable_spec(other) if other.layer.endswith(("q_norm", "k_norm")) else None
         yield spec.shape[-1] if spec and len(spec.shape) >= 3 and spec.shape[-2] < spec.shape[-1] * 64 else None
     for other in dump.entries:
         if "rotary" in other.layer.rpartition(".")[2] and not other.is_input:
-            spec = _spec(other)
+            spec = readable_spec(other)
             yield spec.shape[-1] if spec and len(spec.shape) >= 2 else None
-    yield _by_weights(near)
+    yield _size_by_attention_weights(near)
 
 
 def _lies_near(other: Entry, around: str) -> bool:
     return other.layer == around or other.layer.rpartition(".")[0] == around
 
 
-def _by_weights(near: Sequence[Entry]) -> int | None:
+def _size_by_attention_weights(near: Sequence[Entry]) -> int | None:
     """By attention weights, which have one matrix per head: the queries are divided among as many."""
-    specs = [(other, spec) for other in near if not other.is_input and (spec := _spec(other))]
+    specs = [(other, spec) for other in near if not other.is_input and (spec := readable_spec(other))]
     square = (s.shape for _, s in specs if len(s.shape) == 4 and s.shape[-1] == s.shape[-2])
     queries = (s.shape[-1] for other, s in specs if _QUERY.search(other.layer) and len(s.shape) >= 2)
     shape, width = next(square, None), next(queries, None)
     return width // shape[1] if shape and width and width % shape[1] == 0 else None
-
-
-def _spec(entry: Entry) -> Spec | None:
-    """None for what cannot be read; it has a row of its own, which says why."""
-    try:
-        return entry.spec
-    except DumpError:
-        return None

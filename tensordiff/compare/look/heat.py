@@ -42,16 +42,18 @@ def heat(ref: Array, cand: Array, plane: Plane) -> Iterator[Floats]:
     rows, columns = np.array(plane.rows), np.array(plane.columns)
     cells = np.zeros((len(rows) - 1, len(columns) - 1))
     yield cells.copy()
-    covered = _covered(plane, ref.ndim)
+    covered = _covered_block(plane, ref.ndim)
     ref, cand = ref[covered], cand[covered]
     for block in blocks(ref.shape):
         _, _, error = errors(ref[block], cand[block])
         flat = _over_other_axes(error, plane)
-        _take(flat, block[plane.down].start, rows - rows[0], block[plane.across].start, columns - columns[0], cells)
+        _merge_block(
+            flat, block[plane.down].start, rows - rows[0], block[plane.across].start, columns - columns[0], cells
+        )
         yield cells.copy()
 
 
-def _covered(plane: Plane, ndim: int) -> Block:
+def _covered_block(plane: Plane, ndim: int) -> Block:
     """The part of the tensor that the cells cover."""
     ranges = {
         plane.down: slice(plane.rows[0], plane.rows[-1]),
@@ -66,7 +68,7 @@ def _over_other_axes(error: Floats, plane: Plane) -> Floats:
     return flat if plane.down < plane.across else flat.T
 
 
-def _take(flat: Floats, top: int, rows: Cuts, left: int, columns: Cuts, cells: Floats) -> None:
+def _merge_block(flat: Floats, top: int, rows: Cuts, left: int, columns: Cuts, cells: Floats) -> None:
     """Reduce a block to cells and merge them; ``np.maximum`` keeps a NaN."""
     row_cuts, row = cuts_within(rows, top, flat.shape[0])
     column_cuts, column = cuts_within(columns, left, flat.shape[1])

@@ -69,7 +69,7 @@ def compare_logits(ref: Array, cand: Array, max_elements: int | None = None) -> 
     chosen = _chosen(tokens, tokens if max_elements is None else max(1, max_elements // vocabulary))
     step = max(1, _PART // vocabulary)
     parts = [chosen[begin : begin + step] for begin in range(0, len(chosen), step)]
-    return _joined([_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
+    return _joined([_compare_part(ref[part], cand[part], tokens) for part in parts], min(K, vocabulary), tokens)
 
 
 def _by_token(array: Array) -> Array:
@@ -103,7 +103,7 @@ def _worst(values: Sequence[float]) -> float:
     return max(values, key=lambda value: (math.isnan(value), value), default=math.nan)
 
 
-def _part(ref: Array, cand: Array, of: int) -> LogitsDiff:
+def _compare_part(ref: Array, cand: Array, of: int) -> LogitsDiff:
     x, y = ref.astype(np.float64), cand.astype(np.float64)
     with np.errstate(all="ignore"):
         kl, cosine, (top_1, top_k) = kl_divergence(x, y), cosine_distances(x, y), _agreement(x, y)

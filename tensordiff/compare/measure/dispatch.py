@@ -25,9 +25,9 @@ from tensordiff.dump.dtypes import Array, has_zero
 from tensordiff.dump.files import flat_part
 from tensordiff.dump.model import Spec, StoredTensor
 
-STRETCH = 1 << 26
+CLUSTER_STRETCH = 1 << 26
 """Elements of a huge pair that one of a cluster's workers measures: whole pieces."""
-_STRETCH = 1 << 24
+_MOST_AT_ONCE = 1 << 24
 """Elements of a stretch that are measured at once, by all cores."""
 
 
@@ -78,7 +78,7 @@ def measure_stretches(
         offset = 0
         for ref, cand in stretches():
             sides = as_reals(ref, cand)
-            yield from ((offset + at, r, c) for at, r, c in flat_chunks(*sides, _STRETCH))
+            yield from ((offset + at, r, c) for at, r, c in flat_chunks(*sides, _MOST_AT_ONCE))
             offset += sides[0].size
 
     def sides_of(r: Array, c: Array) -> Sides:
@@ -117,13 +117,13 @@ class Stretch(NamedTuple):
 def stretches_of(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | None) -> list[Stretch]:
     """A pair in stretches that measure to the same bits as the whole; none where it cannot be cut."""
     whole = ref.spec.size
-    if ref.spec.shape != cand.spec.shape or not compiled_pass.is_there() or whole <= STRETCH:
+    if ref.spec.shape != cand.spec.shape or not compiled_pass.is_there() or whole <= CLUSTER_STRETCH:
         return []
     if any(spec.dtype.kind == "c" for spec in (ref.spec, cand.spec)):
         return []
     stretches = []
-    for begin in range(0, whole, STRETCH):
-        parts = [flat_part(side, begin, min(begin + STRETCH, whole)) for side in (ref, cand)]
+    for begin in range(0, whole, CLUSTER_STRETCH):
+        parts = [flat_part(side, begin, min(begin + CLUSTER_STRETCH, whole)) for side in (ref, cand)]
         if parts[0] is None or parts[1] is None:
             return []
         stretches.append(Stretch(parts[0], parts[1], begin, whole, tolerance))

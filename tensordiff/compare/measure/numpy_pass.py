@@ -26,7 +26,7 @@ def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol:
         with np.errstate(all="ignore"):
             wide = r.astype(np.float64), c.astype(np.float64)
             d = difference(r, c) if is_long(r.dtype) or is_long(c.dtype) else wide[1] - wide[0]
-            _stretch(*wide, d, offset + begin, starts, sums, (atol, rtol))
+            _add_stretch(*wide, d, offset + begin, starts, sums, (atol, rtol))
 
 
 def difference(ref: Array, cand: Array) -> Floats:
@@ -52,7 +52,7 @@ def _rest(array: Array) -> Floats:
     return np.asarray((high * 2.0**32 - array.astype(np.float64)) + low, np.float64)
 
 
-def _stretch(
+def _add_stretch(
     r: Floats,
     c: Floats,
     d: Floats,
@@ -62,7 +62,7 @@ def _stretch(
     tolerance: tuple[float, float],
 ) -> None:
     if not np.isfinite(d).all():
-        r, d, apart = _set_odd_aside(r, c, d, offset, sums)
+        r, d, apart = _set_nonfinite_aside(r, c, d, offset, sums)
     else:
         apart = None
     error, size = np.abs(d), np.abs(r)
@@ -84,13 +84,13 @@ def _take_peak(which: int, values: Floats, offset: int, sums: Sums) -> None:
         sums.cells[at.PEAKS + which], sums.cells[at.WHERE + which] = values[place], offset + place
 
 
-def _set_odd_aside(
+def _set_nonfinite_aside(
     r: Floats, c: Floats, d: Floats, offset: int, sums: Sums
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Count non-finite places; give ref and difference with zeros there, and where the sides stand apart."""
     nan_r, nan_c, inf_r, inf_c = np.isnan(r), np.isnan(c), np.isinf(r), np.isinf(c)
-    odd_r, odd = nan_r | inf_r, nan_r | inf_r | nan_c | inf_c
-    apart = odd & ~((nan_r & nan_c) | (r == c))
+    nonfinite_r, nonfinite = nan_r | inf_r, nan_r | inf_r | nan_c | inf_c
+    apart = nonfinite & ~((nan_r & nan_c) | (r == c))
     nan_apart = apart & (nan_r | nan_c)
     for place, mask in ((at.NAN_REF, nan_r), (at.NAN_CAND, nan_c), (at.INF_REF, inf_r), (at.INF_CAND, inf_c)):
         sums.cells[place] += np.count_nonzero(mask)
@@ -98,7 +98,7 @@ def _set_odd_aside(
         sums.cells[at.NAN_APART + kind] += np.count_nonzero(mask)
         if mask.any():
             sums.cells[at.FIRST_NAN + kind] = min(int(sums.cells[at.FIRST_NAN + kind]), offset + int(mask.argmax()))
-    return np.where(odd_r, 0.0, r), np.where(odd, 0.0, d), apart
+    return np.where(nonfinite_r, 0.0, r), np.where(nonfinite, 0.0, d), apart
 
 
 def products(ref: Array, cand: Array) -> Products:

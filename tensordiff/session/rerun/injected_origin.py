@@ -30,7 +30,7 @@ def refuse_other_origin(injected: Dump, reference: Dump, candidate: Dump) -> Non
             f"{printable(injected.path)}: was given the inputs of another reference, for {printable(min(names))} "
             f"is not in {printable(reference.path)}; {again}"
         )
-    for what, theirs, ours in _known(injected, candidate):
+    for what, theirs, ours in _comparable_facts(injected, candidate):
         if theirs != ours and not (what == "source" and _is_same_checkpoint(injected, candidate)):
             raise AlignError(
                 f"{printable(injected.path)}: is not a run of the candidate: its {what} is {_short(theirs)}, "
@@ -40,7 +40,7 @@ def refuse_other_origin(injected: Dump, reference: Dump, candidate: Dump) -> Non
 
 def origin_findings(injected: Dump, candidate: Dump) -> Iterator[Finding]:
     """That nobody can tell whether an injected run is of the candidate, where that is so."""
-    if not any(True for _ in _known(injected, candidate)):
+    if not any(True for _ in _comparable_facts(injected, candidate)):
         yield Finding(
             "note", "injected", "does not say which model it is a run of, or the candidate does not",
             "errors of another model's run would be taken for the candidate's own",
@@ -48,7 +48,7 @@ def origin_findings(injected: Dump, candidate: Dump) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _known(injected: Dump, candidate: Dump) -> Iterator[tuple[str, object, object]]:
+def _comparable_facts(injected: Dump, candidate: Dump) -> Iterator[tuple[str, object, object]]:
     """What both manifests say of their model: what it is called, and both values."""
     for fact, what, kind in (
         ("source", "source", str), ("weights_hash", "hash of the weights", str), ("token_ids", "list of tokens", list),

@@ -26,13 +26,13 @@ from tensordiff.capture.runner import Run
 from tensordiff.compare.comparer import Comparer
 from tensordiff.errors import CaptureError, printable
 from tensordiff.search.bisect import Bisect, Mark
-from tensordiff.search.oracle import TOO_FAR, VerdictOracle
+from tensordiff.search.oracle import EIGHT_BIT_DOUBT, VerdictOracle
 from tensordiff.session.rerun.reruns import injection, offer_of
 from tensordiff.session.rerun.trust import RerunOffer, Trust, refuse_untrusted
 from tensordiff.session.session import Session
 from tensordiff.util.temporary_folders import temporary_folder
 
-Follow = Callable[[Run], Done]
+FollowRun = Callable[[Run], Done]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RerunOracle:
     """The candidate's layer that is the whole model."""
     step: int
     """The step that is searched: the first whose model output is wrong."""
-    follow: Follow
+    follow: FollowRun
     """Runs a job to its end, and shows its progress."""
     child: ReusableChild | None = None
     """Keeps the process of one probe for the next; whoever gives it closes it."""
@@ -54,7 +54,7 @@ class RerunOracle:
     """Pairs, by index, whose rerun gave a right model output: the fault lies before them."""
 
     @classmethod
-    def over(cls, session: Session, follow: Follow, trust: Trust | None = None) -> RerunOracle:
+    def over(cls, session: Session, follow: FollowRun, trust: Trust | None = None) -> RerunOracle:
         """For a session whose candidate can be run again; refuses where that would tell nothing, or is not allowed."""
         try:
             offer = offer_of(session, "candidate")
@@ -67,7 +67,7 @@ class RerunOracle:
         of_step = ((step, [pair for pair in outputs if pair.reference.step == step]) for step in steps)
         wrong = next((step for step, pairs in of_step if _is_wrong(session.comparer, pairs)), None)
         if wrong is not None and VerdictOracle.over(session.comparer, session.pairs).unproven:
-            raise CaptureError(f"no layer is worse than what came into it: {TOO_FAR}")
+            raise CaptureError(f"no layer is worse than what came into it: {EIGHT_BIT_DOUBT}")
         if wrong is None:
             raise CaptureError("the model's own output agrees already, so no rerun can tell more; see compare")
         refuse_untrusted(offer, trust or Trust())
@@ -88,17 +88,17 @@ class RerunOracle:
     def explanation(self, bisect: Bisect) -> str:
         """Of a search that is done: a sentence where the fault is not in the layer itself but just before it."""
         at = bisect.first_bad
-        if at is None or bisect.points[at].number not in self.repaired or self.doubted(bisect):
+        if at is None or bisect.points[at].number not in self.repaired or self.doubt_about(bisect):
             return ""
         here = printable(bisect.points[at].name)
         since = f" after {printable(bisect.points[at - 1].name)}" if at else ""
         return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
 
-    def doubted(self, bisect: Bisect) -> str:
+    def doubt_about(self, bisect: Bisect) -> str:
         """Of a search that is done: why its answer is not believed, or nothing."""
         comparer, at = self.session.comparer, bisect.first_bad
         is_rounded = bool(comparer.in_eight_bits) and not comparer.limits.are_set
-        return TOO_FAR if is_rounded and at is not None and bisect.points[at].number in self.repaired else ""
+        return EIGHT_BIT_DOUBT if is_rounded and at is not None and bisect.points[at].number in self.repaired else ""
 
     def mark(self, pair: Pair) -> Mark:
         """Run the candidate with everything before a layer made right, and judge what it gives."""

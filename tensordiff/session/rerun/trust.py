@@ -89,7 +89,7 @@ class RerunOffer:
             yield "remote code", f"is not run{', though the dump asks for it' if made.has_remote_code else ''}"
         for name, path in settings.files().items():
             yield "reads", f"{path} ({name})"
-        if others := _others(settings):
+        if others := _other_settings(settings):
             yield "settings", json.dumps(others)
 
     def _other_interpreter(self) -> str:
@@ -101,16 +101,16 @@ def _is_other_interpreter(python: str | None) -> bool:
     return python is not None and os.path.abspath(python) != os.path.abspath(sys.executable)  # noqa: PTH100 - no link is resolved: a virtual environment is its link
 
 
-def _others(settings: Settings) -> dict[str, Any]:
+def _other_settings(settings: Settings) -> dict[str, Any]:
     """The settings that are shown by no line of their own."""
     shown = {*CODE_SETTINGS, *settings.files()}
     others = {name: value for name, value in settings.to_json().items() if name not in shown}
     if settings.inject is not None:
         others |= {"inject_at": settings.inject.at, "rules_text": settings.inject.rules_text}
-    return others | {name: _beginning(others[name]) for name in _LONG if others.get(name)}
+    return others | {name: _shortened(others[name]) for name in _LONG if others.get(name)}
 
 
-def _beginning(value: str | Sequence[int]) -> str | Sequence[int]:
+def _shortened(value: str | Sequence[int]) -> str | Sequence[int]:
     if len(value) <= _SHOWN:
         return value
     return f"{value[:_SHOWN]}… ({len(value):,} in all)"
@@ -164,7 +164,7 @@ def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()
             f"or give {prefixes()} instead of the dump"
         ) from error
     made = replace(made, source=made.source.absolute(), settings=_absolute(made.settings))
-    offer = RerunOffer(what, made, with_code_of(said, made.settings, made.source))
+    offer = RerunOffer(what, made, with_code_settings_of(said, made.settings, made.source))
     _refuse_code_in(offer, (dump.path, *(() if made.is_own else near)))
     if not made.is_own and (length := sum(map(len, offer.lines()))) > _MOST_READ:
         raise CaptureError(
@@ -174,7 +174,7 @@ def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()
     return offer
 
 
-def with_code_of(said: Settings, settings: Settings, source: Source) -> Settings:
+def with_code_settings_of(said: Settings, settings: Settings, source: Source) -> Settings:
     """Settings with the interpreter, and the permission to run a model's own code, that the command line has said."""
     refused = ENGINES[source.kind].refuses
     return replace(settings, **{name: getattr(said, name) for name in CODE_SETTINGS if name not in refused})
@@ -194,14 +194,14 @@ def _refuse_code_in(offer: RerunOffer, dumps: Iterable[Path]) -> None:
     code = (offer.source.target, offer.settings.python)
     for dump in dumps:
         for path in filter(None, code):
-            if _lies_in(Path(path), dump):
+            if _is_within(Path(path), dump):
                 raise CaptureError(
                     f"{offer.what}: {printable(path)} lies within the dump {printable(dump)}, and nothing in a dump is "
                     "run; if you trust it, copy it elsewhere and give it as a source"
                 )
 
 
-def _lies_in(path: Path, dump: Path) -> bool:
+def _is_within(path: Path, dump: Path) -> bool:
     """Whether a path lies within a dump, by its own name or by what it is a link to."""
     if not os.path.lexists(path):  # the id of a model, or the name of a command
         return False

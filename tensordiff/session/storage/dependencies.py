@@ -24,12 +24,11 @@ from tensordiff.capture.interpreter import NoAnswer, ask, interpreter
 from tensordiff.capture.job import Source
 from tensordiff.capture.settings import Settings
 from tensordiff.errors import printable
-from tensordiff.session.request import Request
+from tensordiff.session.request import FILE_OPTIONS, Request
 from tensordiff.session.sources import source_in
 from tensordiff.session.third_dumps import injected_path
 from tensordiff.util.file_state import TooManyFiles, tree_state
 
-_FILES = ("rules", "golden", "injected", "tolerances", "session")
 _SETTING_FILES = ("prompt_file", "inputs", "image", "quantized_as")
 _LISTING = (
     "import importlib.metadata as m; print(*sorted(f'{d.name} {d.version}' for d in m.distributions()), sep='\\n')"
@@ -108,7 +107,7 @@ class _Collector:
             yield f"the {side}", self._side(side, path)
         if "candidate" not in self.sources and request.injected is None:
             yield "the injected dump beside the candidate", injected_path(request.candidate)
-        for name in _FILES:
+        for name in FILE_OPTIONS:
             if (named := getattr(request, name)) is not None:
                 yield f"--{name}", named
         for side in ("reference", "candidate"):

@@ -7,6 +7,7 @@ comparison. On disk stays what diverges, with what its layer was given, as a dum
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,10 +19,12 @@ from tensordiff.align.match import Pair
 from tensordiff.align.rules.rule import Side
 from tensordiff.compare.comparer import bytes_behind
 from tensordiff.compare.hint import Hint
+from tensordiff.compare.judge.upstream_error import LATEST
 from tensordiff.compare.look.logits import LogitsDiff
 from tensordiff.compare.row import Row
 from tensordiff.dump import Dump, Entry, open_dump
 from tensordiff.dump.lint import Finding
+from tensordiff.dump.model import CallKey
 from tensordiff.errors import CaptureError, WriteError, printable
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.paired_dumps import PairedDumps
@@ -32,16 +35,15 @@ from tensordiff.session.source_checks import check_sources
 from tensordiff.session.sources import Sources
 from tensordiff.session.storage.state import SessionState
 from tensordiff.session.streaming.options import StreamOptions
-from tensordiff.session.streaming.second_looks import SecondLooks
-from tensordiff.session.streaming.side import Follow, Started, StreamedSide
+from tensordiff.session.streaming.side import FollowRun, OnRunStarted, StreamedSide
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.sizes import format_bytes
 
-_FOR_BATCH = 4  # what is measured together may take this part of a side's window
+_BATCH_SHARE = 4  # what is measured together may take this part of a side's window
 
 
 @dataclass
-class _Result:
+class _ClosedResult:
     """What was found out about the result while the values were there."""
 
     has_logits: bool = False
@@ -61,7 +63,7 @@ class StreamedSession(Session):
     """How many tensors of each side were learned from, where those were not all."""
     judged: list[Row] = field(default_factory=list)
     """The rows that were judged so far."""
-    _result: _Result = field(default_factory=lambda: _Result())
+    _result: _ClosedResult = field(default_factory=lambda: _ClosedResult())
 
     def rows(self) -> Iterator[Row]:
         """Measure the pairs in order, as their tensors come."""
@@ -69,16 +71,16 @@ class StreamedSession(Session):
         rows.clear()
         for side in self.streamed:
             side.expect(part for pair in self.pairs for part in parts_of(_of_side(pair, side.side)))
-        looks = SecondLooks(self.pairs)
+        rereadable = RereadablePairs(self.pairs)
         comparer = replace(self.comparer, batch_bytes=self._batch_bytes())
         for row in Session.rows(replace(self, comparer=comparer)):
             is_wrong = row.verdict.name == "diverges"
             rows.append(row)  # first: whoever sees what is kept of it may end this, and is told of it
             for side in self.streamed:
-                side.judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
-            for pair in looks.over(row):
+                side.note_judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
+            for pair in rereadable.released_by(row):
                 for side in self.streamed:
-                    side.let_go(_of_side(pair, side.side))
+                    side.release(_of_side(pair, side.side))
             yield row
             if self.options.stops and is_wrong and not row.is_input and Outcome(tuple(rows)).culprit is not None:
                 for side in self.streamed:
@@ -92,7 +94,7 @@ class StreamedSession(Session):
         rooms = []
         for side in self.streamed:
             largest = max((bytes_behind(_of_side(pair, side.side)) for pair in self.pairs), default=0)
-            rooms.append(min(side.window_bytes // _FOR_BATCH, side.window_bytes - largest))
+            rooms.append(min(side.window_bytes // _BATCH_SHARE, side.window_bytes - largest))
         return max(0, min(rooms, default=0))
 
     def header_findings(self) -> Iterator[Finding]:
@@ -143,20 +145,49 @@ class StreamedSession(Session):
         if self.options.keep != "none":
             for side in self.streamed:
                 for part in parts_of(_of_side(culprit.pair, side.side)):
-                    side.keep_surely(part)
+                    side.keep_or_fetch(part)
 
 
 def _of_side(pair: Pair, side: Side) -> Entry:
     return pair.reference if side == "reference" else pair.candidate
 
 
+class RereadablePairs:
+    """The pairs that may be read again, as rows are judged in order."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self._outputs = Counter(pair.reference.call_key for pair in pairs if not pair.reference.is_input)
+        """How many outputs of a call are still to be judged."""
+        self._inputs: defaultdict[CallKey, list[Pair]] = defaultdict(list)
+        self._latest: deque[Pair] = deque()
+
+    def released_by(self, row: Row) -> Iterator[Pair]:
+        """The pairs that are read no more once a row was judged."""
+        call = row.pair.reference.call_key
+        if row.is_input:
+            if self._outputs[call]:
+                self._inputs[call].append(row.pair)
+            else:
+                yield row.pair
+            return
+        self._outputs[call] -= 1
+        if not self._outputs[call]:
+            yield from self._inputs.pop(call, ())
+        if row.diff is None or row.is_gradient:  # the judge reads neither again
+            yield row.pair
+            return
+        self._latest.append(row.pair)
+        if len(self._latest) > LATEST:
+            yield self._latest.popleft()
+
+
 @contextmanager
 def open_stream(
     request: Request,
     options: StreamOptions,
-    follow: Follow,
+    follow: FollowRun,
     state: SessionState | None = None,
-    started: Started = lambda _: None,
+    started: OnRunStarted = lambda _: None,
 ) -> Iterator[StreamedSession]:
     """A comparison of sources, or of a dump and a source, while they run. What it leaves is what is kept."""
     with ExitStack() as stack:
@@ -181,7 +212,7 @@ def open_stream(
 
 
 def _listed_sides(
-    request: Request, options: StreamOptions, follow: Follow, started: Started, stack: ExitStack
+    request: Request, options: StreamOptions, follow: FollowRun, started: OnRunStarted, stack: ExitStack
 ) -> tuple[StreamedSide, ...]:
     """Run each source once, to know what it will give."""
     sources = Sources.of(request)

@@ -36,13 +36,13 @@ from tensordiff.session.streaming.options import StreamOptions
 from tensordiff.util.claimed_folders import make_claimed_folder
 from tensordiff.util.sizes import format_bytes
 
-Follow = Callable[[Run, str], Done]
+FollowRun = Callable[[Run, str], Done]
 """Runs to the end, and shows how far it is; the text says which side it is."""
-Started = Callable[[Run], None]
+OnRunStarted = Callable[[Run], None]
 """Is told of every run that begins, from the thread that compares: to cancel it from another, or to read its log."""
 
-_NEAR = 8  # wrong layers around which everything is held for as long as there is room
-_FOR_NEAR = 4  # ... which is this part of the window
+_MOST_WRONG_ENTRIES = 8  # wrong layers around which everything is held for as long as there is room
+_SHARE_NEAR_WRONG = 4  # ... which is this part of the window
 _SPILL_ELSEWHERE = "free some space, set TMPDIR to another folder, or give a larger --window"
 
 
@@ -63,7 +63,7 @@ class StreamedSide:
     """A side that is a source: what it will give, and what has come of it."""
 
     def __init__(
-        self, side: Side, job: Job, options: StreamOptions, window_bytes: int, started: Started = lambda _: None
+        self, side: Side, job: Job, options: StreamOptions, window_bytes: int, started: OnRunStarted = lambda _: None
     ) -> None:
         self.side, self.job, self._started = side, job, started
         self.dump: Dump
@@ -83,18 +83,18 @@ class StreamedSide:
         self._is_finished = self._is_closed = False
         self._fetched: dict[EntryKey, KeptTensor] = {}
         self._is_measuring = False
-        self._uses: Counter[EntryKey] = Counter()
+        self._judgements_left: Counter[EntryKey] = Counter()
         """How many pairs of an entry are still to be judged."""
-        self._looks: Counter[EntryKey] = Counter()
+        self._reads_left: Counter[EntryKey] = Counter()
         """How many pairs of an entry the judge may still read."""
-        self._judged: dict[EntryKey, None] = {}
+        self._rereadable: dict[EntryKey, None] = {}
         """What the judge may read again, all pairs of which were judged: held, or spilled."""
         self._spilled: dict[EntryKey, KeptTensor] = {}
         self._spills = 0
-        self._spent: deque[EntryKey] = deque()
-        self._wrong: list[Entry] = []
-        self._near: deque[EntryKey] = deque()
-        self._near_bytes = self._kept_bytes = 0
+        self._releasable: deque[EntryKey] = deque()
+        self._wrong_entries: list[Entry] = []
+        self._held_near_wrong: deque[EntryKey] = deque()
+        self._held_near_wrong_bytes = self._kept_bytes = 0
         self._entries: dict[EntryKey, Entry] = {}
         self._inputs: dict[CallKey, list[EntryKey]] = {}
         self._listed_keys: set[EntryKey] = set()
@@ -116,7 +116,7 @@ class StreamedSide:
 
     # --- what it will give -----------------------------------------------------------------------
 
-    def list_entries(self, follow: Follow) -> Path:
+    def list_entries(self, follow: FollowRun) -> Path:
         """Run the source once without writing values; the folder of the listing."""
         folder = self._scratch / "listing"
         run = Run(replace(self.job, output=str(folder), writes="listing"), self._child)
@@ -146,15 +146,15 @@ class StreamedSide:
 
     def start(self) -> None:
         """Start the run, unless it was."""
-        self._running()
+        self._started_stream()
 
     def fill(self) -> Dump:
         """Wait until the window is full; the dump of what has come so far, which is the beginning of the run."""
-        stream = self._running()
+        stream = self._started_stream()
         stream.fill()
         return replace(self.dump, entries=tuple(e for e in self.dump.entries if e.key in stream.arrived))
 
-    def _running(self) -> TensorStream:
+    def _started_stream(self) -> TensorStream:
         """The stream, started where it was not."""
         if self._stream is None:
             self._stream = TensorStream(self.job, self._child, self.window_bytes)
@@ -163,10 +163,10 @@ class StreamedSide:
 
     def expect(self, entries: Iterable[Entry]) -> None:
         """The entries that will be compared, once for each time; all others may go as soon as they come."""
-        self._uses, self._is_measuring = Counter(entry.key for entry in entries), True
-        self._looks = self._uses.copy()
+        self._judgements_left, self._is_measuring = Counter(entry.key for entry in entries), True
+        self._reads_left = self._judgements_left.copy()
         if self._stream is not None:
-            self._spent.extend(key for key in self._stream.held if not self._uses[key])
+            self._releasable.extend(key for key in self._stream.held if not self._judgements_left[key])
             self._stream.news.clear()
 
     def read(self, tensor: StreamedTensor) -> Array:
@@ -176,7 +176,7 @@ class StreamedSide:
         here = here or self._spilled.get(key) or self._fetched.get(key)
         if here is None and not self._is_measuring and key in self._listed:
             return self._listed[key].read()
-        here = here or self._await(key)
+        here = here or self._wait_or_fetch(key)
         if here.spec != tensor.spec:
             raise CaptureError(
                 f"{printable(self.job.source)}: {printable(key.name)} has the shape {list(here.spec.shape)}, and had "
@@ -185,7 +185,7 @@ class StreamedSide:
             )
         return here.stored.read()
 
-    def _await(self, key: EntryKey) -> KeptTensor:
+    def _wait_or_fetch(self, key: EntryKey) -> KeptTensor:
         """A tensor that comes, or is fetched where it came before, or would have to be waited for too long."""
         if self._is_closed:
             raise CaptureError(
@@ -195,7 +195,7 @@ class StreamedSide:
         is_early = self._stream is None and not self._is_measuring
         if self._is_finished or (is_early and _bytes_of(self._entries.values()) > self.window_bytes):
             return self._fetch(key)
-        stream = self._running()
+        stream = self._started_stream()
         if key in stream.arrived:
             raise ReleasedError(
                 f"{printable(self.job.source)}: {printable(key.name)} is needed again to judge what came after it, "
@@ -209,7 +209,7 @@ class StreamedSide:
         if self._stream is not None and not self._is_finished:
             self._stream.finish(self._make_room)
             self._refuse_other(self._stream.arrived)
-            self._sort_news()
+            self._release_unused_arrivals()
             self._trim(self.window_bytes // 2)
             self._is_finished = True
             self.most_bytes = self._stream.most_bytes
@@ -256,48 +256,48 @@ class StreamedSide:
 
     # --- what goes -------------------------------------------------------------------------------
 
-    def judged(self, entry: Entry, *, is_wrong: bool) -> None:
+    def note_judged(self, entry: Entry, *, is_wrong: bool) -> None:
         """A pair of an entry was judged."""
         parts = [part for part in parts_of(entry) if isinstance(part.stored, StreamedTensor)]
         if is_wrong:
             for part in parts:
                 self.keep_call(part)
         for part in parts:
-            self._uses[part.key] -= 1
-            if not self._uses[part.key]:
-                self._judged[part.key] = None
-        self._sort_news()
+            self._judgements_left[part.key] -= 1
+            if not self._judgements_left[part.key]:
+                self._rereadable[part.key] = None
+        self._release_unused_arrivals()
         self._trim(self.window_bytes // 2)
 
-    def let_go(self, entry: Entry) -> None:
+    def release(self, entry: Entry) -> None:
         """A pair of an entry is read no more by the judge."""
         for part in parts_of(entry):
             if not isinstance(part.stored, StreamedTensor):
                 continue
-            self._looks[part.key] -= 1
-            if self._looks[part.key]:
+            self._reads_left[part.key] -= 1
+            if self._reads_left[part.key]:
                 continue
-            del self._judged[part.key]
+            del self._rereadable[part.key]
             spilled = self._spilled.pop(part.key, None)
             if spilled is not None:
                 spilled.stored.file.path.unlink(missing_ok=True)
             else:
-                self._spent.append(part.key)
+                self._releasable.append(part.key)
 
     def keep_call(self, entry: Entry) -> None:
         """Keep an entry, and, of an output, what its layer was given; as far as it is here."""
-        if len(self._wrong) < _NEAR:
-            self._wrong.append(entry)
+        if len(self._wrong_entries) < _MOST_WRONG_ENTRIES:
+            self._wrong_entries.append(entry)
         for key in self._with_inputs(entry):
-            if self._options.keep != "none" and (key in self._running().held or key in self._spilled):
+            if self._options.keep != "none" and (key in self._started_stream().held or key in self._spilled):
                 self._keep(key)
 
-    def keep_surely(self, entry: Entry) -> None:
+    def keep_or_fetch(self, entry: Entry) -> None:
         """Keep an entry and what its layer was given; what is not here any more is fetched."""
         for key in self._with_inputs(entry):
             if key in self.kept:
                 continue
-            if key in self._running().held or key in self._spilled:
+            if key in self._started_stream().held or key in self._spilled:
                 self._keep(key)
             else:
                 tensor = self._fetched.get(key) or self._fetch(key)
@@ -308,7 +308,7 @@ class StreamedSide:
         return [entry.key, *(() if entry.is_input else self._inputs.get(entry.call_key, ()))]
 
     def _keep(self, key: EntryKey) -> None:
-        stream, spilled = self._running(), self._spilled.get(key)
+        stream, spilled = self._started_stream(), self._spilled.get(key)
         nbytes = (spilled or stream.held[key]).spec.nbytes
         if self._options.keep != "all" and self._kept_bytes + nbytes > self.window_bytes:
             self.not_kept += 1
@@ -320,25 +320,25 @@ class StreamedSide:
     def _next_path(self) -> Path:
         return (self._options.folder or self._scratch) / self.side / shard_name(len(self.kept))
 
-    def _sort_news(self) -> None:
+    def _release_unused_arrivals(self) -> None:
         """Of what has come, what nothing is compared with may go."""
-        stream = self._running()
+        stream = self._started_stream()
         news, stream.news = stream.news, []
         if self._is_measuring:
-            self._spent.extend(key for key in news if not self._looks[key])
+            self._releasable.extend(key for key in news if not self._reads_left[key])
 
     def _trim(self, most_bytes: int) -> bool:
         """Let go what nothing needs, the oldest first, until no more than so much is held; whether anything went."""
-        stream, has_gone = self._running(), False
-        while self._spent and stream.held_bytes > most_bytes:
-            key = self._spent.popleft()
+        stream, has_gone = self._started_stream(), False
+        while self._releasable and stream.held_bytes > most_bytes:
+            key = self._releasable.popleft()
             if key not in stream.held:
                 continue  # it is kept
             if self._options.keep == "all":
                 self._keep(key)
-            elif self._is_near_wrong(key) and self._near_bytes < self.window_bytes // _FOR_NEAR:
-                self._near.append(key)
-                self._near_bytes += stream.held[key].spec.nbytes
+            elif self._is_near_wrong(key) and self._held_near_wrong_bytes < self.window_bytes // _SHARE_NEAR_WRONG:
+                self._held_near_wrong.append(key)
+                self._held_near_wrong_bytes += stream.held[key].spec.nbytes
                 continue
             else:
                 stream.release(key)
@@ -347,22 +347,22 @@ class StreamedSide:
 
     def _make_room(self) -> bool:
         """Let go what can be, since the run cannot go on otherwise; False where nothing can."""
-        self._sort_news()
+        self._release_unused_arrivals()
         half = self.window_bytes // 2
         if self._trim(half) or self._trim(0) or self._spill(half) or self._spill(0):
             return True
-        stream, has_gone = self._running(), bool(self._near)
-        for key in self._near:
+        stream, has_gone = self._started_stream(), bool(self._held_near_wrong)
+        for key in self._held_near_wrong:
             if key in stream.held:
                 stream.release(key)
-        self._near.clear()
-        self._near_bytes = 0
+        self._held_near_wrong.clear()
+        self._held_near_wrong_bytes = 0
         return has_gone
 
     def _spill(self, most_bytes: int) -> bool:
         """Move what the judge may read again to the temporary directory, until no more than so much is held."""
-        stream, has_gone = self._running(), False
-        for key in self._judged:
+        stream, has_gone = self._started_stream(), False
+        for key in self._rereadable:
             if stream.held_bytes <= most_bytes:
                 break
             if key not in stream.held:
@@ -382,7 +382,9 @@ class StreamedSide:
 
     def _is_near_wrong(self, key: EntryKey) -> bool:
         entry = self._entries.get(key)
-        return entry is not None and any(w.step == key.step and _is_near(entry.layer, w.layer) for w in self._wrong)
+        return entry is not None and any(
+            w.step == key.step and _is_near(entry.layer, w.layer) for w in self._wrong_entries
+        )
 
     # --- what stays ------------------------------------------------------------------------------
 

@@ -290,7 +290,7 @@ def _evidence(outcome: BisectOutcome) -> list[Text]:
     told = f"{asked} answers; assuming that {ASSUMPTION}"
     found = outcome.check
     if found is not None and found.is_monotone:
-        told += f"; {'all pairs' if found.is_scanned else f'{len(found.looked)} more places'} confirm this"
+        told += f"; {'all pairs' if found.is_scanned else f'{len(found.checked)} more places'} confirm this"
     lines = [Text(told, "dim")]
     if found is not None and found.is_monotone is False:
         again = ", ".join(label(outcome.oracle.pairs[at]) for at in found.good_again[:3])

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Button, Static
 
 from tensordiff.errors import printable
-from tensordiff.session.storage.offered import OfferedSession, contents, note_answer
+from tensordiff.session.storage.session_offer import SessionOffer, contents, record_answer
 from tensordiff.tui.dialogs import Dialog
 from tensordiff.tui.notice import tell
 from tensordiff.tui.threads import in_thread
@@ -35,7 +35,7 @@ class OfferedDialog(Dialog[bool]):
     OfferedDialog.-short VerticalScroll { height: 1fr; max-height: 100%; }
     """
 
-    def __init__(self, offered: OfferedSession) -> None:
+    def __init__(self, offered: SessionOffer) -> None:
         super().__init__("A session file came with these dumps")
         self.offered = offered
 
@@ -60,12 +60,12 @@ class OfferedDialog(Dialog[bool]):
         return True
 
 
-def offer_session(screen: ComparisonScreen, offered: OfferedSession) -> None:
+def offer_session(screen: ComparisonScreen, offered: SessionOffer) -> None:
     """Ask once; a yes opens the dumps anew as that session has them."""
 
     def take(is_wanted: bool | None) -> None:
         request = screen.owner.request
-        in_thread(screen, "answer", partial(note_answer, request.reference, request.candidate, offered))
+        in_thread(screen, "answer", partial(record_answer, request.reference, request.candidate, offered))
         if is_wanted:
             screen.take_session()
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensordiff.errors import printable
 from tensordiff.session.request import Request
-from tensordiff.session.storage.offered import OfferedSession, offered_session
+from tensordiff.session.storage.session_offer import SessionOffer, find_session_offer
 from tensordiff.session.storage.state import (
     DumpIdentity,
     SessionState,
@@ -33,7 +33,7 @@ class SessionKeeper:
     state: SessionState = field(default_factory=SessionState)
     sentences: tuple[str, ...] = ()
     """What a person should be told about the file."""
-    offered: OfferedSession | None = None
+    offered: SessionOffer | None = None
     """A session that came with the dumps, and was not answered yet."""
     is_dirty: bool = False
 
@@ -44,7 +44,7 @@ class SessionKeeper:
         may_write = permissions.writes or not is_named
         path = request.session or session_path(request.reference, request.candidate)
         kept = restore_state(path, may_rename=may_write)
-        offered = None if is_named else offered_session(request.reference, request.candidate)
+        offered = None if is_named else find_session_offer(request.reference, request.candidate)
         now = identities(request)
         sentences = *kept.sentences, *what_changed(kept.state, *now), *([offered] if isinstance(offered, str) else [])
         if not may_write:
@@ -53,7 +53,7 @@ class SessionKeeper:
             path=path if may_write else None,
             state=replace(kept.state, dumps=now),
             sentences=sentences,
-            offered=offered if isinstance(offered, OfferedSession) else None,
+            offered=offered if isinstance(offered, SessionOffer) else None,
         )
 
     def note(self, **changes: object) -> None:

@@ -8,8 +8,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from tensordiff.errors import printable
-from tensordiff.report.labels import number
-from tensordiff.report.weights_labels import PARAMETER_GLYPHS, shape_text, types_text
+from tensordiff.report.labels import PARAMETER_GLYPHS, number, shape_text, types_text
 from tensordiff.tui.keys import bindings
 from tensordiff.tui.line_list import LineList, Span
 from tensordiff.tui.table.model import Pattern

@@ -22,10 +22,8 @@ from textual.worker import get_current_worker
 
 from tensordiff.dump import Dump
 from tensordiff.errors import printable
-from tensordiff.report.comparison_json import dumps
-from tensordiff.report.labels import COLOURS, GLYPHS
-from tensordiff.report.weights_json import row_json, weights_json
-from tensordiff.report.weights_labels import PARAMETER_COLOURS, PARAMETER_GLYPHS
+from tensordiff.report.comparison_json import dumps, parameter_json, weights_json
+from tensordiff.report.labels import COLOURS, GLYPHS, PARAMETER_COLOURS, PARAMETER_GLYPHS
 from tensordiff.session.request import Request
 from tensordiff.session.weights import compare_checkpoints
 from tensordiff.tui.comparison.opening_screen import CouldNotOpen
@@ -221,7 +219,7 @@ class WeightsScreen(Screen[None]):
         if row is None:
             tell(self, "there is no parameter under the cursor", "warning")
             return
-        text = row.name if what == "name" else dumps(row_json(self.list.all.index(row), row))
+        text = row.name if what == "name" else dumps(parameter_json(self.list.all.index(row), row))
         self.app.copy_to_clipboard(text)
         tell(self, f"copied {text:.60}")
 

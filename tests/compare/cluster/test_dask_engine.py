@@ -211,7 +211,7 @@ def test_a_scheduler_that_is_killed_in_the_midst_is_one_sentence(tmp_path: Path)
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_engine, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(dask_engine, "_CHECK_EVERY_S", 0.1)
     monkeypatch.setattr(dask_engine, "_WORKERS_COME_BACK_S", 1.0)
 
 
@@ -242,7 +242,7 @@ def test_a_result_is_lost_with_the_worker_that_holds_it(tmp_path: Path, caplog: 
 def test_a_worker_that_starts_in_time_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dask_engine, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(dask_engine, "_CHECK_EVERY_S", 0.1)
     monkeypatch.setattr(dask_engine, "_WORKERS_COME_BACK_S", processes.PATIENCE_S)
     with cluster(tmp_path) as (address, _, worker), contextlib.closing(DaskEngine(address)) as engine:
         worker.kill()

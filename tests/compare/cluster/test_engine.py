@@ -214,7 +214,7 @@ def test_a_huge_pair_in_stretches(
     inline: InlineEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     monkeypatch.setattr(engines, "HUGE_BYTES", 1 << 20)
-    monkeypatch.setattr(dispatch, "STRETCH", 1 << 20)
+    monkeypatch.setattr(dispatch, "CLUSTER_STRETCH", 1 << 20)
     wide = 100 * np.random.default_rng(1).standard_normal((1500, 1500))
     ref, cand = wide.astype(DTYPES[dtype]), (wide * 1.01).astype(DTYPES[dtype])
     if dtype.endswith("float32"):
@@ -233,7 +233,7 @@ def test_sums_that_leave_the_range_are_taken_again(
     inline: InlineEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engines, "HUGE_BYTES", 1 << 20)
-    monkeypatch.setattr(dispatch, "STRETCH", 1 << 20)
+    monkeypatch.setattr(dispatch, "CLUSTER_STRETCH", 1 << 20)
     ref = np.random.default_rng(1).standard_normal(1_500_000) * 1e200
     for folder, array in {"ref": ref, "cand": ref * (1 + 1e-9)}.items():
         write(tmp_path / folder, {"a-output": array})

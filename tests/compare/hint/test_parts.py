@@ -10,8 +10,7 @@ from tensordiff.compare.comparer import Comparer
 from tensordiff.compare.hint.axes import DumpedPairs
 from tensordiff.compare.hint.catalogue import find_hint
 from tensordiff.compare.hint.context import HintContext
-from tensordiff.compare.hint.row_hint import hint_for_row
-from tensordiff.compare.hint.steps import later_call
+from tensordiff.compare.hint.row_hint import hint_for_row, later_call
 from tensordiff.dump.dtypes import Array
 from tensordiff.dump.model import entry
 from tests.making import MemoryTensor, held, numbers, pairs

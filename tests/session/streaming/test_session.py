@@ -20,8 +20,7 @@ from tensordiff.session.request import Request
 from tensordiff.session.session import Session
 from tensordiff.session.sources import Sources
 from tensordiff.session.streaming.options import StreamOptions
-from tensordiff.session.streaming.second_looks import SecondLooks
-from tensordiff.session.streaming.session import open_stream
+from tensordiff.session.streaming.session import RereadablePairs, open_stream
 from tensordiff.util.remote import user_path
 from tests.capture.models import SMALL, run_here, script, tiny_model
 from tests.stores import WebServer
@@ -265,7 +264,9 @@ def test_what_is_looked_at_again_is_spilled_and_goes(deep: str, captured: dict[s
 def test_what_was_let_go_for_good_makes_a_pair_unknown_and_not_right(
     deep: str, captured: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SecondLooks, "over", lambda _, row: iter([row.pair]))  # as if the judge never looked back
+    monkeypatch.setattr(
+        RereadablePairs, "released_by", lambda _, row: iter([row.pair])
+    )  # as if the judge never looked back
     found = streamed(deep + "good", deep + "bad", 8 * LARGEST)
     expected = with_dumps(captured, "good", "bad")
     assert found["culprit"]["name"] == expected["culprit"]["name"] and found["verdict"] == "diverges"

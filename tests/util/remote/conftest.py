@@ -22,4 +22,4 @@ def forget_urls() -> None:
     for known in (paths._given, paths._folders, store._listings, store._infos, store._places):
         known.clear()
     ranges.clear()
-    secrets._kept.clear()
+    secrets._secrets.clear()

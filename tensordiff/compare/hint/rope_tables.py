@@ -71,7 +71,8 @@ def _table_of(around: Surroundings) -> _Table | None:
     (cos_ref, cos_cand), (sin_ref, sin_cand) = sides
     shape = cos_ref.shape
     ref, cand = (
-        _each_once((cos + 1j * sin).reshape(-1, *shape[-2:])) for cos, sin in ((cos_ref, sin_ref), (cos_cand, sin_cand))
+        _without_repeats((cos + 1j * sin).reshape(-1, *shape[-2:]))
+        for cos, sin in ((cos_ref, sin_ref), (cos_cand, sin_cand))
     )
     if ref.shape != cand.shape or not (_is_table(ref) and _is_table(cand)):
         return None
@@ -81,7 +82,7 @@ def _table_of(around: Surroundings) -> _Table | None:
     return None if positions is None else _Table(ref, cand, positions, max(unit, 2.0**-22))
 
 
-def _each_once(table: Complex) -> Complex:
+def _without_repeats(table: Complex) -> Complex:
     """Without the repetition that a table for halves, or for neighbours, has."""
     half = table.shape[-1] // 2
     if table.shape[-1] % 2 == 0 and half:
@@ -138,7 +139,7 @@ def _known_frequencies(around: Surroundings) -> Floats | None:
         sides = [found for pair in outputs if (found := floats_of(pair)) is not None]
         if len(sides) == 2 and sides[0][0].shape == sides[1][0].shape and sides[0][0].shape[-2] > 1:
             whole = (sides[0][0] + 1j * sides[1][0]).reshape(-1, *sides[0][0].shape[-2:])
-            table = _each_once(whole[-1:])  # the last row of a batch that is padded before the others
+            table = _without_repeats(whole[-1:])  # the last row of a batch that is padded before the others
             return _frequencies(table, np.arange(table.shape[1], dtype=np.float64)[None])
     return None
 

@@ -22,16 +22,16 @@ _MOST_SHOWN = 1 << 18
 _LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
 
 
-class OfferedSession(NamedTuple):
+class SessionOffer(NamedTuple):
     """A session file that nobody has said yes or no to."""
 
     path: Path
     state: SessionState
 
 
-def offered_session(reference: Path, candidate: Path) -> OfferedSession | str | None:
+def find_session_offer(reference: Path, candidate: Path) -> SessionOffer | str | None:
     """The file that lies beside the candidate, unless it was answered; a sentence where it cannot be read."""
-    found = [path for path in _earlier_paths(reference.absolute(), candidate.absolute()) if path.is_file()]
+    found = [path for path in _legacy_paths(reference.absolute(), candidate.absolute()) if path.is_file()]
     if not found:
         return None
     path = max(found, key=lambda one: one.stat().st_mtime_ns)
@@ -40,7 +40,7 @@ def offered_session(reference: Path, candidate: Path) -> OfferedSession | str | 
         state = read_state(path)
     except BadFile as error:
         return f"{error}; it lies beside the candidate, and is left as it is"
-    return None if _digest(state) == _answered(reference, candidate) else OfferedSession(path, state)
+    return None if _digest(state) == _recorded_answer(reference, candidate) else SessionOffer(path, state)
 
 
 def _refuse_long(path: Path) -> None:
@@ -48,7 +48,7 @@ def _refuse_long(path: Path) -> None:
         raise BadFile(path, f"is a session of more than {_MOST_SHOWN >> 10} kB, too long to review")
 
 
-def note_answer(reference: Path, candidate: Path, offered: OfferedSession) -> None:
+def record_answer(reference: Path, candidate: Path, offered: SessionOffer) -> None:
     """Remember that a person has answered, so that they are not asked again about the same content."""
     try:
         write_file(_answer_path(reference, candidate), _digest(offered.state), make_folders=True)
@@ -82,21 +82,21 @@ def _answer_path(reference: Path, candidate: Path) -> Path:
     return session_path(reference, candidate).with_suffix(".answered")
 
 
-def _answered(reference: Path, candidate: Path) -> str:
+def _recorded_answer(reference: Path, candidate: Path) -> str:
     try:
         return _answer_path(reference, candidate).read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _earlier_paths(reference: Path, candidate: Path) -> tuple[Path, Path]:
+def _legacy_paths(reference: Path, candidate: Path) -> tuple[Path, Path]:
     """Where earlier versions kept the session of two dumps: beside the candidate, or in a folder of the user's."""
-    beside = _earlier_name(candidate.name, os.path.relpath(reference, candidate.parent))
-    far = _earlier_name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
+    beside = _legacy_name(candidate.name, os.path.relpath(reference, candidate.parent))
+    far = _legacy_name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
     return candidate.parent / beside, state_folder() / "sessions" / far
 
 
-def _earlier_name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
+def _legacy_name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
     """The name of the file, after its two dumps; the reference is hashed where the name would be too long."""
     words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
     name = f"{candidate or 'dump'}.vs.{words}"

@@ -10,7 +10,7 @@ import pytest
 from tensordiff.align.rules.file import RulesFile, parse_rules_text
 from tensordiff.session.request import Request
 from tensordiff.session.session import Session
-from tensordiff.session.storage.offered import OfferedSession, contents, note_answer, offered_session
+from tensordiff.session.storage.session_offer import SessionOffer, contents, find_session_offer, record_answer
 from tensordiff.session.storage.state import SCHEMA, SUFFIX, SessionState, write_state
 from tests.making import numbers, save
 
@@ -51,20 +51,20 @@ def beside(pair: tuple[Path, Path]) -> Path:
 
 
 def test_nothing_beside_is_nothing_offered(pair: tuple[Path, Path]) -> None:
-    assert offered_session(*pair) is None
+    assert find_session_offer(*pair) is None
 
 
 def test_what_lies_beside_is_offered_until_it_is_answered(pair: tuple[Path, Path]) -> None:
     write_state(beside(pair), LOOSE)
-    offered = offered_session(*pair)
-    assert offered == OfferedSession(beside(pair), LOOSE)
+    offered = find_session_offer(*pair)
+    assert offered == SessionOffer(beside(pair), LOOSE)
     before = beside(pair).read_bytes()
-    assert isinstance(offered, OfferedSession)
-    note_answer(*pair, offered)
-    assert offered_session(*pair) is None
+    assert isinstance(offered, SessionOffer)
+    record_answer(*pair, offered)
+    assert find_session_offer(*pair) is None
     assert beside(pair).read_bytes() == before and len(list(pair[1].parent.iterdir())) == 3
     write_state(beside(pair), SessionState(filter="another"))
-    assert isinstance(offered_session(*pair), OfferedSession)
+    assert isinstance(find_session_offer(*pair), SessionOffer)
 
 
 def test_one_that_an_earlier_version_kept_elsewhere_is_offered_too(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_one_that_an_earlier_version_kept_elsewhere_is_offered_too(pair: tuple[P
     digest = hashlib.sha256(os.fsencode(f"{pair[0]}{os.pathsep}{pair[1]}")).hexdigest()[:12]
     path = tmp_path / "state" / "tensordiff" / "sessions" / f"max.safetensors.vs.{digest}{SUFFIX}"
     write_state(path, LOOSE)
-    assert offered_session(*pair) == OfferedSession(path, LOOSE)
+    assert find_session_offer(*pair) == SessionOffer(path, LOOSE)
 
 
 def test_no_command_takes_it(pair: tuple[Path, Path]) -> None:
@@ -112,15 +112,15 @@ LONG = json.dumps({"schema": SCHEMA, "notes": {"a": "b" * 300_000}})
 @pytest.mark.parametrize("text", ["", "{", "[]", LONG], ids=["empty", "cut", "list", "long"])
 def test_what_cannot_be_shown_is_told_and_left(pair: tuple[Path, Path], text: str) -> None:
     beside(pair).write_text(text)
-    said = offered_session(*pair)
+    said = find_session_offer(*pair)
     assert isinstance(said, str) and str(beside(pair)) in said and "left as it is" in said
     assert beside(pair).read_text() == text and len(list(pair[1].parent.iterdir())) == 3
 
 
 def test_an_answer_that_cannot_be_kept_is_asked_for_again(pair: tuple[Path, Path], tmp_path: Path) -> None:
     write_state(beside(pair), LOOSE)
-    offered = offered_session(*pair)
-    assert isinstance(offered, OfferedSession)
+    offered = find_session_offer(*pair)
+    assert isinstance(offered, SessionOffer)
     (tmp_path / "state").write_text("")
-    note_answer(*pair, offered)
-    assert offered_session(*pair) == offered
+    record_answer(*pair, offered)
+    assert find_session_offer(*pair) == offered
