@@ -5,11 +5,11 @@
 >>> result.verdict, result.culprit.name
 ('diverges', 'b')
 
-``compare(reference, candidate)`` takes dumps, sources and arrays; ``align`` pairs only, ``bisect`` searches.
-``capture`` and ``inject`` write dumps; ``tap(name, tensor)`` records a tensor of your own within any ``forward``. In a
-test, ``tensordiff.testing.assert_agrees(a, b)`` raises ``Disagreement``.
+``compare(reference, candidate)`` takes dumps, sources and arrays. ``align`` only pairs tensors; ``bisect`` runs a
+binary search. ``capture`` and ``inject`` write dumps; ``tap(name, tensor)`` records a tensor of your own inside any
+``forward``. In a test, ``tensordiff.testing.assert_agrees(a, b)`` raises ``Disagreement``.
 
-Importing ``tensordiff`` loads none of this; each is imported when it is first used.
+Importing ``tensordiff`` loads none of these modules; each is imported on first use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PACKAGES = ("align", "capture", "compare", "testing")
-"""Modules; the first three can be called."""
+"""Modules that are attributes of this one; the first three are also callable."""
 _FUNCTIONS = {
     "Disagreement": "disagreement",
     "Result": "library.result",

@@ -1,4 +1,4 @@
-"""``python -m tensordiff``."""
+"""Entry point of ``python -m tensordiff``."""
 
 from tensordiff.cli.main import run
 

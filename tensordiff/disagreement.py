@@ -1,6 +1,6 @@
-"""The error of a failing ``assert_agrees``, and the way a test runner says where its report goes.
+"""The error that a failing ``assert_agrees`` raises, and how a test runner tells it where to write a report.
 
-This imports nothing heavy: pytest loads it in every run, whether a test compares tensors or not.
+pytest loads this module in every run, even if no test compares tensors, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from tensordiff.library.result import Result
 
 report_path: ContextVar[Callable[[], Path] | None] = ContextVar("report_path", default=None)
-"""Called for a path when an assertion fails that was given none; where this is None, no report is written."""
+"""Called to get a path when an assertion fails without a ``report`` argument; None means that no report is written."""
 
 
 class Disagreement(AssertionError):
-    """Two runs do not agree, or it cannot be told whether they do; ``result`` has all that was measured."""
+    """Two runs disagree, or it could not be decided whether they agree; ``result`` holds everything that was
+    measured."""
 
     def __init__(self, sentence: str, detail: str, report: Path | None, result: Result | None = None) -> None:
         kept = f"\nreport: {report}" if report else '\nno report was kept; give one with report="FILE.html"'

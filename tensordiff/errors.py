@@ -1,21 +1,21 @@
-"""Every way tensordiff fails on purpose.
+"""The errors that tensordiff raises on purpose.
 
-TensordiffError            a sentence for a person
+TensordiffError            base class: a sentence for the user
   DumpError                a dump, or one file of it, cannot be read
-    NotADump               nothing we know lies at that path
-    BadFile                a file is truncated, lies about itself or holds what we will not run
+    NotADump               no known dump format at that path
+    BadFile                a file is truncated, inconsistent, or holds something that must not be executed
   AlignError               a rules file or an expression is wrong, or nothing could be paired
   WriteError               a dump or report could not be written
   CaptureError             a source could not be run
-    ReleasedError          a tensor of a running source is needed again, and is gone
-  StoreError               a store (s3://, https://) failed more often than it is tried again
-  ClusterError             a cluster's workers cannot measure what they are given
+    ReleasedError          a tensor of a running source is needed again but was already released
+  StoreError               a store (s3://, https://) still failed after all retries
+  ClusterError             a cluster cannot be reached, or its workers cannot measure the dumps
 
-One sentence each: what was being done, to which file and tensor, what to try. The command line prints
-the sentence and exits with status 2, with a traceback only under ``--debug``; the app shows it in a
-notice. Code in between catches an error to go on without one tensor or file, which then is a row, a
-problem or a finding of its own; to do without something optional, such as a hint or the list of recent
-pairs; to clean up; or to raise it again with the place where it happened.
+Each message is one sentence: what was being done, to which file and tensor, and what to try next. The command line
+prints the sentence and exits with status 2 (with a traceback only under ``--debug``); the app shows it in a notice.
+Code in between catches an error only to continue without one tensor or file, which is then reported as a row, a problem
+or a finding; to skip something optional, such as a hint or the list of recent pairs; to clean up; or to re-raise it
+with the place where it happened.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = [
 
 
 def printable(text: object) -> str:
-    """Show text from outside on one line: control characters are escaped, and secrets of URLs are masked."""
+    """Return untrusted text on one line, with control characters escaped and secrets of URLs masked."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in masked(str(text)))
 
 
 def printable_lines(text: object) -> str:
-    """The same for text of several lines, such as a child's log: where a line ends stays, and so do tabs as spaces."""
+    """The same for text of several lines, such as a child's log: line breaks stay, and tabs become spaces."""
     lines = str(text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(printable(line.expandtabs()) for line in lines)
 
 
 class TensordiffError(Exception):
-    """A failure that a person can act on."""
+    """A failure that the user can do something about."""
 
 
 class DumpError(TensordiffError):
@@ -50,11 +50,11 @@ class DumpError(TensordiffError):
 
 
 class NotADump(DumpError):
-    """Nothing we know lies at that path."""
+    """No known dump format at that path."""
 
 
 class BadFile(DumpError):
-    """A file is truncated, lies about itself, or holds what we will not run."""
+    """A file is truncated, inconsistent, or holds something that must not be executed."""
 
     def __init__(self, path: str | PathLike[str], problem: str) -> None:
         super().__init__(f"{printable(path)}: {printable(problem)}")
@@ -70,16 +70,16 @@ class WriteError(TensordiffError):
 
 
 class CaptureError(TensordiffError):
-    """A source could not be run, or not to its end."""
+    """A source could not be run, or did not run to its end."""
 
 
 class ReleasedError(CaptureError):
-    """A tensor of a source that still runs is needed again, and was let go."""
+    """A tensor of a source that is still running is needed again but was already released."""
 
 
 class StoreError(TensordiffError):
-    """A store could not be reached, or not often enough to go on; no error of one file or tensor."""
+    """A store could not be reached, or failed too often to continue; this is not the fault of one file or tensor."""
 
 
 class ClusterError(TensordiffError):
-    """A cluster could not be reached, or its workers cannot measure what they are given."""
+    """A cluster could not be reached, or its workers cannot measure the dumps they are given."""

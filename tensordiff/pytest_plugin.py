@@ -1,6 +1,6 @@
-"""pytest plugin: a failing ``assert_agrees`` writes its report, and the terminal summary names the culprit.
+"""pytest plugin: a failing ``assert_agrees`` writes a report, and the terminal summary names the culprit.
 
-pytest loads this in every run, so nothing heavy is imported here: tests that compare nothing pay nothing.
+pytest loads this in every run, so nothing heavy is imported here: a test suite that compares nothing pays nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _LONGEST_NAME = 150
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that says where reports go."""
+    """Add the option for the folder of reports."""
     group = parser.getgroup("tensordiff", "comparing tensors")
     group.addoption(_OPTION, metavar="DIR", default=None, help="Keep reports of failing assert_agrees in this folder.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What tensordiff tells of an install or of options stays a warning where warnings are errors."""
+    """Keep tensordiff's own notices as warnings, even if the user turns warnings into errors."""
     config.addinivalue_line("filterwarnings", "default:tensordiff measures in numpy:RuntimeWarning")
     config.addinivalue_line("filterwarnings", "default:--[a-z, -]+ (it is|they are) for .* alone:UserWarning")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """While a test runs, ``assert_agrees`` knows where to write a report."""
+    """Tell ``assert_agrees`` where to write a report while a test runs."""
     token = report_path.set(lambda: _report_path(item))
     try:
         return (yield)
@@ -42,7 +42,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def _report_path(item: pytest.Item) -> Path:
-    """A new file for a report of this test, which may fail more than once."""
+    """A new file for a report of this test; a test may fail more than once."""
     folder = Path(item.config.getoption(_OPTION) or _temporary_folder())
     name = re.sub(r"[^\w.-]+", "-", item.nodeid).strip("-")[-_LONGEST_NAME:]
     return next(path for path in _paths(folder, name) if not path.exists())
@@ -60,7 +60,7 @@ def _temporary_folder() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the culprit to the report of a failed test; it survives the way from a worker of xdist."""
+    """Attach the culprit to the report of a failed test, in a property that also reaches us from xdist workers."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, Disagreement):

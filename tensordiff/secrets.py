@@ -1,9 +1,9 @@
-"""Passwords and queries of URLs that a person gave, and text without them.
+"""Passwords and query strings of the URLs that a user gave, and how to remove them from text.
 
-The command line keeps the secrets of all its words before it does anything else, whatever these words are for, and
-``user_path`` those of every URL that reaches it in another way. ``printable`` masks them where they stand as in a URL.
-A message, such as an error or a traceback, is read by nobody as data, so there they are masked as words by themselves,
-too: a library may quote half a URL.
+The command line registers the secrets of all its arguments before it does anything else, whatever those arguments mean.
+``user_path`` registers those of URLs that arrive any other way. ``printable`` masks a secret only where it stands as
+part of a URL, so that data stays readable. Messages such as errors and tracebacks are never parsed as data, so there a
+secret is masked as a word of its own, too: a library may quote only half of a URL.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import quote, unquote
 
 _MASK = "…"
 _SHORTEST = 4
-"""Characters of a secret that is masked as a word by itself; a shorter one would take other words with it."""
+"""Minimum length of a secret that is masked as a word of its own; a shorter one would hide unrelated words."""
 _NEXT_OF_CHAIN = re.compile(r"::(?=[A-Za-z][\w+.-]*:)")
 _AUTHORITY = re.compile(r"[^/?#]*")
 
 
 class _KnownSecrets:
-    """What is masked: patterns of secrets in their places, and the secrets themselves."""
+    """The registered secrets: patterns that match them inside URLs, and the secrets themselves."""
 
     def __init__(self) -> None:
         self.url_patterns: set[str] = set()
@@ -42,14 +42,14 @@ class _KnownSecrets:
 
 
 def _any_of(patterns: set[str]) -> re.Pattern[str]:
-    return re.compile("|".join(sorted(patterns, key=len, reverse=True)))  # the longest secret that fits
+    return re.compile("|".join(sorted(patterns, key=len, reverse=True)))  # try the longest secret first
 
 
 _secrets = _KnownSecrets()
 
 
 def keep_secrets(*words: str) -> None:
-    """Keep what must not be shown of the URLs in these words, be they options, sources, chains or prose."""
+    """Register the secrets of all URLs in these words, which may be options, sources, URL chains or prose."""
     for word in words:
         for text in {word, *word.split()}:
             for mark in re.finditer("://", text):
@@ -57,17 +57,17 @@ def keep_secrets(*words: str) -> None:
 
 
 def masked(text: str) -> str:
-    """Text without these secrets where they stand as in a URL."""
+    """Mask secrets only where they stand as part of a URL."""
     return text if _secrets.url_mask is None else _secrets.url_mask.sub(_MASK, text)
 
 
 def masked_message(text: str) -> str:
-    """Text that is no data, without these secrets wherever they stand."""
+    """Mask secrets wherever they stand; only for text that is not data."""
     return text if _secrets.message_mask is None else _secrets.message_mask.sub(_MASK, text)
 
 
 def has_misplaced_password(after_scheme: str) -> bool:
-    """Whether a password ends the host's part of a URL too early, as one with a slash in it does."""
+    """Whether a password contains a character, such as a slash, that ends the host part of the URL too early."""
     authority = _authority(after_scheme)
     _, colon, port = authority.rpartition(":")
     return "@" not in authority and bool(colon) and not port.isdigit() and "@" in after_scheme[len(authority) :]
@@ -79,7 +79,7 @@ def _authority(after_scheme: str) -> str:
 
 
 def _keep_secrets_of(after_scheme: str) -> None:
-    """Keep the secrets of one URL, given without its scheme."""
+    """Register the secrets of one URL, given without its scheme."""
     url_patterns, words = set(), set()
     is_misplaced = has_misplaced_password(after_scheme)
     user, _, _ = (after_scheme if is_misplaced else _authority(after_scheme)).rpartition("@")
@@ -100,6 +100,6 @@ def _keep_secrets_of(after_scheme: str) -> None:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """A secret as it was given, as libraries write it, and as Python quotes it."""
+    """Ways a secret may be spelled: as given, decoded, URL-encoded as libraries do, and quoted as Python does."""
     plain = unquote(secret)
     yield from {secret, plain, quote(plain, safe=""), repr(secret)[1:-1], repr(plain)[1:-1]} - {""}

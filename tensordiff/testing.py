@@ -1,4 +1,4 @@
-"""For tests: ``assert_agrees(reference, candidate)``, on dumps or on arrays, with a report where it fails.
+"""``assert_agrees(reference, candidate)`` for tests: compare dumps or arrays, and write a report on failure.
 
     def test_port(tmp_path):
         assert_agrees("dumps/hf", "dumps/max", tolerances="tolerances.toml")
@@ -6,8 +6,8 @@
     def test_layer():
         assert_agrees({"mlp": theirs}, {"mlp": ours}, rtol=1e-3)
 
-It judges as ``tensordiff compare`` does. Arrays are numpy's, torch's, or anything that numpy can make one of; no
-framework is imported. Under pytest the report has a place to go to without being told, see ``pytest_plugin``.
+It decides as ``tensordiff compare`` does. Arrays may be numpy arrays, torch tensors, or anything that numpy can
+convert; no framework is imported. Under pytest the report gets a default path, see ``pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensordiff.session.from_arrays import Arrays
 
 __all__ = ["Disagreement", "assert_agrees"]
 
-_NAMED = 5  # faults that a message names
+_NAMED = 5  # faults that the message lists
 
 
 def assert_agrees(
@@ -33,11 +33,11 @@ def assert_agrees(
     report: PathLike | None = None,
     **options: Unpack[ComparisonOptions],
 ) -> Result:
-    """Raise a ``Disagreement`` that names the culprit, unless the two agree; then return what was measured.
+    """Raise a ``Disagreement`` that names the culprit unless the two sides agree; return the result if they do.
 
-    Each side is the path of a dump, a source, or arrays by name in the order they were computed. The rest is as of
-    ``tensordiff.compare``. On failure ``report`` is written, in the format of its suffix (``.html .md .txt .json .csv
-    .png``), and the error's ``result`` has all that was measured.
+    Each side is the path of a dump, a source, or arrays by name in the order in which they were computed. ``options``
+    are the keyword arguments of ``tensordiff.compare``. On failure ``report`` is written in the format of its suffix
+    (``.html .md .txt .json .csv .png``), and ``result`` of the error holds everything that was measured.
 
     >>> from tensordiff.testing import assert_agrees
     >>> assert_agrees({"a": [1.0, 2.0]}, {"a": [1.0, 2.0]}).verdict

@@ -1,4 +1,4 @@
-"""What ``import tensordiff`` gives: ``compare``, ``align``, ``bisect``, ``capture`` and ``inject`` as functions.
+"""The functions that ``import tensordiff`` offers: ``compare``, ``align``, ``bisect``, ``capture`` and ``inject``.
 
-They drive ``session``, as the command line and the app do, and decide nothing a second time. Nothing here prints.
+They use ``session``, as the command line and the app do, and repeat none of its decisions. Nothing here prints.
 """

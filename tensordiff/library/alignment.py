@@ -23,7 +23,7 @@ from tensordiff.util.sizes import format_percent
 
 
 class PairedNames(NamedTuple):
-    """Two tensors that are held to be the same."""
+    """The names of two paired tensors."""
 
     name: str
     reference: str
@@ -33,7 +33,7 @@ class PairedNames(NamedTuple):
 
 
 class Orphan(NamedTuple):
-    """A tensor without a partner."""
+    """A tensor without a partner, and the reason."""
 
     side: Side
     name: str
@@ -51,7 +51,7 @@ class AlignmentResult:
 
     @cached_property
     def pairs(self) -> tuple[PairedNames, ...]:
-        """In execution order."""
+        """The pairs in execution order."""
         return tuple(
             PairedNames(pair.name, pair.reference.name, pair.candidate.name, pair.by, tuple(pair.views))
             for pair in self.session.alignment.pairs
@@ -59,7 +59,7 @@ class AlignmentResult:
 
     @cached_property
     def orphans(self) -> tuple[Orphan, ...]:
-        """What is not paired, and why."""
+        """The tensors that are not paired, with the reason."""
         alignment = self.session.alignment
         sides: tuple[tuple[Side, tuple[Entry, ...]], ...] = (
             ("reference", alignment.reference_orphans),
@@ -70,7 +70,7 @@ class AlignmentResult:
 
     @property
     def coverage(self) -> float:
-        """The share of outputs that are paired, of the side that has less of them."""
+        """The share of outputs that are paired, on the side with the smaller share."""
         return self.session.alignment.coverage.share
 
     @property
@@ -80,16 +80,16 @@ class AlignmentResult:
 
     @property
     def learned(self) -> tuple[MapRule, ...]:
-        """Maps that were learned from the values."""
+        """The maps that were learned from the values."""
         return self.session.dumps.learned.maps
 
     @cached_property
     def suggestions(self) -> tuple[Suggestion, ...]:
-        """Which orphans may be a pair, by their values; reads them when first asked for."""
+        """Orphans that may belong together, judged by their values, which are read on first access."""
         return tuple(self.session.dumps.suggestions())
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Append what was learned, and suggestions that the values prove, to a rules file; as ``align -o`` does."""
+        """Append learned rules, and suggestions that the values prove, to a rules file, as ``align -o`` does."""
         dumps = self.session.dumps
         kept = dumps.kept_rules()
         proven = dumps.maps_of_proven(self.suggestions)
@@ -107,7 +107,7 @@ def align(
     progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> AlignmentResult:
-    """Pair the tensors of two runs; the sides are as of ``compare``.
+    """Pair the tensors of two runs; both sides are given as for ``compare``.
 
     >>> import numpy as np, tensordiff
     >>> x = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -1,4 +1,4 @@
-"""``tensordiff.bisect``: binary search for the first bad layer, judged by verdicts, by reruns or by the caller."""
+"""``tensordiff.bisect``: binary search for the first bad layer, decided by verdicts, by reruns or by the caller."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tensordiff.session.rerun.trust import Trust
 from tensordiff.session.session import Session
 
 Judge = Callable[[ResultRow], bool | None]
-"""Whether a row is good; None where that cannot be told."""
+"""Returns whether a row is good, or None if that cannot be decided."""
 
 
 @dataclass(frozen=True)
 class BisectResult:
-    """What a search came to."""
+    """The result of a binary search."""
 
     session: Session
     outcome: BisectOutcome
@@ -43,23 +43,23 @@ class BisectResult:
 
     @property
     def verdict(self) -> VerdictName:
-        """``agrees`` where nothing is bad."""
+        """The verdict of the search; ``agrees`` if nothing is bad."""
         return self.outcome.verdict
 
     @property
     def first_bad(self) -> ResultRow | None:
-        """The first bad row; None where nothing is bad, or several are left."""
+        """The first bad row; None if nothing is bad or several rows are still suspect."""
         row = self.outcome.first_bad
         return None if row is None else ResultRow(self.session, row)
 
     @property
     def why(self) -> str:
-        """What is wrong with it."""
+        """What is wrong with the first bad row."""
         return self.outcome.why_bad
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The names that are left; one where the search succeeded, none where nothing is bad."""
+        """The names of the remaining suspects: one if the search succeeded, none if nothing is bad."""
         bisect = self.outcome.bisect
         return () if bisect.all_good else tuple(bisect.points[at].name for at in bisect.suspects)
 
@@ -70,13 +70,13 @@ class BisectResult:
 
     @property
     def is_monotone(self) -> bool | None:
-        """Whether rows around the answer and some samples bear it out; None where they were not looked at."""
+        """Whether rows around the answer and some samples confirm it; None if none of them was checked."""
         return self.outcome.check.is_monotone if self.outcome.check else None
 
 
 @dataclass(frozen=True)
 class _CallerOracle:
-    """The caller judges."""
+    """Asks the caller's function."""
 
     session: Session
     oracle: VerdictOracle
@@ -108,11 +108,11 @@ def bisect(
     progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> BisectResult:
-    """Search for the first bad output, as ``git bisect`` searches commits; only the rows that are judged are read.
+    """Search for the first bad output as ``git bisect`` searches commits; only the rows that are probed are read.
 
-    ``judge`` says of a row whether it is good (None: cannot tell); without one the verdict decides. With ``rerun`` each
-    question is a run of the candidate in which everything before a layer is the reference's. A search assumes that
-    everything before the first bad row is good and everything after it bad; ``compare`` needs no such assumption.
+    ``judge`` returns whether a row is good (None: cannot tell); without it the verdict decides. With ``rerun`` every
+    probe runs the candidate with everything before a layer replaced by the reference's values. The search assumes that
+    everything before the first bad row is good and everything after it bad; ``compare`` makes no such assumption.
 
     >>> import numpy as np, tensordiff
     >>> x = np.linspace(1, 2, 64, dtype=np.float32)
@@ -155,5 +155,5 @@ def _follow(run: Run) -> Done:
 
 
 def _last(first: Bisect, states: Iterator[Bisect]) -> Bisect:
-    """The state that a search ends in."""
+    """The state in which a search ends."""
     return next(iter(deque(states, maxlen=1)), first)

@@ -1,4 +1,4 @@
-"""``tensordiff.compare``: two runs in, a ``Result`` out."""
+"""``tensordiff.compare``: compare two runs and return a ``Result``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ComparisonOptions", "compare", "open_sides"]
 
 
 class ComparisonOptions(RunOptions, total=False):
-    """The keyword arguments of ``compare``, as ``assert_agrees`` takes them, too."""
+    """The keyword arguments of ``compare``, which ``assert_agrees`` takes as well."""
 
     rules: PathLike | None
     tolerances: PathLike | None
@@ -65,8 +65,8 @@ def compare(
 ) -> Result:
     """Pair the tensors of two runs, measure every pair, and name the first layer that is wrong.
 
-    Each side is a dump (a path), a source that is run in a process of its own (``"hf:PATH_OR_ID"``), or arrays by name
-    in the order they were computed: numpy's, torch's, or anything that numpy can make one of.
+    Each side is a dump (a path), a source (``"hf:PATH_OR_ID"``, which runs in a process of its own), or arrays by name
+    in the order in which they were computed: numpy arrays, torch tensors, or anything that numpy can convert.
 
     >>> import numpy as np, tensordiff
     >>> x = np.linspace(-1, 1, 64, dtype=np.float32)
@@ -83,8 +83,8 @@ def compare(
     The options are those of the command line. ``rules`` and ``tolerances`` are TOML files; ``golden`` is a run in
     higher precision; ``injected`` is the candidate run with the reference's inputs (see ``inject``); ``atol``, ``rtol``
     and ``threshold`` (of ``rel_l2``) replace the automatic tolerance; ``only`` is a regular expression for names.
-    ``options`` such as ``prompt`` or ``dtype`` are for sources; ``keep`` is the folder that their dumps stay in, and
-    ``progress`` takes a line at a time while they run.
+    ``options`` such as ``prompt`` or ``dtype`` apply to sources; ``keep`` is the folder for their dumps, and
+    ``progress`` receives one line at a time while they run.
     """
     session = open_sides(
         "compare", reference, candidate, rules=rules, tolerances=tolerances, golden=golden, injected=injected,
@@ -105,9 +105,9 @@ def open_sides(
     reruns: bool = False,
     **asked: Unpack[SessionOptions],
 ) -> Session:
-    """The session of two sides, for the functions of this library; sources are run first.
+    """Open the session of two sides for the functions of this library; sources are run first.
 
-    ``reruns`` is as of ``refuse_unused_options``.
+    ``reruns`` is passed to ``refuse_unused_options``.
     """
     _warn_if_slow()
     settings = run_settings(
@@ -120,7 +120,7 @@ def open_sides(
 
 
 class _Runner:
-    """Runs sources, and tells how far they are."""
+    """Runs sources and reports their progress."""
 
     def __init__(self, tell: ProgressCallback | None) -> None:
         self._tell = tell
@@ -131,11 +131,12 @@ class _Runner:
         return run_into(job, line).path
 
 
-@cache  # once in a process, wherever it is called from
+@cache  # once per process, whichever function calls it
 def _warn_if_slow() -> None:
-    """Warn that this install measures in numpy, and why, at the caller's own line.
+    """Warn, at the caller's own line, that this install measures in numpy, and why.
 
-    Under pytest the plugin keeps this a warning where the user makes warnings errors: a slower install fails no test.
+    The pytest plugin keeps this a warning even if the user turns warnings into errors: a slow install must not fail a
+    test.
     """
     if notice := kernel.slow_notice():
         warnings.warn(notice, RuntimeWarning, stacklevel=_levels_to_caller())
@@ -147,7 +148,7 @@ def _warn(sentence: str) -> None:
 
 
 def _levels_to_caller() -> int:
-    """The ``stacklevel`` of the first frame outside tensordiff, for the function that calls this."""
+    """The ``stacklevel`` of the first frame outside tensordiff, as seen from the function that calls this."""
     level, frame = 0, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tensordiff":
         level, frame = level + 1, frame.f_back

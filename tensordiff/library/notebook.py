@@ -1,6 +1,6 @@
-"""A result in a notebook: what it came to, the culprit, and a table with a sparkline of each row's error.
+"""HTML for a result in a notebook: the verdict, the culprit, and a table with a sparkline of each row's error.
 
-Names come from dumps, which are a stranger's files: all text is escaped, and there is no script.
+Names come from dumps, which are untrusted, so all text is escaped and there is no script.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tensordiff.search.outcome import Outcome
 
 _MOST_ROWS = 60
 _AROUND = 5
-"""Rows that are shown before and after a culprit where not all are."""
+"""Rows shown before and after a culprit if the table is cut."""
 _BARS = 24
 _COLOURS = {"agrees": "#2e8b57", "drifts": "#b8860b", "diverges": "#d0342c", "unknown": "#9932cc"}
 _HEADINGS = ("", "#", "layer", "shape", "max|Δ|", "rel_l2", "error along the tensor")
 
 
 def result_html(outcome: Outcome, sentence: str, hint: Hint | None) -> str:
-    """The whole as a piece of HTML."""
+    """The result as a fragment of HTML."""
     return "".join(
         (
             '<div class="tensordiff">',
@@ -52,7 +52,7 @@ def _table(outcome: Outcome) -> str:
 
 
 def _shown(outcome: Outcome) -> list[Row]:
-    """All rows of a short comparison; of a long one, those around the culprits, then the first ones."""
+    """All rows of a short comparison; of a long one the rows around the culprits, then the first rows."""
     rows = outcome.rows
     if len(rows) <= _MOST_ROWS:
         return list(rows)

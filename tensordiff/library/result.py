@@ -1,4 +1,4 @@
-"""What ``tensordiff.compare`` gives: a verdict, the culprit, and a row for each pair of tensors."""
+"""The result of ``tensordiff.compare``: a verdict, the culprit, and a row for each pair of tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 NUMBERS = (
     "max_abs", "max_rel", "mean_abs", "mse", "rms", "rel_l2", "cosine_distance", "outside", "elements",
 )  # fmt: skip
-"""The numbers of a row, as attributes and as columns."""
+"""Numbers of a row that are attributes and table columns."""
 _TEMPORARY = (
     "the dumps are temporary, and are deleted when this Python program ends; tensordiff.compare(…, keep=DIR) keeps them"
 )
@@ -53,7 +53,7 @@ _TEMPORARY = (
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One pair of tensors: its names, numbers, verdict and, when asked for, its values."""
+    """One pair of tensors: names, numbers, verdict and, on request, values."""
 
     session: Session
     measured: Row
@@ -64,27 +64,27 @@ class ResultRow:
 
     @property
     def index(self) -> int:
-        """Its place in execution order."""
+        """The position in execution order."""
         return self.measured.pair.index
 
     @property
     def name(self) -> str:
-        """The layer, the port unless it is the output, the call and step unless the first."""
+        """The label: layer, port unless it is the output, call and step unless they are the first."""
         return label(self.measured.pair)
 
     @property
     def layer(self) -> str:
-        """The layer, as both sides call it after rules."""
+        """The layer's name after rules were applied, the same for both sides."""
         return self.measured.pair.name
 
     @property
     def port(self) -> str:
-        """What it is of the layer: ``output``, ``input_0``, …."""
+        """The port of the layer: ``output``, ``input_0``, …."""
         return self.measured.pair.reference.port
 
     @property
     def step(self) -> int:
-        """0 for the prompt, then one for each decoded token."""
+        """The step: 0 for the prompt, then one for each decoded token."""
         return self.measured.pair.reference.step
 
     @property
@@ -104,42 +104,42 @@ class ResultRow:
 
     @property
     def why(self) -> str:
-        """The reason for the verdict, in a sentence."""
+        """The reason for the verdict, as a sentence."""
         return self.measured.verdict.why
 
     @property
     def diff(self) -> Diff | None:
-        """All numbers; None where the two could not be compared."""
+        """All numbers; None if the two tensors could not be compared."""
         return self.measured.diff
 
     @property
     def injected(self) -> Diff | None:
-        """The same with the reference's inputs given to the layer, from ``injected=``."""
+        """The numbers of the run with injected inputs (``injected=``)."""
         return self.measured.injected
 
     @property
     def golden_ratio(self) -> float | None:
-        """How many times the reference's own error against the golden run; None without one."""
+        """The candidate's error against the golden run, divided by the reference's; None without a golden run."""
         return self.measured.golden_ratio
 
     @property
     def amplification(self) -> float | None:
-        """``rel_l2`` over that of the layer's input; None where that is not known."""
+        """``rel_l2`` divided by that of the layer's input; None if the input's error is unknown."""
         return self.measured.amplification
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of both sides, after views; None where they have none in common."""
+        """The common shape after views; None if there is none."""
         return self.measured.shape
 
     @property
     def dtypes(self) -> tuple[str, str] | None:
-        """Of the reference and the candidate."""
+        """The element types of the reference and the candidate."""
         return self.measured.dtypes
 
     @property
     def max_abs(self) -> float | None:
-        """The largest |candidate - reference|; None, as all numbers, where the two could not be compared."""
+        """The largest |candidate - reference|; None, like all numbers, if the two could not be compared."""
         return self.diff and self.diff.max_abs
 
     @property
@@ -159,12 +159,12 @@ class ResultRow:
 
     @property
     def rms(self) -> float | None:
-        """The root of ``mse``."""
+        """The square root of ``mse``."""
         return self.diff and self.diff.rms
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over that of the reference."""
+        """The norm of the difference divided by the norm of the reference."""
         return self.diff and self.diff.rel_l2
 
     @property
@@ -174,27 +174,27 @@ class ResultRow:
 
     @property
     def outside(self) -> int | None:
-        """How many elements are outside of the tolerance."""
+        """The number of elements outside the tolerance."""
         return self.diff and self.diff.outside
 
     @property
     def elements(self) -> int | None:
-        """How many elements were compared."""
+        """The number of elements compared."""
         return self.diff and self.diff.elements
 
     @cached_property
     def reference(self) -> Array:
-        """The reference's values, read when first asked for, in the shape that they were compared in."""
+        """The reference's values in the compared shape, read on first access."""
         return self._values[0]
 
     @cached_property
     def candidate(self) -> Array:
-        """The candidate's values, read when first asked for, in the shape that they were compared in."""
+        """The candidate's values in the compared shape, read on first access."""
         return self._values[1]
 
     @cached_property
     def _values(self) -> tuple[Array, Array]:
-        """Copies of both sides; as they are in their dumps where they have no common shape. Raises ``DumpError``."""
+        """Copies of both sides, in their dumped shapes if they have no common one. Raises ``DumpError``."""
         before = count_losses()
         pair = self.measured.pair
         values = values_of(pair) or (pair.reference.read(), pair.candidate.read())
@@ -203,18 +203,18 @@ class ResultRow:
         return copies
 
     def worst(self, count: int = 10) -> list[Element]:
-        """The largest errors: ``index``, ``reference``, ``candidate``, ``error``."""
+        """The largest errors, each with ``index``, ``reference``, ``candidate`` and ``error``."""
         return self.session.worst(self.measured, count)
 
     @cached_property
     def hint(self) -> Hint | None:
-        """What kind of error it looks like (``.sentence``); None where it agrees or no known pattern matches."""
+        """The kind of error (``.sentence``); None if the row agrees or no known pattern matches."""
         if self.verdict not in ("drifts", "diverges"):
             return None
         return self.session.hint(self.measured)
 
     def to_dict(self) -> dict[str, Any]:
-        """Names, numbers and verdict, flat, for a table."""
+        """Names, numbers and verdict as one flat dict, for tables."""
         whole = row_json(self.measured)
         reference_dtype, candidate_dtype = self.dtypes or (None, None)
         keys = ("index", "name", "port", "step", "call", "verdict", "why", "by", "reference", "candidate")
@@ -230,15 +230,15 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole comparison.
+    """The result of a comparison.
 
-    It is true in a condition where the two agree. In a notebook it shows itself as a table, the culprit on top.
+    It is true in a boolean context if the two sides agree. A notebook shows it as a table with the culprit on top.
     """
 
     session: Session
     outcome: Outcome
     arrays: tuple[Any, Any] = (None, None)
-    """Sides that were given as arrays, for ``open``."""
+    """The sides that were given as arrays; ``open`` writes them to disk."""
 
     def __bool__(self) -> bool:
         return self.outcome.exit_status == 0
@@ -257,12 +257,12 @@ class Result:
 
     @property
     def verdict(self) -> VerdictName:
-        """``agrees``, ``drifts`` (nothing is wrong by itself), ``diverges``, or ``unknown``: see ``doubts``."""
+        """``agrees``, ``drifts`` (no layer is wrong by itself), ``diverges``, or ``unknown`` (see ``doubts``)."""
         return self.outcome.verdict
 
     @property
     def exit_status(self) -> int:
-        """What ``tensordiff compare`` would exit with: 0 agrees, 1 diverges, 2 inconclusive."""
+        """The exit status of ``tensordiff compare``: 0 agrees, 1 diverges, 2 inconclusive."""
         return self.outcome.exit_status
 
     @property
@@ -272,37 +272,37 @@ class Result:
 
     @cached_property
     def rows(self) -> tuple[ResultRow, ...]:
-        """One for each pair, in execution order."""
+        """A row for each pair, in execution order."""
         return tuple(ResultRow(self.session, row) for row in self.outcome.rows)
 
     @cached_property
     def culprit(self) -> ResultRow | None:
-        """The first layer that is wrong although its inputs are right; None where there is none."""
+        """The first layer that is wrong although its inputs are right; None if there is none."""
         return next(iter(self.culprits), None)
 
     @cached_property
     def culprits(self) -> tuple[ResultRow, ...]:
-        """All of them, in execution order."""
+        """All culprits, in execution order."""
         return tuple(ResultRow(self.session, row) for row in self.outcome.culprits)
 
     @property
     def hint(self) -> Hint | None:
-        """The culprit's."""
+        """The culprit's hint."""
         return None if self.culprit is None else self.culprit.hint
 
     @cached_property
     def logits(self) -> LogitsDiff | None:
-        """How far apart the logits are: ``kl_div``, ``top_1``, …; None where none were dumped."""
+        """How far the logits are apart (``kl_div``, ``top_1``, …); None if no logits were dumped."""
         return self.session.logits(self.outcome.rows)
 
     @property
     def coverage(self) -> float:
-        """The share of each side's outputs that was compared; the lower of both."""
+        """The share of outputs that were compared, on the side with the smaller share."""
         return (self.outcome.coverage or self.session.alignment.coverage).share
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why it cannot be said that the two agree, a sentence each."""
+        """Reasons why the two sides cannot be said to agree, one sentence each."""
         return self.outcome.reasons
 
     @property
@@ -317,13 +317,13 @@ class Result:
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What sanity checks found: other token ids, other configs, suspicious values."""
+        """What the sanity checks found: different token ids, different configs, suspicious values."""
         return (*self.session.header_findings(), *lint_rows(self.outcome.rows))
 
     def row(self, name: str | int) -> ResultRow:
-        """The row of a name, as ``row.name`` spells it, the first of a layer, or the one that has this ``row.index``.
+        """Return a row by its label (``row.name``), by its layer (the first row of it), or by its ``row.index``.
 
-        Raises ``KeyError`` with the nearest name, or with the indexes where several rows have the name.
+        Raises ``KeyError`` with the nearest name, or with the indexes if several rows have that name.
         """
         if isinstance(name, int):
             found = next((one for one in self.rows if one.index == name), None)
@@ -340,11 +340,11 @@ class Result:
         raise KeyError(f"no row is called {name!r}" + (f"; the nearest is {near!r}" if near else ""))
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as plain dicts, flat."""
+        """The rows as flat dicts."""
         return [row.to_dict() for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``tensordiff compare --json`` prints; numbers that are not finite are still floats."""
+        """The object that ``tensordiff compare --json`` prints, with non-finite numbers still as floats."""
         return compare_json(self.session, self.outcome, self.findings, self.logits, self.hint)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -360,14 +360,14 @@ class Result:
         return pl.DataFrame(self.to_dicts(), infer_schema_length=None)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-        """Write a report, in the format of the suffix: ``.html .md .txt .json .csv .png``; gives the path back."""
+        """Write a report in the format of the suffix (``.html .md .txt .json .csv .png``) and return its path."""
         write_report(self.session, self.outcome, path, title=title)
         return Path(path)
 
     def open(self) -> int:
-        """Open the app on the same comparison, in this terminal, and wait for it to end; its exit status.
+        """Open the app on this comparison in the current terminal, wait for it to end, and return its exit status.
 
-        Arrays in memory are written to dumps for it: into the folder ``keep`` of ``compare``, or into temporary ones.
+        Arrays in memory are first written as dumps: into the ``keep`` folder of ``compare``, or into temporary folders.
         """
         command = self._command()
         goes = any(is_temporary(Path(side)) for side in command[:2])
@@ -377,9 +377,10 @@ class Result:
             raise TensordiffError(
                 f"there is no terminal to open the app in; write a report, or run in one: {line}{while_it_runs}"
             )
-        # -P: what lies in the current folder must not be imported instead of tensordiff and what it needs.
+        # -P: a module in the current folder must not be imported instead of tensordiff or its dependencies.
         command = [sys.executable, "-P", "-m", "tensordiff", *command, *["--temporary"] * goes]
-        # The environment is given because a program that imported MAX has another: Mojo sets PYTHONEXECUTABLE in C.
+        # Pass the environment explicitly: importing MAX changes it in C (Mojo sets PYTHONEXECUTABLE), unseen by
+        # os.environ.
         return subprocess.run(command, check=False, env=dict(os.environ)).returncode  # noqa: S603 - our own program
 
     def _command(self) -> list[str]:
@@ -387,7 +388,7 @@ class Result:
 
     @cached_property
     def _paths(self) -> list[str]:
-        """Both sides on disk; arrays are written once."""
+        """The paths of both sides; arrays are written once."""
         keep, dumps = self.session.request.keep, (self.session.reference, self.session.candidate)
         return [
             str(dump.path if arrays is None else write_arrays(name, arrays, keep))

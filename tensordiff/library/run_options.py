@@ -1,4 +1,4 @@
-"""The options of a source, as keyword arguments."""
+"""The options of a source as keyword arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = ("prompt_file", "inputs", "image", "quantized_as", "python")
 
 
 class RunOptions(TypedDict, total=False):
-    """How a source is run; what each means is in ``tensordiff capture --help``."""
+    """How to run a source; ``tensordiff capture --help`` explains each option."""
 
     prompt: str | None
     prompt_file: PathLike | None
@@ -43,9 +43,9 @@ class RunOptions(TypedDict, total=False):
 
 
 def run_settings(function: str, options: RunOptions, *, others: Iterable[str] = (), **more: Any) -> Settings:
-    """The settings that options make; raises ``TypeError`` for one that ``function`` does not take.
+    """Convert options to ``Settings``; raises ``TypeError`` for an option that ``function`` does not take.
 
-    ``others`` are options of the function itself, which one may have meant.
+    ``others`` are the function's own options; they are only used to suggest a correct spelling.
     """
     given = {**cast("dict[str, Any]", options), **more}
     for name in options:

@@ -1,7 +1,7 @@
-"""``tensordiff.capture`` and ``tensordiff.inject``: a model or a source is run into a dump.
+"""``tensordiff.capture`` and ``tensordiff.inject``: run a model or a source and write a dump.
 
-A torch model runs in the caller's own process, within a ``with`` block. A source runs in a child process, as on the
-command line; the caller names it, so nobody is asked whether it may run.
+A torch model runs in the caller's own process, inside a ``with`` block. A source runs in a child process, as on the
+command line; the caller names it explicitly, so no permission is asked.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from tensordiff.capture.engines.torch.library import LiveCapture, Module
 
 ProgressCallback = Callable[[str], None]
-"""Takes a line of progress; ``print`` will do."""
+"""Receives one line of progress; ``print`` will do."""
 
 
 @dataclass(frozen=True)
 class CapturedDump(os.PathLike[str]):
-    """A dump that was written; give it to ``compare`` as it is."""
+    """A dump that was written; it can be passed to ``compare``."""
 
     path: Path
     entries: int
-    """How many tensors it holds."""
+    """The number of tensors in it."""
     notes: tuple[str, ...] = ()
-    """What a person should know of the run: what was left out, what could not be injected."""
+    """Remarks about the run: what was left out, what could not be injected."""
 
     def __fspath__(self) -> str:
         return os.fspath(self.path)
 
     def dump(self) -> Dump:
-        """Open it."""
+        """Open the dump."""
         return open_dump(self.path)
 
 
@@ -93,7 +93,7 @@ def capture(
     progress: ProgressCallback | None = None,
     **options: Any,
 ) -> LiveCapture | CapturedDump:
-    """Write what every layer of a model was given and gave into a dump, a folder.
+    """Write the inputs and outputs of every layer of a model to a dump, which is a folder.
 
     Around any forward of a torch model, in this process::
 
@@ -104,15 +104,15 @@ def capture(
 
         tensordiff.capture("hf:PATH_OR_ID", "dump/", prompt="The meaning of life")
 
-    ``layers`` is a regular expression that names of layers must match; with ``leaves`` only modules that hold no others
-    are written; ``inputs=False`` leaves out what they were given (of a source, ``inputs`` may also be a file of the
-    model's arguments). The first tensor that would go past ``max_bytes``, and all after it, are left out, which
-    ``notes`` of the result says. A folder that holds a dump is refused unless ``overwrite=True``, which replaces it.
-    ``None`` for the model captures only what ``tap`` is given.
+    ``layers`` is a regular expression for layer names; with ``leaves`` only modules without submodules are written;
+    ``inputs=False`` leaves out the inputs of layers (for a source, ``inputs`` may also be a file with the model's
+    arguments). The first tensor that would exceed ``max_bytes`` and all later ones are left out, which ``notes`` of the
+    result mentions. A folder that holds a dump is refused unless ``overwrite=True``, which replaces it. ``None`` as the
+    model captures only what ``tap`` is given.
 
-    With ``gradients=True`` the gradients of what every module took and gave, and of its parameters, are written, too.
-    Of a model you call ``backward`` yourself, within the block; of a source the loss is what its function returns as a
-    fourth element, the model's own, or the sum of its logits::
+    ``gradients=True`` also writes the gradients of the inputs, outputs and parameters of every module. For a model,
+    call ``backward`` yourself inside the block. For a source the loss is the fourth element that its function returns,
+    the model's own loss, or the sum of its logits::
 
         with tensordiff.capture(model, "dump/", gradients=True):
             model(**inputs).loss.backward()
@@ -153,15 +153,16 @@ def inject(
     progress: ProgressCallback | None = None,
     **options: Unpack[RunOptions],
 ) -> CapturedDump:
-    """Run the candidate with the inputs that the reference recorded, so that an error shows only where it arises.
+    """Run the candidate with the reference's recorded inputs, so that an error shows only in the layer that causes it.
 
-    ``candidate`` is a source, or a dump that ``capture`` made of one, which is run again as it was. Compare with it::
+    ``candidate`` is a source, or a dump that ``capture`` made from one, which is then run again with the same settings.
+    Use the result in a comparison::
 
         injected = tensordiff.inject("max:MODEL", "ref/", "cand_injected/")
         tensordiff.compare("ref/", "cand/", injected=injected)
 
     ``at`` is ``all``, ``once``, ``leaves``, a layer, ``FROM..TO`` or a regular expression. A dump that you did not
-    capture names a stranger's code, and is run only with ``trust_source=True``.
+    capture names a stranger's code; it is run only with ``trust_source=True``.
     """
     where = Injection(_absolute(reference), at, None if rules is None else _absolute(rules))
     source, settings = parse_source(os.fspath(candidate)), run_settings("inject", options)
@@ -177,7 +178,7 @@ def inject(
 
 
 def run_into(job: Job, tell: ProgressCallback | None = None) -> CapturedDump:
-    """Run a source to its end; raises ``CaptureError`` where it failed."""
+    """Run a source to its end; raises ``CaptureError`` if it fails."""
     if dump_at(job.output) is not None and not job.settings.force:
         raise WriteError(f"{printable(job.output)}: holds a dump already; give a new folder, or overwrite=True")
     notes: list[str] = []
@@ -189,7 +190,7 @@ def run_into(job: Job, tell: ProgressCallback | None = None) -> CapturedDump:
                 return CapturedDump(Path(event.path), event.entries, tuple(notes))
             if isinstance(event, Failed):
                 if event.path is not None:
-                    keep_temporary_folder(Path(event.path))  # the sentence says where it lies
+                    keep_temporary_folder(Path(event.path))  # the error message says where it is
                 raise CaptureError(printable(event.sentence))
             if tell is not None and (line := progress_line(event)):
                 tell(line)
@@ -197,7 +198,7 @@ def run_into(job: Job, tell: ProgressCallback | None = None) -> CapturedDump:
 
 
 def progress_line(event: Event) -> str:
-    """An event of a run as a line; empty where there is nothing to say."""
+    """An event of a run as one line; empty if there is nothing to report."""
     match event:
         case Note(text):
             return printable(text)

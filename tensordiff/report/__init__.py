@@ -1,8 +1,8 @@
-"""Reports of a comparison for people who were not there.
+"""Reports of a comparison, written for readers who did not run it.
 
-``write_report`` writes one file, ``render_report`` gives its content. What a report says is decided in ``model``; how
-it looks, in one module a format (``formats`` has the list). Nothing here prints, and a format's library is imported
-only when that format is written.
+``write_report`` writes one file; ``render_report`` returns its content. ``model`` decides what a report says; one
+module per format decides how it looks (``formats`` lists them). Nothing here prints, and the library of a format is
+imported only when that format is written.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def write_report(
     stamp: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a report of a comparison, in the format of the suffix: ``.md .html .json .txt .csv .png``.
+    """Write a report of a comparison in the format of the suffix: ``.md .html .json .txt .csv .png``.
 
-    With ``rows`` it covers only those, each in detail; ``notes`` are by layer, as a session file has them. The
-    same comparison makes the same bytes: a date is in it only as the text of ``stamp``. Raises ``WriteError`` where the
-    file cannot be written.
+    With ``rows`` the report covers only those, each in detail. ``notes`` maps layers to notes, as in a session file.
+    The same comparison produces the same bytes: a date appears only as the text of ``stamp``. Raises ``WriteError`` if
+    the file cannot be written.
     """
     from tensordiff.report.formats import render_for, write_model
     from tensordiff.report.model import build_report
 
-    render_for(path)  # an unknown suffix is refused before the work of building the report
+    render_for(path)  # refuse an unknown suffix before building the report
     write_model(build_report(session, outcome, rows, title, stamp, notes), path)
 
 
@@ -52,7 +52,7 @@ def render_report(
     title: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> str | bytes:
-    """The content that ``write_report`` would write to a path; nothing is written."""
+    """Return the content that ``write_report`` would write to a path, without writing it."""
     from tensordiff.report.formats import render_for
     from tensordiff.report.model import build_report
 

@@ -1,8 +1,8 @@
-"""What got better and what got worse between two comparisons, from the JSON of each: as text, Markdown and JSON.
+"""Compare two comparisons, given as JSON: what got better and what got worse, as text, Markdown and JSON.
 
-Rows are the same row where name, port, step and call are the same. A row got worse where its verdict did, or where it
-does not agree and its ``rel_l2`` at least doubled; better the other way round. Differences between rows that agree in
-both comparisons are rounding, and no change.
+Two rows are the same if name, port, step and call are the same. A row got worse if its verdict did, or if it does not
+agree and its ``rel_l2`` at least doubled; the reverse is better. Differences between rows that agree in both
+comparisons are rounding and do not count.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tensordiff.util.small_files import TooLong, read_small
 
 CHANGE_SCHEMA = "tensordiff.change/1"
 CLEAR = 2.0
-"""How many times an error must have grown or shrunk to count."""
-_MOST = 200  # rows that are listed in Markdown
+"""The factor by which an error must grow or shrink to count."""
+_MOST = 200  # rows listed in Markdown
 _MOST_BYTES = 1 << 30
 _RANK = {"agrees": 0, "drifts": 1, "unknown": 2, "diverges": 3}
 
 
 class RowKey(NamedTuple):
-    """Which row of a comparison."""
+    """Identifies a row of a comparison."""
 
     name: str
     port: str
     step: int
     call: int
     again: int = 0
-    """How many rows with the same name come before it: a map may make several."""
+    """The number of earlier rows with the same key; a map may make several."""
 
     def __str__(self) -> str:
         port = "" if self.port in ("output", "output_0") else f" {self.port}"
@@ -46,7 +46,7 @@ class RowKey(NamedTuple):
 
 
 class RowResult(NamedTuple):
-    """What a comparison says of a row."""
+    """The result for one row of a comparison."""
 
     verdict: str
     rel_l2: float | None
@@ -54,7 +54,7 @@ class RowResult(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """A row of both comparisons."""
+    """A row that is in both comparisons."""
 
     key: RowKey
     before: RowResult
@@ -63,7 +63,7 @@ class RowChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison, read from its JSON."""
+    """One comparison, read from JSON."""
 
     path: str
     verdict: str
@@ -73,7 +73,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Change:
-    """What differs between two comparisons."""
+    """The difference between two comparisons."""
 
     before: Comparison
     after: Comparison
@@ -84,19 +84,19 @@ class Change:
 
     @property
     def is_worse(self) -> bool:
-        """Whether anything is worse than it was, a new pair that diverges included."""
+        """Whether anything got worse, including new pairs that diverge."""
         new_faults = any(result.verdict == "diverges" for _, result in self.new)
         return bool(self.worse) or new_faults or (self.after.verdict == "diverges" != self.before.verdict)
 
     def exit_status(self, *, allow_partial: bool = False) -> int:
-        """0 nothing is worse, 1 something is, 2 the second comparison could not tell, or has fewer pairs."""
+        """0 if nothing got worse, 1 if something did, 2 if the second comparison is unknown or has fewer pairs."""
         if self.is_worse:
             return 1
         return 2 if self.after.verdict == "unknown" or (self.gone and not allow_partial) else 0
 
 
 def change(before: Comparison, after: Comparison) -> Change:
-    """Compare two comparisons, row by row, in the order of the second."""
+    """Compare two comparisons row by row, in the order of the second."""
     both = [RowChange(key, before.pairs[key], result) for key, result in after.pairs.items() if key in before.pairs]
     return Change(
         before=before,
@@ -126,7 +126,7 @@ def _severity(row: RowChange) -> int:
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read what ``compare --json`` or a ``.json`` report wrote; raises ``BadFile`` for any other file."""
+    """Read the output of ``compare --json`` or a ``.json`` report; raises ``BadFile`` for any other file."""
     try:
         found = parse_json(read_small(path, _MOST_BYTES), path, "the comparison")
     except TooLong as error:
@@ -170,7 +170,7 @@ def _result(pair: Mapping[str, Any]) -> RowResult:
 
 
 def headline(change: Change) -> str:
-    """The first sentence: worse, better or neither, and the culprit before and after."""
+    """The first sentence: worse, better or neither, and the culprit before and now."""
     if change.is_worse:
         begin = f"Worse: {counted(len(change.worse), 'pair')} got worse and {len(change.better)} better"
     elif change.better:
@@ -190,7 +190,7 @@ def _culprits(change: Change) -> str:
 
 
 def change_text(change: Change) -> str:
-    """Plain text."""
+    """The change as plain text."""
     return "\n".join(_lines(change)) + "\n"
 
 
@@ -215,7 +215,7 @@ def _result_text(result: RowResult) -> str:
 
 
 def change_markdown(change: Change) -> str:
-    """Markdown for a comment."""
+    """The change as Markdown for a comment."""
     return "\n".join(_markdown(change)) + "\n"
 
 
@@ -253,7 +253,7 @@ def _folded_list(title: str, items: Sequence[str]) -> Iterator[str]:
 
 
 def change_json(change: Change) -> dict[str, Any]:
-    """One object."""
+    """The change as one JSON object."""
     return {
         "schema": CHANGE_SCHEMA,
         "before": {"path": change.before.path, "verdict": change.before.verdict, "culprit": change.before.culprit},

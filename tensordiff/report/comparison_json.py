@@ -1,7 +1,7 @@
-"""JSON objects of a comparison and of a binary search, as ``--json`` prints them.
+"""The JSON objects of a comparison, a binary search and a comparison of weights, as ``--json`` prints them.
 
-Scripts rely on their keys: keys may be added, and none is renamed. It is strict JSON: numbers that are not finite
-become strings.
+Scripts rely on the keys: keys may be added but never renamed. The JSON is strict: non-finite numbers become strings.
+The keys for weights are those of ``compare`` where they fit (docs/weights.md).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tensordiff.search.bisect_outcome import BisectOutcome
 from tensordiff.search.outcome import Outcome
 from tensordiff.session.session import Session
 
-if TYPE_CHECKING:  # to import what compares parameters takes long, and few commands need it
+if TYPE_CHECKING:  # importing it is slow, and few commands need it
     from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 
 COMPARE_SCHEMA = "tensordiff.compare/1"
 
 
 def strict(value: Any) -> Any:
-    """JSON has no NaN: non-finite numbers become strings."""
+    """Replace non-finite numbers, which JSON does not have, by strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def strict(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Strict JSON text. Names from outside keep no control characters and no lone surrogates."""
+    """Strict JSON text, without control characters or lone surrogates from untrusted names."""
     return json.dumps(strict(value), allow_nan=False, ensure_ascii=True)
 
 
@@ -51,7 +51,7 @@ def compare_json(
     logits: LogitsDiff | None = None,
     hint: Hint | None = None,
 ) -> dict[str, Any]:
-    """The whole comparison as one object; the hint is the culprit's."""
+    """A whole comparison as one object; ``hint`` is the culprit's."""
     alignment, coverage = session.alignment, outcome.coverage or session.alignment.coverage
     return {
         "schema": COMPARE_SCHEMA,
@@ -87,7 +87,7 @@ def compare_json(
 
 
 def left_out_json(session: Session, outcome: Outcome) -> list[dict[str, Any]]:
-    """What looked like a tensor and was not compared: files that were not read, pairs that could not be measured."""
+    """Tensors that were not compared: files that were not read, and pairs that could not be measured."""
     sides = (("reference", session.reference), ("candidate", session.candidate))
     unread = [
         {"side": side, "name": problem.file, "why": problem.sentence}
@@ -124,7 +124,7 @@ def row_json(row: Row, hint: Hint | None = None) -> dict[str, Any]:
 
 
 def culprit_json(row: Row | None) -> dict[str, Any] | None:
-    """The place to look at first, in few words."""
+    """The short form of a row: where to look first."""
     if row is None:
         return None
     whole = row_json(row)
@@ -136,13 +136,13 @@ def _hinted(culprit: dict[str, Any] | None, hint: Hint | None, weights: str | No
 
 
 def _weights(session: Session, outcome: Outcome) -> str | None:
-    """What is known of the culprit's weights."""
+    """What is known about the culprit's weights."""
     found = session.layer_weights(outcome.culprit) if outcome.culprit is not None else None
     return found and found.sentence
 
 
 def mse_summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Statistics of the MSE over outputs, in all and by component."""
+    """Statistics of the outputs' MSE, overall and by component."""
     measured = [(component(row.pair.name), row.diff.mse) for row in rows if row.diff and not row.is_input]
     groups: dict[str, list[float]] = {}
     for name, mse in measured:
@@ -154,8 +154,8 @@ def mse_summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def statistics_of(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Min, max, mean and median of the finite values, and how many are finite; None where none is."""
-    import statistics  # with decimals and fractions, which a comparison in text does without
+    """Minimum, maximum, mean and median of the finite values, and their number; None if there are none."""
+    import statistics  # imports decimal and fractions, which text output does not need
 
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -170,7 +170,7 @@ BISECT_SCHEMA = "tensordiff.bisect/1"
 
 
 def bisect_json(outcome: BisectOutcome) -> dict[str, Any]:
-    """A whole search as one object."""
+    """A binary search as one object."""
     bisect, check = outcome.bisect, outcome.check
     return {
         "schema": BISECT_SCHEMA,
@@ -211,7 +211,7 @@ WEIGHTS_SCHEMA = "tensordiff.weights/1"
 def weights_json(
     comparison: WeightsComparison, outcome: WeightsOutcome, schema: str = WEIGHTS_SCHEMA
 ) -> dict[str, Any]:
-    """The whole comparison as one object."""
+    """A comparison of weights as one object."""
     measured = [row.diff.mse for row in outcome.rows if row.diff is not None]
     return {
         "schema": schema,

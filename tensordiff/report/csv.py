@@ -1,4 +1,4 @@
-"""The report as CSV: one line a pair. A name that a spreadsheet would take for a formula is quoted by an apostrophe."""
+"""The report as CSV, one line per pair. A name that a spreadsheet would read as a formula gets an apostrophe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def render(model: ReportModel) -> str:
-    """The rows that are shown."""
+    """The shown rows as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEADINGS)
@@ -46,6 +46,6 @@ def _numbers(diff: Diff | None, fields: tuple[str, ...]) -> list[str]:
 
 
 def safe(text: str) -> str:
-    """Text from outside as a cell: one line, and never a formula."""
+    """Untrusted text as a cell: one line, and never a formula."""
     shown = printable(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown

@@ -1,6 +1,6 @@
-"""The formats of a report, by suffix. A format is a module of this package with a function ``render(model)``.
+"""The formats of a report by suffix. Each format is a module of this package with a function ``render(model)``.
 
-A module is imported when its format is written, since some of them load large libraries.
+A module is imported only when its format is written, since some formats need large libraries.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def write_model(model: ReportModel, path: str | os.PathLike[str]) -> None:
 
 
 def draws_pictures() -> bool:
-    """Whether what draws pictures is installed, which is as large as half of everything else (``tensordiff[png]``)."""
+    """Whether matplotlib is installed; it is as large as half of all other dependencies (``tensordiff[png]``)."""
     return find_spec("matplotlib") is not None
 
 
 def render_for(path: str | os.PathLike[str]) -> Render:
-    """The ``render`` of the format that a file of this name has; raises where none has, or what it needs is missing."""
+    """Return the ``render`` function for a file name; raises if there is none or its library is missing."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         known = " ".join(FORMATS)

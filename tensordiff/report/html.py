@@ -1,9 +1,9 @@
-"""The report as one HTML file that needs nothing else: no network, no other file, no script but its own.
+"""The report as one self-contained HTML file: no network, no other file, no script but its own.
 
-The page's content security policy names its script and style by their hashes: were a name to slip in as markup, it
-could still do nothing. Rows travel as JSON, column by column, and ``page/table.js`` draws those in sight, so that ten
-thousand open as ten do. What needs no script, the details and what is folded away, is HTML. Every text from outside is
-escaped.
+The page's content security policy names its script and style by their hashes, so even a name that slipped in as markup
+could do nothing. Rows are embedded as JSON, column by column, and ``page/table.js`` draws only the visible ones, so
+that ten thousand rows open as fast as ten. Parts that need no script, such as details and folded sections, are plain
+HTML. All untrusted text is escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensordiff.report.row_detail import Heat, RowDetail, element_cells
 from tensordiff.util.sizes import format_percent
 
 _SCRIPTS = ("data.js", "table.js", "plot.js", "heat.js", "main.js")
-# In the order that data.js numbers them.
+# The order must be that of the numbers in data.js.
 _VERDICTS = ("agrees", "drifts", "diverges", "unknown")
 _COMPONENTS = ("attention", "mlp", "norm", "embedding", "head", "block", "other")
 _TABLE_BARS, _DETAIL_BARS = 16, 32
@@ -172,7 +172,7 @@ def _picture(detail: RowDetail, at: int) -> Iterator[str]:
 
 
 def _folds(model: ReportModel) -> Iterator[str]:
-    """Components, order, culprits and victims, what is doubtful, orphans, settings."""
+    """The folded sections: components, order, culprits and victims, doubts, orphans, settings."""
     yield '<section class="card"><h2>More</h2>'
     yield _fold("MSE of outputs by component", [_components(model)], is_open=True)
     yield _fold("Execution order verification", [f"<p>{escape(line)}</p>" for line in order_sentences(model.order)])
@@ -233,7 +233,7 @@ def _fact(name: str, reference: str, candidate: str, *, differs: bool) -> str:
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
+    """A table; the cells must already be HTML."""
     head = f"<tr>{''.join(f'<th>{escape(heading)}</th>' for heading in headings)}</tr>" if headings else ""
     return f"<table>{head}{''.join(f'<tr>{_cells(cells)}</tr>' for cells in lines)}</table>"
 
@@ -254,13 +254,13 @@ def _text(text: str) -> str:
 
 
 def _embedded(value: Any) -> str:
-    """JSON for an element of HTML: no ``<`` is left that a parser could take for a tag."""
+    """JSON for a script element: no ``<`` is left that a parser could read as a tag."""
     text = json.dumps(strict(value), allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def page_data(model: ReportModel) -> dict[str, Any]:
-    """All that the page draws by script."""
+    """The data that the page's script draws."""
     culprit = next((k for k, row in enumerate(model.rows) if row is model.outcome.culprit), None)
     return {
         "rows": _columns(model),
@@ -314,7 +314,7 @@ def _number(diff: Diff | None, field: str) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Five digits: more are in the JSON and the CSV."""
+    """Round to five digits; the JSON and the CSV have more."""
     return None if value is None else float(f"{value:.4e}")
 
 

@@ -1,7 +1,7 @@
-"""The report as JUnit XML, which every CI shows: one test case per pair, a failure where it diverges.
+"""The report as JUnit XML, which every CI shows: one test case per pair, and a failure if it diverges.
 
-A pair that drifts passes: it is no fault of its own. A pair nobody could judge is an error, and so is a comparison
-without pairs, which would otherwise look like a success.
+A pair that drifts passes, since it is not at fault itself. A pair that could not be judged is an error, and so is a
+comparison without pairs, which would otherwise look like a success.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def write_junit(path: Path | None, outcome: Outcome, name: str) -> None:
-    """Write it, where it was asked for."""
+    """Write the XML of a comparison if a path was given."""
     if path is not None:
         write_file(path, junit(outcome, name), make_folders=True)
 
 
 def junit(outcome: Outcome, name: str) -> str:
-    """One test suite."""
+    """A comparison as one test suite."""
     cases = [_case(row) for row in outcome.rows]
     failures = sum(row.verdict.name == "diverges" for row in outcome.rows)
     errors = sum(row.verdict.name == "unknown" for row in outcome.rows)
@@ -40,13 +40,13 @@ def junit(outcome: Outcome, name: str) -> str:
 
 
 def write_weights_junit(path: Path | None, outcome: WeightsOutcome, name: str) -> None:
-    """Write two checkpoints' parameters, where that was asked for."""
+    """Write the XML of a comparison of weights if a path was given."""
     if path is not None:
         write_file(path, weights_junit(outcome, name), make_folders=True)
 
 
 def weights_junit(outcome: WeightsOutcome, name: str) -> str:
-    """One test case per parameter; what only one side has is a failure, too."""
+    """One test case per parameter; a parameter that only one side has is a failure, too."""
     cases = [_parameter_case(row) for row in outcome.rows]
     errors = outcome.counts["unknown"]
     if outcome.verdict == "unknown" and not errors:
@@ -93,5 +93,5 @@ def _whole_case(said: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Printable text has no character that XML 1.0 forbids."""
+    """Escape text; printable text has no character that XML 1.0 forbids."""
     return escape(printable(text))

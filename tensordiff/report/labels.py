@@ -1,7 +1,7 @@
-"""How a pair, a number, a shape, a verdict, a component and an error profile are spelled, on both faces and in reports.
+"""The spelling of pairs, numbers, shapes, verdicts, components and error profiles, in the app, the CLI and reports.
 
-Names come from outside: what leaves here is one printable line. What is markup in a format (``<`` in HTML, ``|`` in
-Markdown, a leading ``=`` in a spreadsheet) is that format's to escape.
+Names are untrusted: every text that is returned here is one printable line. Escaping markup (``<`` in HTML, ``|`` in
+Markdown, a leading ``=`` in a spreadsheet) is left to each format.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 from tensordiff.util.text_width import cut_middle
 
-if TYPE_CHECKING:  # to import what compares parameters takes long, and few commands need it
+if TYPE_CHECKING:  # importing it is slow, and few commands need it
     from tensordiff.weights.comparison import ParameterRow, WeightVerdict
 
 GLYPHS: dict[VerdictName, str] = {"agrees": "✓", "drifts": "~", "diverges": "✗", "unknown": "?"}
-"""A glyph for each verdict; a colour never stands alone."""
+"""A glyph for each verdict, so that colour is never the only sign."""
 COLOURS: dict[VerdictName, str] = {"agrees": "green", "drifts": "yellow", "diverges": "red", "unknown": "magenta"}
-"""Colours of a terminal; the page's own are in ``page/style.css``."""
+"""Terminal colours; the HTML page's are in ``page/style.css``."""
 LEVELS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "cyan")}
 """Glyph and colour for each level of a lint finding."""
 _OPERATION = re.compile(r"/(?:op|fn)_\d+_([^/]*)$")
@@ -46,7 +46,7 @@ def verdict_text(verdict: VerdictName) -> str:
 
 
 def label(pair: Pair) -> str:
-    """A pair's name: its layer, the port unless it is the output, the call and step unless the first."""
+    """The label of a pair: layer, port unless it is the output, call and step unless they are the first."""
     entry = pair.reference
     port = () if entry.port in ("output", "output_0") else (entry.port,)
     call = () if entry.call == 1 else (f"call {entry.call}",)
@@ -55,17 +55,17 @@ def label(pair: Pair) -> str:
 
 
 def shown_views(pair: Pair) -> list[str]:
-    """How the two were made alike, each in brackets; first what a map takes of the reference, which has the name."""
+    """The views that gave both sides one shape, each in brackets; first the part of the reference that a map takes."""
     return [f"[{view}]" for view in (part_on(pair.reference), *pair.views) if view]
 
 
 def pair_name(pair: Pair) -> str:
-    """The layer of a pair; of two different operations both are named."""
+    """The layer of a pair; if the two sides are different operations, both are named."""
     return printable(f"{pair.name or _NAMELESS}{_other_operation(pair)}")
 
 
 def _other_operation(pair: Pair) -> str:
-    """The candidate's operation, where another one stands in the place of the reference's."""
+    """The candidate's operation, if it differs from the reference's."""
     if "/" not in pair.reference.layer:
         return ""
     ours, theirs = (_OPERATION.search(entry.layer) for entry in (pair.reference, pair.candidate))
@@ -73,17 +73,17 @@ def _other_operation(pair: Pair) -> str:
 
 
 def entry_label(entry: Entry) -> str:
-    """An entry's name in its dump."""
+    """The name of an entry in its dump."""
     return printable(entry.name or _NAMELESS)
 
 
 def short(text: str) -> str:
-    """A name in a line that has more to tell: what is longer than 300 characters loses its middle."""
+    """Shorten a name for a line that says more: of more than 300 characters the middle is cut out."""
     return cut_middle(text, _LONGEST, len)
 
 
 def number(value: float | None) -> str:
-    """A number in at most eight characters, nine with a sign; ``-`` where there is none."""
+    """A number in at most eight characters, nine with a sign; ``-`` for None."""
     if value is None:
         return "-"
     text = "0" if value == 0 else f"{value:.2e}"
@@ -91,7 +91,7 @@ def number(value: float | None) -> str:
 
 
 def format_shape(shape: Sequence[int] | None) -> str:
-    """A shape as Python spells a list; ``-`` where the two sides have none in common."""
+    """A shape as Python spells a list; ``-`` if the two sides have no common shape."""
     return "-" if shape is None else str(list(shape))
 
 
@@ -114,7 +114,7 @@ _COMPONENTS = (
 def component(layer: str) -> str:
     """The part of a network that a layer belongs to: attention, mlp, norm, embedding, head, block or other.
 
-    The last part of the name decides, then the whole name.
+    The last part of the name is tried first, then the whole name.
     """
     last = layer.rpartition(".")[2]
     for text in (last, layer):
@@ -126,23 +126,24 @@ def component(layer: str) -> str:
 
 BARS = "▁▂▃▄▅▆▇█"
 LOWEST, HIGHEST = -8.0, 0.0
-"""log10 of the relative errors that the lowest and the highest bar stand for."""
+"""log10 of the relative errors that the lowest and the highest bar represent."""
 
 
 def sparkline(profile: Sequence[float], width: int) -> str:
-    """A profile as characters: ``·`` no error, bars by size, ``×`` NaN, ``∞`` infinite; one log scale for all rows."""
+    """A profile as characters: ``·`` no error, bars by size, ``×`` NaN, ``∞`` infinite; all rows share one log
+    scale."""
     return "".join(_bar(value) for value in shrink(profile, width))
 
 
 def shrink(profile: Sequence[float], width: int) -> list[float]:
-    """The largest of each of at most ``width`` stretches; a NaN is larger than anything."""
+    """The largest value of each of at most ``width`` stretches; NaN counts as largest."""
     count = min(width, len(profile))
     cuts = [len(profile) * k // count for k in range(count + 1)] if count else [0]
     return [max(profile[a:b], key=nan_rank) for a, b in pairwise(cuts)]
 
 
 def nan_rank(value: float) -> tuple[bool, float]:
-    """A key to sort errors by: a NaN is larger than anything."""
+    """A sort key for errors under which NaN is largest."""
     return math.isnan(value), value
 
 
@@ -170,12 +171,12 @@ PARAMETER_COLOURS: dict[WeightVerdict, str] = {
 
 
 def shape_text(row: ParameterRow) -> str:
-    """``160x64``."""
+    """The shape of a parameter, such as ``160x64``."""
     return "x".join(map(str, row.shape)) or "scalar"
 
 
 def types_text(row: ParameterRow) -> str:
-    """The type of both sides, or ``float32→Q4_K``."""
+    """The type of both sides, such as ``float32`` or ``float32→Q4_K``."""
     ours, theirs = row.dtypes
     if ours and theirs and ours != theirs:
         return f"{ours}→{theirs}"

@@ -1,7 +1,7 @@
 """The report as Markdown for an issue or a pull request: short, with the details folded away.
 
-``code``, ``prose`` and ``table`` are all that knows what is markup in Markdown: a name from outside cannot open a tag,
-end a table cell, make a link, or notify somebody by an ``@``.
+Only ``code``, ``prose`` and ``table`` know Markdown's markup. They make sure that an untrusted name cannot open a tag,
+end a table cell, make a link, or notify somebody with an ``@``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STRUCTURE = re.compile(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w))")
 
 
 def code(text: str, *, html: bool = False) -> str:
-    """A name as code. One with any sign that could be markup is spelled in entities, which never are."""
+    """A name as code. If it has a character that could be markup, it is spelled in HTML entities, which never are."""
     shown = printable(text)
     if shown and not html and _PLAIN.match(shown) and shown == shown.strip():
         return f"`{shown}`"
@@ -36,13 +36,13 @@ def _entities(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence in which nothing is markup, and an ``@`` calls nobody."""
+    """A sentence in which nothing is markup and ``@`` notifies nobody."""
     escaped = _STRUCTURE.sub(r"\\\1", html.escape(printable(text), quote=False))
     return escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
-    """A table; its cells are escaped already."""
+    """A table; the cells must already be escaped."""
     yield _line(headings)
     yield _line(["---"] * len(headings))
     yield from (_line(cells) for cells in lines)
@@ -53,7 +53,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 MOST_ROWS = 200
-"""Rows that are listed: trackers refuse what is longer than 65,536 characters."""
+"""Rows that are listed; issue trackers refuse text longer than 65,536 characters."""
 _FAULTS, _BARS = 10, 32
 Lines = Iterator[str]
 
@@ -77,7 +77,7 @@ def _head(model: ReportModel) -> Lines:
 
 
 def sentence_markdown(model: ReportModel) -> str:
-    """The first sentence, its layer in bold."""
+    """The first sentence, with its layer in bold."""
     before, name, after = model.sentence_parts
     return prose(before) + (f"**{code(name)}**" if name else "") + prose(after)
 
@@ -173,7 +173,7 @@ def _rows(model: ReportModel) -> Lines:
 
 
 def _chosen(rows: Sequence[Row]) -> Sequence[Row]:
-    """As many rows as fit, those that do not agree first; in execution order."""
+    """As many rows as fit, those that do not agree first, returned in execution order."""
     if len(rows) <= MOST_ROWS:
         return rows
     rank = {"diverges": 0, "unknown": 1, "drifts": 2, "agrees": 3}

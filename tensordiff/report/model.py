@@ -1,7 +1,7 @@
-"""What a report says about a comparison, whatever its format.
+"""The content of a report, independent of its format.
 
-``build_report`` collects it once; the formats decide only how it looks. Nothing in it depends on the clock unless a
-stamp is given: the same comparison makes the same bytes.
+``build_report`` collects it once; the formats only decide how it looks. Nothing depends on the clock unless a stamp is
+given, so the same comparison produces the same bytes.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _INJECTION = (
     "injected",
     "the candidate run again, each layer given the reference's inputs: its own error alone",
 )
-_MOST_DETAILS = 20  # rows that are read again and shown in detail
-_MOST_DIFFERENCES = 20  # of the execution order
+_MOST_DETAILS = 20  # rows that are read again to be shown in detail
+_MOST_DIFFERENCES = 20  # differences of the execution order that are listed
 _LONGEST_FACT = 200  # characters
 
 
 class Orphan(NamedTuple):
-    """An entry without a pair."""
+    """An entry that is not paired."""
 
     side: Side
     name: str
@@ -64,7 +64,7 @@ class ExecutionOrder(NamedTuple):
 
 
 class DumpSummary(NamedTuple):
-    """One of the two dumps, in a line."""
+    """One of the two dumps, summarized in a line."""
 
     path: str
     format: str
@@ -73,7 +73,7 @@ class DumpSummary(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """One fact about the runs, as each dump records it; empty where a dump does not."""
+    """A fact about the runs as each dump records it; empty if a dump does not record it."""
 
     name: str
     reference: str
@@ -81,7 +81,7 @@ class Fact(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether both dumps record it, with different values."""
+        """Whether both dumps record the fact with different values."""
         return bool(self.reference and self.candidate) and self.reference != self.candidate
 
 
@@ -94,15 +94,15 @@ class ReportModel:
     sentence: str
     """The result in one sentence."""
     scope: str
-    """Which of the pairs are shown; empty where all are."""
+    """Which of the pairs are shown; empty if all are."""
     stamp: str | None
-    """When it was written, as text."""
+    """When the report was written, as text."""
     outcome: Outcome
-    """Of the whole comparison, even where only some rows are shown."""
+    """The outcome of the whole comparison, even if only some rows are shown."""
     rows: tuple[Row, ...]
     """The rows that are shown, in execution order."""
     details: tuple[RowDetail, ...]
-    """The culprit in detail, or the rows that were selected."""
+    """The culprit in detail, or the selected rows."""
     reference: DumpSummary
     candidate: DumpSummary
     coverage: Coverage
@@ -115,43 +115,43 @@ class ReportModel:
     has_injected: bool
     has_golden: bool
     notes: tuple[tuple[str, str], ...] = ()
-    """What a person wrote on rows: the row, and the text."""
+    """The user's notes: the layer, and the text."""
 
     @property
     def glossary(self) -> tuple[tuple[str, str], ...]:
-        """The words of the report, for whoever was not there."""
+        """Explanations of the terms used, for readers who did not run the comparison."""
         return (*_GLOSSARY, *(_INJECTION,) * self.has_injected)
 
     @property
     def verdict(self) -> VerdictName:
-        """Of the whole."""
+        """The overall verdict."""
         return self.outcome.verdict
 
     @cached_property
     def outputs(self) -> tuple[Row, ...]:
-        """The rows of layers' outputs; where only inputs are shown, those."""
+        """The rows of layers' outputs; if only inputs are shown, the inputs."""
         return tuple(row for row in self.rows if not row.is_input) or self.rows
 
     @cached_property
     def counts(self) -> dict[VerdictName, int]:
-        """How many rows of each verdict are shown."""
+        """The number of shown rows of each verdict."""
         return {name: sum(row.verdict.name == name for row in self.rows) for name in GLYPHS}
 
     @cached_property
     def culprit_rows(self) -> tuple[Row, ...]:
-        """Every row that is wrong by itself; ``Outcome.culprits`` has one a call."""
+        """Every row that is wrong by itself; ``Outcome.culprits`` has one per call."""
         return tuple(culprits(self.outcome.rows))
 
     @cached_property
     def enclosing(self) -> tuple[Row, ...]:
-        """Outputs that diverge because a culprit lies inside them."""
+        """Outputs that diverge because they contain a culprit."""
         named = {id(row) for row in self.culprit_rows}
         wrong = (row for row in self.outcome.rows if row.verdict.name == "diverges" and not row.is_input)
         return tuple(row for row in wrong if id(row) not in named)
 
     @cached_property
     def victims(self) -> tuple[Row, ...]:
-        """Outputs that are wrong because of what came before."""
+        """Outputs that are wrong because of an earlier error."""
         if not self.culprit_rows:
             return ()
         first = self.culprit_rows[0].pair.index
@@ -160,7 +160,7 @@ class ReportModel:
 
     @property
     def fault_groups(self) -> tuple[tuple[str, tuple[Row, ...]], ...]:
-        """The rows that are wrong, by whose fault that is; groups without rows are left out."""
+        """The wrong rows, grouped by the kind of fault; empty groups are left out."""
         groups = (
             ("Culprits: wrong by themselves", self.culprit_rows),
             ("Modules that contain a culprit", self.enclosing),
@@ -170,12 +170,13 @@ class ReportModel:
 
     @property
     def sentence_parts(self) -> tuple[str, str, str]:
-        """The first sentence, cut into what stands before the layer that it names, that layer, and the rest."""
+        """The first sentence, split at the layer that it names: the text before it, the layer, the text after it."""
         name = name_in_sentence(self.outcome)
         return self.sentence.partition(name) if name else (self.sentence, "", "")
 
     def component_lines(self, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-        """A line for all outputs, then one a component: name, pairs, statistics of the MSE, and how many are finite."""
+        """A line for all outputs, then one per component: name, pairs, statistics of the MSE, and how many are
+        finite."""
         statistics = self.statistics
         yield "all", str(len(self.outputs)), *_cells(statistics["mse"], columns)
         for name, about in statistics["components"].items():
@@ -183,7 +184,7 @@ class ReportModel:
 
     @cached_property
     def statistics(self) -> dict[str, Any]:
-        """MSE over outputs, in all and by component."""
+        """MSE statistics of the outputs, overall and by component."""
         return mse_summary(self.rows)
 
 
@@ -199,9 +200,9 @@ def build_report(
     stamp: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> ReportModel:
-    """Collect what a report of a comparison says, or of some of its rows; reads the pairs that are detailed again.
+    """Collect the content of a report of a comparison, or of some of its rows. Pairs shown in detail are read again.
 
-    ``notes`` are by the names of layers, as a session file has them.
+    ``notes`` maps layers to notes, as in a session file.
     """
     shown = outcome.rows if rows is None else tuple(rows)
     reference, candidate = session.reference, session.candidate
@@ -236,14 +237,14 @@ def _notes(rows: Sequence[Row], notes: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def _learned(session: Session) -> Iterator[tuple[str, str]]:
-    """What was learned about names, where anything was."""
+    """What was learned about names, if anything."""
     if learned := session.dumps.learned:
         yield "learned", learned.sentence.removeprefix("learned ")
         yield from (("overruled", sentence) for sentence in learned.overruled())
 
 
 def _dump_name(dump: Dump) -> str:
-    """The last part of its path; of ``.`` that of the folder it means."""
+    """The last part of the dump's path; for ``.`` the name of the current folder."""
     return dump.path.name or dump.path.resolve().name
 
 
@@ -275,7 +276,7 @@ def _orphans(session: Session) -> Iterator[Orphan]:
 
 
 def order_sentences(order: ExecutionOrder) -> Iterator[str]:
-    """What is known of the execution order, and where it differs."""
+    """Sentences on the execution order, and on where it differs."""
     if order.name == "same":
         yield "Both sides ran the paired layers in the same order."
         return
@@ -308,12 +309,12 @@ def summary_sentence(outcome: Outcome) -> str:
 
 
 def explanation(outcome: Outcome) -> str:
-    """What explains how far a quantized candidate is from the reference itself; nothing of any other."""
+    """The clause that names what explains a quantized candidate's error; empty for any other candidate."""
     return f", as its {printable(outcome.taken_weights)} explain," if outcome.taken_weights else ""
 
 
 def name_in_sentence(outcome: Outcome) -> str:
-    """The layer that ``summary_sentence`` names, for formats that mark it; empty where it names none."""
+    """The layer that ``summary_sentence`` names, so that formats can highlight it; empty if it names none."""
     if outcome.culprit is not None:
         return short(label(outcome.culprit.pair))
     unknown = next((row for row in outcome.rows if row.verdict.name == "unknown"), None)
@@ -323,7 +324,7 @@ def name_in_sentence(outcome: Outcome) -> str:
 
 
 def scope_sentence(shown: int, total: int) -> str:
-    """Which rows a report of some rows shows."""
+    """Which rows a partial report shows."""
     return f"Shown here: {shown} of {counted(total, 'pair')}, as selected."
 
 
@@ -349,7 +350,7 @@ _UNREAD_SHOWN = 20
 
 
 def unread_sentences(outcome: Outcome) -> list[str]:
-    """What was not read: the first few, and how many more."""
+    """The files that were not read: the first few, and the number of the others."""
     rest = len(outcome.unread) - _UNREAD_SHOWN
     return [*outcome.unread[:_UNREAD_SHOWN], *([f"{rest:,} more files and folders"] if rest > 0 else [])]
 
@@ -367,11 +368,11 @@ def _worst(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: nan_rank(row.diff.rel_l2 if row.diff else -1.0))
 
 
-_NOT_SETTINGS = frozenset({"signature", "calls", "config"})  # lint says where two configs differ
+_NOT_SETTINGS = frozenset({"signature", "calls", "config"})  # lint reports where two configs differ
 
 
 def run_facts(reference: Mapping[str, object], candidate: Mapping[str, object]) -> tuple[Fact, ...]:
-    """What either dump records about its run, in the reference's order, short enough to be read."""
+    """What the dumps record about their runs, in the reference's order and shortened."""
     of_reference, of_candidate = (
         dict(_flat({name: value for name, value in facts.items() if name not in _NOT_SETTINGS}))
         for facts in (reference, candidate)
@@ -393,7 +394,7 @@ def _text(value: object) -> str:
 
 
 def comparison_settings(request: Request) -> tuple[tuple[str, str], ...]:
-    """How the comparison was made: the options that were given, and the version of tensordiff."""
+    """How the comparison was made: the given options, and the version of tensordiff."""
     limits = request.limits
     said = (
         ("rules", request.rules), ("tolerances", request.tolerances), ("injected", request.injected),

@@ -1,8 +1,8 @@
-"""The report as a picture: MSE of every output along the run, on a log axis, coloured by component.
+"""The report as a picture: the MSE of every output along the run, on a log axis, coloured by component.
 
-A comparison with an injected run has two panels. The culprit and the outliers are labelled, as far as their labels find
-room. Drawn by matplotlib's Agg with its own defaults, so that neither a display nor a person's matplotlibrc changes it,
-and the same comparison makes the same bytes. Names are drawn as they are: ``$`` is no formula here.
+A comparison with an injected run has two panels. The culprit and the outliers are labelled if their labels find room.
+It is drawn by matplotlib's Agg backend with matplotlib's defaults, so that neither a display nor a user's matplotlibrc
+changes it and the same comparison produces the same bytes. Names are drawn literally: ``$`` starts no formula.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tensordiff.report.labels import component, label
 from tensordiff.report.model import ReportModel
 from tensordiff.util.text_width import cut_end
 
-# Colours that stay apart for the colour-blind (Okabe and Ito), and a marker each.
+# A colour-blind safe palette (Okabe and Ito), with a marker for each colour.
 STYLES = {
     "attention": ("#0072b2", "o"), "mlp": ("#d55e00", "s"), "norm": ("#009e73", "^"), "embedding": ("#cc79a7", "D"),
     "head": ("#e69f00", "v"), "block": ("#56b4e9", "P"), "other": ("#777777", "X"),
 }  # fmt: skip
 _CULPRIT = "#b00020"
 _LONGEST_LABEL, _LONGEST_TITLE = 44, 165  # characters
-_CROWDED = 2000  # points, from which on they are drawn small
+_CROWDED = 2000  # number of points from which they are drawn small
 _MOST_OUTLIERS = 12
 _DECADES, _SPREADS = 2.0, 4.0
-"""An outlier stands this far above the median: in decades, and in median deviations."""
+"""How far an outlier lies above the median: in decades, and in median deviations."""
 _LABEL_OFFSETS = ((7, 3, "left"), (-7, 3, "right"), (7, -9, "left"), (-7, -9, "right"))
 _LABEL_LIFTS = (0, 11, 22, 33)
 _SPELLED = str.maketrans({"Δ": "d", "×": "x", "…": "..."})
@@ -39,7 +39,7 @@ class Point(NamedTuple):
     """One output."""
 
     position: int
-    """In execution order."""
+    """The position in execution order."""
     mse: float
     label: str
     component: str
@@ -53,7 +53,7 @@ class Scenario(NamedTuple):
 
 
 class PointLabel(NamedTuple):
-    """What to write, and beside which point."""
+    """The text of a label, and the point that it belongs to."""
 
     text: str
     at: tuple[float, float]
@@ -61,7 +61,7 @@ class PointLabel(NamedTuple):
 
 
 def render(model: ReportModel) -> bytes:
-    """A PNG."""
+    """The report as PNG."""
     import matplotlib.style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -109,7 +109,7 @@ def _panel(axis: Any, panel: Scenario, model: ReportModel) -> None:
 
 
 def scenarios(model: ReportModel) -> list[Scenario]:
-    """What is drawn: the run as it was, and with the reference's inputs injected."""
+    """The panels: the run as it was, and the run with the reference's inputs injected."""
     found = [("without injection" if model.has_injected else "", [(row, row.diff) for row in model.outputs])]
     if model.has_injected:
         found.append(("with the reference's inputs injected", [(row, row.injected) for row in model.outputs]))
@@ -122,11 +122,11 @@ def scenarios(model: ReportModel) -> list[Scenario]:
 # --- the axis ---------------------------------------------------------------------------------------
 
 
-_MOST_DECADES = 250  # up or down, so that what lies beyond an end is a float, too
+_MOST_DECADES = 250  # in either direction, so that positions beyond an end are still floats
 
 
 class _AxisEnds(NamedTuple):
-    """Where the log axis ends, and where zero and what is not finite stand beyond it."""
+    """The ends of the log axis, where zeros and non-finite values are drawn."""
 
     zero: float
     nonfinite: float
@@ -170,7 +170,7 @@ def _special_values(points: Sequence[Point], ends: _AxisEnds) -> Iterator[tuple[
 
 
 def outliers(points: Sequence[Point]) -> list[Point]:
-    """The points that stand clear above the others, worst first."""
+    """The points that lie clearly above the others, worst first."""
     edge = _edge([math.log10(point.mse) for point in points if 0 < point.mse < math.inf])
     high = [point for point in points if not point.mse < math.inf or (point.mse > 0 and math.log10(point.mse) > edge)]
     return sorted(high, key=_rank)[:_MOST_OUTLIERS]
@@ -192,7 +192,7 @@ def _rank(point: Point) -> tuple[bool, float, int]:
 
 
 def _labels(panel: Scenario, model: ReportModel) -> list[PointLabel]:
-    """The culprit first, then what stands out."""
+    """The label of the culprit first, then those of the outliers."""
     culprit, ends = model.outcome.culprit, _ends(panel.points)
     first = [point for point in panel.points if culprit is not None and point.position == culprit.pair.index]
     rest = [point for point in outliers(panel.points) if point not in first]
@@ -207,9 +207,9 @@ def _label_text(point: Point) -> str:
 
 
 def place_labels(axis: Any, labels: Sequence[PointLabel], points: Sequence[tuple[float, float]]) -> None:
-    """Write labels so that none lies on another or on a point; one that finds no room is left out.
+    """Place labels so that none covers another label or a point; a label that finds no room is left out.
 
-    The first get the best places. The figure must be laid out already.
+    Earlier labels get the better places. The figure must already be laid out.
     """
     taken = [_box_of(point) for point in axis.transData.transform(points)] if points else []
     frame = axis.get_window_extent()
@@ -251,5 +251,5 @@ def _is_within(one: Sequence[float], frame: Sequence[float]) -> bool:
 
 
 def plain(text: str) -> str:
-    """Text in characters that the font surely has; the rest is spelled out."""
+    """Text in ASCII, which every font has; other characters are spelled out."""
     return printable(text).translate(_SPELLED).encode("ascii", "backslashreplace").decode()

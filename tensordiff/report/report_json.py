@@ -1,4 +1,4 @@
-"""The report as JSON: what ``compare --json`` prints, with what a report adds under ``report``."""
+"""The report as JSON: the output of ``compare --json`` plus the report's own content under ``report``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tensordiff.report.row_detail import RowDetail
 
 
 def render(model: ReportModel) -> str:
-    """The file's text."""
+    """The text of the file."""
     return dumps(report_json(model)) + "\n"
 
 
 def report_json(model: ReportModel) -> dict[str, Any]:
-    """One object; ``pairs`` are those that are shown, ``culprit`` and ``verdict`` of the whole."""
+    """The report as one object; ``pairs`` are the shown ones, ``culprit`` and ``verdict`` those of the whole
+    comparison."""
     culprit = next((detail for detail in model.details if detail.row is model.outcome.culprit), None)
     hint = culprit.hint if culprit else None
     whole = compare_json(model.session, model.outcome, model.findings, model.logits, hint)

@@ -1,4 +1,4 @@
-"""One row in detail: its largest errors, a heat map, the kind of error, what its layer was given, where its code is."""
+"""The details of one row: largest errors, heat map, kind of error, inputs of its layer, source code."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from tensordiff.util.shell_line import shell_line
 ROWS, COLUMNS = 48, 96
 """The largest grid of a heat map."""
 WORST = 10
-"""Largest errors that are listed."""
+"""The number of largest errors listed."""
 _REPLAYED = ("hf", "py")
-"""Kinds of source of which one layer can be run alone."""
+"""Kinds of source whose layers can be run alone."""
 
 
 class Heat(NamedTuple):
     """The largest |error| in each cell of a grid over a tensor.
 
-    A tensor is rows (all axes but the last, flattened: tokens, mostly) by columns (the last axis: channels).
+    The tensor is seen as rows (all axes but the last, flattened: mostly tokens) by columns (the last axis: channels).
     """
 
     rows: int
-    """Of the tensor."""
+    """Rows and columns of the tensor, not of the grid."""
     columns: int
     cells: tuple[tuple[float, ...], ...]
-    """Row by row; NaN where one side is NaN and the other is not the same."""
+    """Row by row; NaN if one side is NaN and the other is not."""
 
 
 @dataclass(frozen=True)
 class RowDetail:
-    """What a report says of one row beyond its line in the table."""
+    """What a report says about one row beyond its line in the table."""
 
     row: Row
     hint: Hint | None
     weights: str | None
-    """Whether the layer's weights are the same on both sides, where both dumps hold them."""
+    """Whether both sides have the same weights for the layer, if both dumps hold them."""
     worst: tuple[Element, ...]
     heat: Heat | None
     inputs: tuple[Row, ...]
-    """The inputs of the same call of the layer, as far as they were dumped."""
+    """The dumped inputs of the same call of the layer."""
     origins: tuple[str, str]
-    """Module class and source line, of each side; empty where a dump does not say."""
+    """Module class and source line of each side; empty if a dump does not record them."""
     repro: str
-    """A command that reproduces the error with this layer alone; empty where there is none."""
+    """A command that reproduces the error with this layer alone; empty if there is none."""
 
 
 def element_cells(element: Element) -> tuple[str, ...]:
@@ -83,13 +83,13 @@ def row_detail(session: Session, outcome: Outcome, row: Row) -> RowDetail:
 
 
 def _weights(session: Session, row: Row) -> str | None:
-    """Not said twice, where the hint is that they differ."""
+    """The sentence on the layer's weights; None if the hint already says that they differ."""
     found = session.layer_weights(row)
     return found.sentence if found is not None and found.hint is None else None
 
 
 def heat(ref: Array, cand: Array, most: tuple[int, int] = (ROWS, COLUMNS)) -> Heat | None:
-    """The heat map of two arrays of one shape; None for empty ones."""
+    """The heat map of two arrays of one shape; None if they are empty."""
     if not ref.size:
         return None
     ref, cand = (_flat(side) for side in as_reals(ref, cand))
@@ -120,11 +120,11 @@ def _inputs(rows: Sequence[Row], row: Row) -> list[Row]:
 
 
 def _repro(session: Session, row: Row) -> str:
-    """The candidate's layer on the reference's inputs, where both call it the same; else there is none.
+    """A command that runs the candidate's layer on the reference's inputs; empty unless both sides name it alike.
 
     On the candidate's own inputs the layer would be compared with itself, which reproduces nothing. A command line is
-    trusted, so what a stranger's dump names is not put into one. A dump that goes when this process ends is of no use
-    in one either.
+    trusted by whoever pastes it, so it never contains a source that a stranger's dump names. Nor does it contain a dump
+    that is deleted when this process ends.
     """
     made = provenance_of(session.candidate)
     if made is None or made.source.kind not in _REPLAYED or not made.is_own:

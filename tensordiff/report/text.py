@@ -1,4 +1,4 @@
-"""The report as plain text: everything, in execution order, for a terminal, a log or an attachment."""
+"""The report as plain text: everything in execution order, for a terminal, a log or an attachment."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _table(model: ReportModel) -> Lines:
 
 
 def numbers_of(row: Row, model: ReportModel) -> list[str]:
-    """MSE, rel_l2, largest error and, where there are such runs, injected and golden."""
+    """MSE, rel_l2, largest error and, if there are such runs, injected and golden numbers."""
     diff = row.diff
     cells = [None] * 3 if diff is None else [diff.mse, diff.rel_l2, diff.max_abs]
     injected = [row.injected.rel_l2 if row.injected else None] * model.has_injected

@@ -1,7 +1,7 @@
-"""The folder that ``verify`` writes: reports of each scenario, and ``summary.md`` with both side by side.
+"""The folder that ``verify`` writes: the reports of each scenario, and ``summary.md`` with both side by side.
 
-A scenario has the modules that ran, the plot, and the report as text, HTML and JSON. The summary names culprits and
-victims, says what that means, and what to try next.
+A scenario consists of the names of the modules that ran, the plot, and the report as text, HTML and JSON. The summary
+names culprits and victims, explains what that means, and says what to try next.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tensordiff.util.shell_line import shell_line
 
 WITHOUT, WITH = "without_injection", "with_injection"
 REFERENCE_LAYERS, CANDIDATE_LAYERS = "reference_layers", "candidate_layers"
-_MOST = 30  # rows of a list
+_MOST = 30  # rows that a list shows
 Lines = Iterator[str]
 REPORTS = ("mse_plot.png", "layer_verification_report.txt", "report.html", "report.json")
 
 
 def write_scenario(model: ReportModel, folder: Path) -> None:
-    """Write the reports of a scenario, and the names of the modules that ran."""
+    """Write the reports of a scenario and the names of the modules that ran."""
     for side, dump in (("reference", model.session.reference), ("candidate", model.session.candidate)):
         write_file(folder / f"module_names_{side}.txt", module_names(dump), make_folders=True)
     for name in REPORTS:
@@ -41,7 +41,7 @@ def write_scenario(model: ReportModel, folder: Path) -> None:
 
 
 def module_names(dump: Dump) -> str:
-    """The modules of a dump in execution order, one a line."""
+    """The modules of a dump in execution order, one per line."""
     layers = dict.fromkeys(printable(entry.layer) for entry in dump.entries if not entry.is_input)
     return "".join(f"{layer}\n" for layer in layers)
 
@@ -50,19 +50,19 @@ class Verification(NamedTuple):
     """The result of ``verify``."""
 
     whole: ReportModel
-    """Judged by both scenarios; by the first alone where there is no other."""
+    """Judged by both scenarios, or by the first alone if there is no other."""
     without: ReportModel
     injected: ReportModel | None
     left_out: str
-    """Why there is no scenario with injection; empty where there is one."""
+    """Why there is no scenario with injection; empty if there is one."""
     has_layers: bool = True
-    """Whether the dumps are still there."""
+    """Whether the dumps are kept."""
     inject_with: tuple[str, ...] = ()
-    """Lines for a shell that make a run with injection all the same."""
+    """Shell lines that make a run with injection."""
     keep: Keep | None = None
-    """What of the tensors stays in ``sides``, where they were streamed; None where dumps were compared."""
+    """Which of the streamed tensors are kept in ``sides``; None if dumps were compared."""
     sides: tuple[str, str] | None = None
-    """The dumps for commands that look at both sides, where these are not what was compared."""
+    """The dumps to use in suggested commands, if they are not the ones that were compared."""
 
     @property
     def left_out_sentence(self) -> str:
@@ -72,7 +72,7 @@ class Verification(NamedTuple):
 
 
 def verify_summary(found: Verification) -> str:
-    """``summary.md``."""
+    """The text of ``summary.md``."""
     sections = (
         _head(found), _scenarios(found), _blame(found),
         _bullets("What it means", _meaning(found)), _bullets("What to try next", _next_steps(found)),

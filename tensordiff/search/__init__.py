@@ -1,1 +1,1 @@
-"""Where the divergence starts: the culprits of a whole comparison, or the answer of a binary search."""
+"""Where the divergence starts: the culprits of a full comparison, or the answer of a binary search."""

@@ -1,8 +1,8 @@
-"""Binary search for the first bad pair, as pure state: every action returns a new ``Bisect``.
+"""Binary search for the first bad pair, as an immutable state: every action returns a new ``Bisect``.
 
-It holds the points in execution order and the marks given so far, in the terms of ``git bisect``. It reads nothing and
-asks nobody (see ``oracle``). It assumes that everything before the first bad point is good and everything after it bad;
-``bisect_outcome`` checks whether that holds.
+The state holds the points in execution order and the marks given so far, in the terms of ``git bisect``. It reads no
+data and asks nobody; see ``oracle``. It assumes that everything before the first bad point is good and everything after
+it bad; ``bisect_outcome`` checks that assumption.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LINE = re.compile(r"(good|bad|skip) ([0-9]{1,9})(?: (.*))?")
 
 
 class ProbePoint(NamedTuple):
-    """A pair that can be marked: its number, which does not change when others are left out, and its name."""
+    """A pair that can be marked: its number, which stays the same when other pairs are left out, and its name."""
 
     number: int
     name: str
 
 
 class PositionMark(NamedTuple):
-    """A mark and the position it was given to."""
+    """A mark and the position that it was given to."""
 
     mark: Mark
     position: int
@@ -37,7 +37,7 @@ class PositionMark(NamedTuple):
 
 @dataclass(frozen=True)
 class Bisect:
-    """The state of a search. Positions count the points from 0."""
+    """The state of a search. Positions are counted from 0."""
 
     points: tuple[ProbePoint, ...]
     marks: tuple[PositionMark, ...] = ()
@@ -45,26 +45,26 @@ class Bisect:
 
     @cached_property
     def good_until(self) -> int:
-        """How many points from the start are good."""
+        """The number of good points at the start."""
         return max((position + 1 for mark, position in self.marks if mark == "good"), default=0)
 
     @cached_property
     def bad_from(self) -> int:
-        """The first position known to be bad; the number of points where none is."""
+        """The first position known to be bad, or the number of points if none is."""
         return min((position for mark, position in self.marks if mark == "bad"), default=len(self.points))
 
     @cached_property
     def _runs(self) -> list[range]:
-        """Ranges of positions still to be judged, split at those that were skipped."""
+        """The ranges of positions that are still open, split at skipped ones."""
         skipped = {position for mark, position in self.marks if mark == "skip"}
         cuts = sorted(position for position in skipped if self.good_until <= position < self.bad_from)
         return [range(a + 1, b) for a, b in pairwise((self.good_until - 1, *cuts, self.bad_from)) if b > a + 1]
 
     @cached_property
     def probe(self) -> int | None:
-        """The position to judge next; None when the search is done.
+        """The next position to judge; None when the search is done.
 
-        It keeps away from skipped positions, whose neighbours are likely to be skipped, too.
+        It stays away from skipped positions, since their neighbours are likely to be skipped as well.
         """
         middle = (self.good_until + self.bad_from) // 2
         run = max(self._runs, key=lambda run: (len(run), -abs(_middle(run) - middle)), default=None)
@@ -72,17 +72,17 @@ class Bisect:
 
     @property
     def is_done(self) -> bool:
-        """Whether no answer can narrow the search any further."""
+        """Whether no further answer can narrow the search."""
         return not self._runs
 
     @property
     def suspects(self) -> range:
-        """Positions that may be the first bad one; several are left at the end where some were skipped."""
+        """Positions that may be the first bad one; several can remain if some were skipped."""
         return range(self.good_until, min(self.bad_from + 1, len(self.points)))
 
     @property
     def steps(self) -> int:
-        """How many questions are left, unless some are skipped."""
+        """The number of questions left if none is skipped."""
         return sum(map(len, self._runs)).bit_length()
 
     @property
@@ -97,11 +97,11 @@ class Bisect:
 
     @property
     def first_bad(self) -> int | None:
-        """The first bad position, once there is one suspect left and it is bad."""
+        """The first bad position, once only one suspect is left and it is bad."""
         return self.bad_from if self.any_bad and self.good_until == self.bad_from else None
 
     def mark(self, mark: Mark, position: int | None = None) -> Bisect:
-        """Mark a position; the probe, unless another is given."""
+        """Mark a position, by default the probe."""
         at = self.probe if position is None else position
         if at is None:
             raise TensordiffError("the search is done, there is nothing left to mark; undo a mark first")
@@ -115,16 +115,16 @@ class Bisect:
         return f"{mine} cannot be {mark} where {theirs} is {other}: {ASSUMPTION}; undo one of the two"
 
     def undo(self) -> Bisect:
-        """Take the last mark back, if there is one."""
+        """Remove the last mark, if there is one."""
         return replace(self, marks=self.marks[:-1])
 
     def before(self, position: int) -> Bisect:
-        """Search again before a bad position that was assumed to be good; marks that contradict it are dropped."""
+        """Continue the search before a bad position that was assumed to be good, dropping marks that contradict it."""
         kept = tuple(old for old in self.marks if old.mark != "good" or old.position < position)
         return replace(self, marks=(*kept, PositionMark("bad", position)))
 
     def log(self) -> str:
-        """The marks as lines for ``replay``, like ``git bisect log``."""
+        """The marks as text for ``replay``, like ``git bisect log``."""
         lines = [f"# tensordiff bisect, {len(self.points)} places", f"# {ASSUMPTION}"]
         lines += [f"{mark} {self._label(position)}" for mark, position in self.marks]
         if self.first_bad is not None:
@@ -163,6 +163,6 @@ def _middle(run: range) -> int:
 
 
 def _lines(log: str) -> Iterable[tuple[int, str]]:
-    """Lines that are neither empty nor comments, with their numbers."""
+    """The lines that are neither empty nor comments, with their line numbers."""
     stripped = ((number, line.strip()) for number, line in enumerate(log.split("\n"), 1))
     return ((number, line) for number, line in stripped if line and not line.startswith("#"))

@@ -1,8 +1,8 @@
-"""What a binary search came to, and whether it may be believed: a check of its neighbours and a few samples.
+"""The result of a binary search, and a check of its neighbours and a few samples that shows whether to believe it.
 
-Errors are not monotone along the depth of a model: a branch beside the culprit agrees, a norm shrinks what came in. If
-the check meets a bad pair before the answer, the search goes on before that one. Where nothing is bad, all pairs are
-compared before that is said: what nobody checked at does not agree.
+Errors are not monotone along the depth of a model: a branch beside the culprit may agree, and a norm may shrink the
+incoming error. If the check finds a bad pair before the answer, the search continues before that pair. If nothing is
+bad, all pairs are compared before that is reported, since pairs that were not probed are not known to agree.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from tensordiff.search.bisect import Bisect, Mark
 from tensordiff.search.final_output import WITHOUT_VALUES, own_outputs
 from tensordiff.search.oracle import MARKS, VerdictOracle, search
 
-_MOST_GIVEN = 4  # outputs of the model that are checked at, of the first and of the last steps
+_MOST_GIVEN = 4  # outputs of the model that are checked, from the first and from the last steps
 
 
 @dataclass(frozen=True)
 class NeighbourCheck:
-    """What a check found around the answer of a search."""
+    """The result of checking around the answer of a search."""
 
     checked: tuple[int, ...]
-    """Positions that the check judged beside those of the search, in order."""
+    """Positions that the check judged in addition to those of the search, in order."""
     marks: Mapping[int, Mark]
-    """All marks, by position."""
+    """All marks by position."""
     bad_from: int
     """The first bad position according to the search."""
     is_scanned: bool = False
-    """Whether all pairs were checked at, as is done before nothing is said to be bad."""
+    """Whether all pairs were checked, as happens before nothing is reported as bad."""
     unproven: str = ""
-    """Why the answer may be right all the same: a sentence, or empty."""
+    """Why the answer may be wrong after all: a sentence, or empty."""
 
     @property
     def earlier(self) -> int | None:
-        """A bad position before the answer."""
+        """The first bad position before the answer, if any."""
         return min((at for at, mark in self.marks.items() if mark == "bad" and at < self.bad_from), default=None)
 
     @property
     def good_again(self) -> tuple[int, ...]:
-        """Good positions after a bad one."""
+        """Good positions that come after a bad one."""
         bad = min((at for at, mark in self.marks.items() if mark == "bad"), default=self.bad_from)
         return tuple(sorted(at for at, mark in self.marks.items() if mark == "good" and at > bad))
 
     @property
     def is_monotone(self) -> bool | None:
-        """Whether everything judged is good up to one position and bad from there; None where all was skipped."""
+        """Whether all marks are good up to one position and bad from there on; None if all were skipped."""
         if set(self.marks.values()) <= {"skip"}:
             return None
         return self.earlier is None and not self.good_again
 
 
 def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
-    """Judge the neighbours of an answer, and a few samples."""
+    """Judge the neighbours of an answer and a few samples."""
     given = {position: mark for mark, position in bisect.marks}
     some = _positions_to_check(bisect) if bisect.any_bad else _samples_and_outputs(bisect, oracle)
     checked = {at for at in some if at not in given}
     is_scanned = not bisect.any_bad and all(oracle.mark(at) == "good" for at in checked)
-    if is_scanned:  # a search looks at few, and what it did not look at is not known to agree
+    if is_scanned:  # the search probes only a few pairs; the others are not known to agree
         found = {at: row for at, row in oracle.scanned.items() if at not in given}
         oracle.rows.update(found)
         checked.update(found)
@@ -71,14 +71,15 @@ def check_neighbours(bisect: Bisect, oracle: VerdictOracle) -> NeighbourCheck:
 
 
 def _positions_to_check(bisect: Bisect) -> list[int]:
-    """The neighbours of an answer, and what lies beyond it."""
+    """The neighbours of an answer, and samples after it."""
     count, bad = len(bisect.points), bisect.bad_from
     some = [bad - 2, bad - 1, bad, bad + 1, (bad + count) // 2, count - 1]
     return sorted({at for at in some if 0 <= at < count})
 
 
 def _samples_and_outputs(bisect: Bisect, oracle: VerdictOracle) -> list[int]:
-    """Where nothing is bad, a few samples and what the model gives: a layer that runs after it may be right."""
+    """If nothing is bad: a few samples and the model's own outputs, since layers that run after a bad one may be
+    right."""
     count = len(bisect.points)
     own = {id(entry) for entry in own_outputs([pair.reference for pair in oracle.pairs])}
     given = [at for at, pair in enumerate(oracle.pairs) if id(pair.reference) in own]
@@ -92,7 +93,7 @@ def _why_skipped(row: Row) -> str:
 
 
 def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
-    """Search, and search again before a bad position that the check finds earlier; yields every state."""
+    """Search, and search again before any earlier bad position that the check finds; yields every state."""
     while True:
         for state in search(bisect, oracle):
             bisect = state
@@ -105,27 +106,27 @@ def search_and_check(bisect: Bisect, oracle: VerdictOracle) -> Iterator[Bisect]:
 
 
 def _contradicts_a_person(bisect: Bisect, earlier: int, oracle: VerdictOracle) -> bool:
-    """Whether going back would drop a ``good`` that a person gave, and not the oracle: their marks are kept."""
+    """Whether going back would drop a ``good`` mark that a person gave rather than the oracle; such marks are kept."""
     return any(mark == "good" and at > earlier and at not in oracle.rows for mark, at in bisect.marks)
 
 
 @dataclass(frozen=True)
 class BisectOutcome:
-    """What a search came to, finished or not."""
+    """The result of a search, finished or not."""
 
     bisect: Bisect
     oracle: VerdictOracle
-    """Measures the pairs, whoever marked them."""
+    """Measures the pairs, whoever marks them."""
     check: NeighbourCheck | None = None
-    """None where a person answers, who is not asked more than needed."""
+    """None if a person answers, who is not asked more than necessary."""
     doubts: tuple[str, ...] = ()
-    """Why the two dumps cannot be said to agree, even where nothing is bad: a sentence each."""
+    """Why the two dumps cannot be said to agree even if nothing is bad, one sentence each."""
     rerun_doubt: str = ""
     """Why reruns did not prove the answer: a sentence, or empty."""
 
     @property
     def unproven(self) -> str:
-        """Why what the search found may be right all the same: a sentence, or empty."""
+        """Why the pair that the search found may be right after all: a sentence, or empty."""
         return self.rerun_doubt or (self.check.unproven if self.check else "")
 
     @cached_property
@@ -136,7 +137,7 @@ class BisectOutcome:
 
     @property
     def why_bad(self) -> str:
-        """What is wrong with the first bad pair; empty where none is isolated."""
+        """What is wrong with the first bad pair; empty if none is isolated."""
         if self.first_bad is None:
             return ""
         verdict = self.first_bad.verdict
@@ -144,7 +145,7 @@ class BisectOutcome:
 
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole search. A ``bad`` from a person is a divergence; pairs that only drift are not."""
+        """The verdict on the whole search. A person's ``bad`` counts as a divergence; pairs that only drift do not."""
         if not self.bisect.is_done:
             return "unknown"
         if self.bisect.any_bad and self.unproven:
@@ -155,7 +156,8 @@ class BisectOutcome:
 
     @cached_property
     def reasons(self) -> tuple[str, ...]:
-        """Why nothing can be said to agree though nothing is bad: the doubts, and what was probed and not judged."""
+        """Why agreement cannot be claimed although nothing is bad: the doubts, and pairs that were probed but not
+        judged."""
         marks = self.check.marks if self.check else {}
         rows = (row for at, row in sorted(self.oracle.rows.items()) if marks.get(at) == self.oracle.mark(at) == "skip")
         return (*self.doubts, *(f"{printable(row.pair.name)} could not be judged: {_why_skipped(row)}" for row in rows))
@@ -166,5 +168,5 @@ class BisectOutcome:
 
     @property
     def exit_status(self) -> int:
-        """0 nothing is bad, 1 something is, 2 inconclusive."""
+        """0 if nothing is bad, 1 if something is, 2 if inconclusive."""
         return {"agrees": 0, "drifts": 1, "diverges": 1, "unknown": 2}[self.verdict]

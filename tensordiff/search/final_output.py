@@ -1,8 +1,8 @@
-"""The model's own output: whether it was compared, and whether the error in it is explained.
+"""The model's own output: whether it was compared, and whether its error is explained.
 
-Every layer may drift, each multiplying what came in a little, and the model be wrong all the same. So the output of
-the whole model decides: if it is further off than precision explains for the whole run, and no layer was found that is
-wrong by itself, nothing can be said to agree.
+Every layer may drift, each multiplying the incoming error a little, and the model may be wrong all the same. So the
+output of the whole model decides: if it is further off than precision explains for a whole run, and no layer was found
+that is wrong by itself, the comparison cannot report agreement.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tensordiff.search.outcome import culprits
 
 _LAST_NAMES = frozenset(("lm_head", "logits", "output_logits", "score", "classifier"))
 WITHOUT_VALUES = "empty, zero or infinite throughout, or NaN in most places"
-"""What is said of an output of which ``has_values`` is false."""
+"""Describes an output for which ``has_values`` is false."""
 _MOST_PADDING = 0.25
-"""Of a last axis: how much may be padding."""
+"""Largest share of a last axis that may be padding."""
 _UNPROVEN = "tokens took other experts, and nothing shows that these were near-ties: compare runs in float32 to tell"
 
 
@@ -37,9 +37,9 @@ _UNPROVEN = "tokens took other experts, and nothing shows that these were near-t
 
 
 def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str | None:
-    """A sentence where the output of the whole model was not compared, though the other side has what may be it.
+    """Return a sentence if the model's own output was not compared although the other side has a possible counterpart.
 
-    ``pairs`` are those that are compared. ``step`` is the only one of which they are, where the user chose one.
+    ``pairs`` are the compared pairs; ``step`` is the only step among them, if the user chose one.
     """
     ours, theirs, compared = _own_outputs_of_both(reference, candidate, pairs)
     for at in sorted(ours.keys() | theirs.keys()):
@@ -59,7 +59,7 @@ def missing_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step
 
 
 def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], step: int | None = None) -> str:
-    """That only one side has an output of the whole model, so that it was not compared; empty where it was."""
+    """Return a sentence if only one side has the model's own output, so that it was not compared; empty otherwise."""
     ours, theirs, _ = _own_outputs_of_both(reference, candidate, pairs)
     steps = {part.step for pair in pairs for part in parts_of(pair.reference)}
     for side, other, outputs in (("reference", "candidate", ours), ("candidate", "reference", theirs)):
@@ -75,7 +75,7 @@ def unanswered_output(reference: Dump, candidate: Dump, pairs: Sequence[Pair], s
 def _own_outputs_of_both(
     reference: Dump, candidate: Dump, pairs: Sequence[Pair]
 ) -> tuple[dict[int, _OwnOutputs], dict[int, _OwnOutputs], tuple[list[Entry], list[Entry]]]:
-    """What each model gave, by step; and all that was compared of both."""
+    """The model outputs of both sides by step, and all entries that were compared on both sides."""
     compared = (
         [part for pair in pairs for part in parts_of(pair.reference)],
         [part for pair in pairs for part in parts_of(pair.candidate)],
@@ -84,9 +84,9 @@ def _own_outputs_of_both(
 
 
 def _possible_counterpart(own: _OwnOutputs, other: Dump, compared: Sequence[Entry]) -> tuple[Entry, Entry] | None:
-    """An output of a model that was not compared, and one of the other side that was not either and has its shape.
+    """A model output that was not compared, and an uncompared entry of the other side with its shape.
 
-    So may one outside all blocks be, for a vocabulary that was padded or cut.
+    An entry outside all blocks also counts if only its last axis differs a little, as for a padded or cut vocabulary.
     """
     if own.compared:
         return None
@@ -98,11 +98,11 @@ def _possible_counterpart(own: _OwnOutputs, other: Dump, compared: Sequence[Entr
         outside = ((one, e) for one, e in both if not _is_in_block(e.layer))
         return fits or next(((one, e) for one, e in outside if _is_padded(one.spec.shape, e.spec.shape)), None)
     except DumpError:
-        return None  # what cannot be read is named as such
+        return None  # the unreadable entry is reported elsewhere
 
 
 def _is_padded(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether two shapes are the same but for a last axis of nearly the same length."""
+    """Whether two shapes differ only in a last axis of nearly the same length."""
     one, other = ([size for size in shape if size != 1] for shape in (ours, theirs))
     if not (one and other) or one[:-1] != other[:-1]:
         return False
@@ -110,7 +110,7 @@ def _is_padded(ours: Sequence[int], theirs: Sequence[int]) -> bool:
 
 
 def empty_output(rows: Sequence[Row], alignment: Alignment) -> str | None:
-    """A sentence where the output of the whole model was compared and has no value on one of the sides."""
+    """Return a sentence if the model's own output was compared but has no values on one of the sides."""
     if all(row.diff is None or has_values(row.diff) for row in rows):
         return None
     outputs = [row for row in rows if not row.is_input and row.diff is not None and not row.is_gradient]
@@ -123,9 +123,9 @@ def empty_output(rows: Sequence[Row], alignment: Alignment) -> str | None:
 
 
 def has_values(diff: Diff) -> bool:
-    """Whether both sides have finite values somewhere, are not NaN in most places, and not both zero throughout."""
+    """Whether both sides have some finite values, are not mostly NaN, and are not both entirely zero."""
     if diff.max_abs == 0 and diff.ref_rms == 0:
-        return False  # a buffer that nobody wrote, or a view that leaves nothing
+        return False  # a buffer that was never written, or a view that selects nothing
     if diff.elements and diff.nan == diff.inf == (0, 0):
         return True
     counts = zip(diff.nan, diff.inf, strict=True)
@@ -133,11 +133,11 @@ def has_values(diff: Diff) -> bool:
 
 
 class _OwnOutputs(NamedTuple):
-    """What a model gave in one step."""
+    """The outputs of a model in one step."""
 
     outputs: list[Entry]
     compared: list[Entry]
-    """Those that were compared, by themselves or as the output of a part that the model gives on."""
+    """Those that were compared, directly or as the output of a part that the model returns unchanged."""
 
 
 def _by_step(dump: Dump, compared: Iterable[Entry]) -> dict[int, _OwnOutputs]:
@@ -152,7 +152,8 @@ def _by_step(dump: Dump, compared: Iterable[Entry]) -> dict[int, _OwnOutputs]:
 
 
 def _is_compared(one: _OwnOutputs, other: _OwnOutputs) -> bool:
-    """Whether the output of both models was compared. Models may give different things: those have other shapes."""
+    """Whether the outputs of both models were compared. Outputs of different shapes are different things and may not
+    be."""
     if one.compared and other.compared:
         return True
     compared, left = (one.compared, other.outputs) if one.compared else (other.compared, one.outputs)
@@ -164,9 +165,9 @@ def _is_compared(one: _OwnOutputs, other: _OwnOutputs) -> bool:
 
 
 def own_outputs(entries: Sequence[Entry]) -> list[Entry]:
-    """The outputs of the module that contains all others, or else of a last layer known by its name.
+    """The outputs of the module that contains all others, or of a last layer that is recognized by its name.
 
-    A layer of that name within a block is not the model's last.
+    A layer with such a name inside a block is not the model's last layer.
     """
     entries = [entry for entry in entries if not entry.is_gradient]
     root = min((entry.layer for entry in entries), key=len, default="")
@@ -192,21 +193,22 @@ def _equals_another(entry: Entry, others: Iterable[Entry]) -> bool:
         alike = [o for o in others if not o.is_input and o.step == entry.step and o.spec == entry.spec]
         return bool(alike) and any(np.array_equal(entry.read(), other.read()) for other in alike)
     except DumpError:
-        return False  # what cannot be read has not been compared
+        return False  # an unreadable entry was not compared
 
 
 # --- whether its error is explained ------------------------------------------------------------------
 
 
 def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bool = True) -> str | None:
-    """A sentence where the model's output drifts further than precision explains for a whole run.
+    """Return a sentence if the model's output is further off than precision explains for a whole run.
 
-    So does what ran last, where that is known: a layer named like the model's output may have run before the end. Where
-    not ``are_all``, a user has chosen among the rows, and the last of them stands for the model's output.
+    The output that ran last counts as well if the order is known: a layer that is named like the model's output may
+    have run before the end. If ``are_all`` is false the user selected some rows, and the last of them stands for the
+    model's output.
     """
     outputs = [row for row in rows if not (row.is_input or row.is_exact or row.is_gradient) and row.diff is not None]
     if not any(row.verdict.name == "drifts" for row in outputs) or culprits(rows):
-        return None  # nothing is off, or it is said where that begins: at a layer, or between two
+        return None  # nothing is off, or culprits() already names where the error begins
     kind, floor = coarsest_floor(types for row in outputs if (types := row.computed_in or row.dtypes))
     if are_all and (first := _first_above_rounding(outputs)) is not None and first.diff is not None:
         error = (
@@ -227,7 +229,7 @@ def unexplained_output(rows: Sequence[Row], alignment: Alignment, *, are_all: bo
 
 
 def unexplained_gradient(rows: Sequence[Row]) -> str | None:
-    """A sentence where a gradient drifts further than precision explains, and nothing is wrong by itself."""
+    """Return a sentence if a gradient is further off than precision explains and no backward is wrong by itself."""
     drifting = (row for row in rows if row.is_gradient and row.verdict.name == "drifts" and not row.is_input)
     gradients = [row for row in drifting if row.diff is not None and not row.after_proven_flips]
     if not gradients or culprits(rows):
@@ -242,7 +244,7 @@ def unexplained_gradient(rows: Sequence[Row]) -> str | None:
 
 
 def _first_above_rounding(outputs: Sequence[Row]) -> Row | None:
-    """The first output, where it is above rounding already: nothing quiet ran before it to stand out from."""
+    """The first output, if it is already above rounding: no quiet pair ran before it for comparison."""
     first = outputs[0]
     if first.diff is None or first.verdict.name != "drifts" or first.amplification is not None:
         return None
@@ -251,7 +253,8 @@ def _first_above_rounding(outputs: Sequence[Row]) -> Row | None:
 
 
 def _by_deciding_step(outputs: Sequence[Row], *, is_ordered: bool) -> list[list[Row]]:
-    """For each step the outputs that decide: the model's own or its logits, else the last; without an order, all."""
+    """The deciding outputs of each step: the model's own or its logits, else the last one; all if the order is
+    unknown."""
     steps: dict[int, list[Row]] = {}
     for row in outputs:
         steps.setdefault(row.pair.reference.step, []).append(row)
@@ -268,9 +271,9 @@ def _deciding_outputs(outputs: list[Row], *, is_ordered: bool) -> list[Row]:
 
 
 def _is_within(row: Row, floor: Floor) -> bool:
-    """Whether the error is within the floor; where routes flipped at near-ties, that of half of the tokens.
+    """Whether the error is within the floor; if routes flipped at near-ties, whether the median token is.
 
-    Routes that may as well be wrong, for all that logits show, excuse nothing here.
+    Flips that the logits do not prove to be near-ties may be bugs, so they excuse nothing here.
     """
     if row.diff is None or (row.diff.rel_l2 <= floor.diverges and row.worst_token is None):
         return True
@@ -281,7 +284,7 @@ def _is_within(row: Row, floor: Floor) -> bool:
 
 
 def _steepest_growth(outputs: Sequence[Row], last: Row) -> str:
-    """Where the error grew most on its way, in words."""
+    """Describe in words where the error grew most."""
     way = [row for row in outputs if row.pair.reference.step == last.pair.reference.step]
     steepest, before, factor = None, None, 1.0
     quiet: Row | None = None

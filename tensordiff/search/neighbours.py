@@ -1,7 +1,7 @@
-"""The neighbours of a row: its layer's inputs and other outputs, its parent, its parts, what ran before and after.
+"""The neighbours of a row: inputs and outputs of the same call, parent, children, and the rows before and after.
 
-Dumps seldom hold every module, so the parent is the nearest module around that has a row, and the children are the rows
-whose parent this one is. Neighbours are positions in the given rows.
+Dumps seldom hold every module, so the parent is the nearest enclosing module that has a row, and the children are the
+rows whose parent this row is. Neighbours are given as positions in the list of rows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from tensordiff.dump.model import CallKey
 
 
 class RowNeighbours(NamedTuple):
-    """Positions of the rows around one, each in order."""
+    """Positions of the rows around a row, each group in order."""
 
     inputs: tuple[int, ...] = ()
-    """Inputs of the same call of the layer, without the row itself."""
+    """Other inputs of the same call of the layer."""
     outputs: tuple[int, ...] = ()
-    """Outputs of the same call, without the row itself."""
+    """Other outputs of the same call."""
     parent: int | None = None
     children: tuple[int, ...] = ()
     previous: int | None = None
-    """The output of another layer before this row ..."""
+    """The last output of another call before this row."""
     following: int | None = None
-    """... and after it."""
+    """The first output of another call after this row."""
 
 
 def neighbours_of(rows: Sequence[Row], at: int) -> RowNeighbours:
@@ -57,7 +57,7 @@ def _first_of_each_layer(rows: Sequence[Row], step: int) -> dict[str, int]:
 
 
 def _parent(layer: str, known: dict[str, int]) -> str:
-    """The nearest known module around a layer; "" where there is none."""
+    """The nearest enclosing module that has a row; "" if there is none."""
     while layer := layer.rpartition(".")[0]:
         if layer in known:
             return layer
@@ -72,6 +72,6 @@ def _children(layer: str, known: dict[str, int]) -> Iterator[int]:
 
 
 def _output(rows: Sequence[Row], positions: Iterable[int], call: CallKey) -> int | None:
-    """The first output of another call."""
+    """The first output, among these positions, that belongs to another call."""
     outputs = (k for k in positions if not rows[k].is_input)
     return next((k for k in outputs if rows[k].pair.reference.call_key != call), None)

@@ -1,11 +1,11 @@
-"""What answers the probes of a search: a verdict, a person, a rerun. The search does not know which.
+"""Oracles, which answer the probes of a search: by a verdict, a person or a rerun.
 
-``VerdictOracle`` reads only the pairs it is asked about, and each once. It judges a pair by itself: what came into its
-layer is not known, so an error that would drift in a full comparison may diverge here. For a search both are bad.
-Before nothing is said to be bad, ``scanned`` compares them all.
+``VerdictOracle`` reads only the pairs that are probed, each once. It judges a pair by itself: the error that came into
+its layer is unknown, so a pair that would drift in a full comparison may diverge here. For a search both are bad.
+Before it reports that nothing is bad, ``scanned`` compares all pairs.
 
-A quantized candidate that rounds to 8 bits what it multiplies drifts by that: there a drift is good, and what diverges
-is bad only if ``scanned`` finds a culprit, too.
+A quantized candidate that rounds activations to 8 bits drifts for that reason alone. For such a candidate a drift is
+good, and a divergence is bad only if ``scanned`` finds a culprit, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Oracle(Protocol):
     """Answers the probes of a search."""
 
     def ask(self, bisect: Bisect) -> Answer | None:
-        """Mark the probe, or undo the last mark; None to stop the search."""
+        """Mark the probe, or undo the last mark; None stops the search."""
 
 
 def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
@@ -48,21 +48,21 @@ def search(bisect: Bisect, oracle: Oracle) -> Iterator[Bisect]:
 
 @dataclass(frozen=True)
 class VerdictOracle:
-    """Marks a pair by its own verdict: by the user's limits if there are any, else by the floor."""
+    """Marks a pair by its own verdict, which uses the user's limits if there are any and the floor otherwise."""
 
     comparer: Comparer
     pairs: tuple[Pair, ...]
     rows: dict[int, Row] = field(default_factory=dict)
-    """Rows measured so far, by position."""
+    """The rows measured so far, by position."""
 
     @classmethod
     def over(cls, comparer: Comparer, pairs: Sequence[Pair]) -> VerdictOracle:
-        """Over the outputs, since an input is another layer's output; over all pairs where there are none."""
+        """Search the outputs, since every input is another layer's output; search all pairs if there are no outputs."""
         outputs = tuple(pair for pair in pairs if not pair.reference.is_input)
         return cls(comparer.alone(), outputs or tuple(pairs))
 
     def start(self) -> Bisect:
-        """A search without any mark."""
+        """A search without marks."""
         return Bisect(tuple(ProbePoint(pair.index, _name(pair)) for pair in self.pairs))
 
     def row(self, position: int) -> Row:
@@ -72,7 +72,7 @@ class VerdictOracle:
         return self.rows[position]
 
     def mark(self, position: int) -> Mark:
-        """The mark of one pair; one that agrees in nothing but NaN cannot be judged."""
+        """The mark of one pair; a pair that agrees but holds no values, such as only NaN, is skipped."""
         row = self.row(position)
         if row.verdict.name == "drifts" and self.comparer.in_eight_bits:
             return "good"
@@ -84,9 +84,10 @@ class VerdictOracle:
 
     @cached_property
     def scanned(self) -> Mapping[int, Row]:
-        """What keeps all pairs together from agreeing, by position: the culprits, and what could not be judged.
+        """The rows that keep the comparison from agreeing, by position: culprits, and pairs that were not judged.
 
-        Every pair is measured, and judged in the light of those before it: by itself one may seem wrong that is not.
+        Every pair is measured and judged with its history, since a pair that is judged by itself may seem wrong
+        although it is not.
         """
         rows = tuple(self.comparer.rows(self.pairs))
         position = {id(pair): at for at, pair in enumerate(self.pairs)}
@@ -95,7 +96,7 @@ class VerdictOracle:
 
     @property
     def unproven(self) -> str:
-        """Why pairs that diverge by themselves may be right all the same: a sentence, or empty."""
+        """Why pairs that diverge by themselves may be right after all: a sentence, or empty."""
         is_rounded = self.comparer.in_eight_bits and not self.comparer.limits.are_set
         return EIGHT_BIT_DOUBT if is_rounded and not self.scanned else ""
 

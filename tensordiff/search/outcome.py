@@ -1,8 +1,8 @@
-"""What a whole comparison came to: one verdict, the culprits, an exit status.
+"""The outcome of a comparison: one verdict, the culprits, an exit status.
 
-A culprit is an output that diverges although its inputs agree. A module that holds a culprit diverges, too, so the
-innermost one is named. Where everything inside a module agrees and the module does not, the fault is between its parts,
-and the module itself is named.
+A culprit is an output that diverges although its inputs agree. A module that contains a culprit diverges, too, so the
+innermost one is named. If everything inside a module agrees and the module itself does not, the fault lies between its
+parts, and the module is named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tensordiff.util.slices import sorted_positions
 
 
 def culprits(rows: Sequence[Row]) -> list[Row]:
-    """Every innermost output that diverges, in order; inputs, which no layer computes, only where no output does."""
+    """Every innermost output that diverges, in order. Inputs, which no layer computes, are named only if no output
+    diverges."""
     rows = with_peer_outlier(_restore_padding_verdicts(_keep_automatic_culprits(rows)))
     wrong = [row for row in rows if row.verdict.name == "diverges"]
     outputs = [row for row in wrong if not row.is_input]
@@ -37,10 +38,10 @@ def culprits(rows: Sequence[Row]) -> list[Row]:
 
 
 def _keep_automatic_culprits(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows of which only those diverge that are wrong with right inputs, where the user's limits decided what fails.
+    """If the user's limits decided which rows fail, keep ``diverges`` only for rows that are culprits without them.
 
-    Limits say that a run fails, not where its error begins: behind a culprit everything may be outside of them. If all
-    that fails is explained by what came in, the culprit passed a limit of its own.
+    Limits tell whether a run fails, not where its error begins: after a culprit everything may exceed them. If every
+    failing row is explained by its input, the culprit is an earlier row that passed its own limit.
     """
     failing = [row for row in rows if row.verdict.name == "diverges" and not row.is_input]
     if not any(row.without_limits for row in failing):
@@ -64,7 +65,7 @@ def _automatic_verdict(row: Row) -> Verdict:
 
 
 def _blame_gap_before(row: Row, rows: Sequence[Row]) -> Row:
-    """An input that is wrong though every output is right: no layer is to blame, but what lies before this one."""
+    """An input that is wrong although every output is right: not a layer is at fault, but something before this one."""
     earlier = itertools.takewhile(lambda other: other is not row, rows)
     entry = row.pair.reference
     outputs = [r for r in earlier if not r.is_input and r.diff is not None and r.pair.reference.step == entry.step]
@@ -74,10 +75,10 @@ def _blame_gap_before(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def _wrong_size_before(rows: Sequence[Row], first: Row) -> Row | None:
-    """An output of another size than the reference's just before the first that is wrong, and all before it right.
+    """An output of a different size just before the first wrong output, if everything between them is right.
 
-    By itself another size is no fault: engines pad, and give less than they computed. But if what ran next is wrong,
-    and nothing that could have used it before was right, it is the likelier culprit.
+    A different size alone is no fault: engines pad, and return less than they computed. But if the next output is
+    wrong, and nothing that could have used this one before was right, it is the likelier culprit.
     """
     before = list(itertools.takewhile(lambda row: row is not first, rows))
     same_step = [row for row in before if row.pair.reference.step == first.pair.reference.step and not row.is_input]
@@ -99,9 +100,9 @@ def _is_block(row: Row) -> bool:
 
 
 def _restore_padding_verdicts(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows with what was set aside as padding taken back, unless nothing that ran after it is wrong without it.
+    """Restore verdicts that were suspended as padding, unless nothing that ran afterwards is wrong without them.
 
-    Tokens that all later layers see would have made others wrong in the next block. If there was no other block, or
+    If later layers saw those tokens, other tokens would be wrong in the next block. If there is no other block, or
     something else is wrong, that cannot be told.
     """
     aside = [row for row in rows if row.set_aside is not None]
@@ -127,7 +128,7 @@ def _step_and_layer(row: Row) -> tuple[int, str]:
 
 
 def _contains_any(row: Row, modules: Sequence[tuple[int, str]]) -> bool:
-    """Whether one of the sorted modules is inside that of a row."""
+    """Whether one of the sorted modules lies inside the row's module."""
     step, layer = _step_and_layer(row)
     prefix = f"{layer}."
     at = bisect_left(modules, (step, prefix))
@@ -136,20 +137,20 @@ def _contains_any(row: Row, modules: Sequence[tuple[int, str]]) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a whole comparison came to."""
+    """The outcome of a comparison."""
 
     rows: tuple[Row, ...]
     unread: tuple[str, ...] = ()
     """Files of the two dumps that could not be read, each with the reason."""
     doubts: tuple[str, ...] = ()
-    """Other reasons why nothing can be said of the whole, where no layer diverges: a sentence each."""
+    """Other reasons why no overall verdict is possible if no layer diverges, one sentence each."""
     coverage: Coverage | None = None
-    """How much of both dumps was compared; None where that was not counted."""
+    """How much of both dumps was compared; None if that was not counted."""
     taken_weights: str = ""
-    """The candidate's weights that the reference was run with, in words; empty where it ran with its own."""
+    """Description of the candidate's weights that the reference was run with; empty if it ran with its own."""
     unanswered: str = ""
-    """That the model's own output was not compared, since only one side has it: a sentence, or empty. It is no doubt:
-    what was compared may agree without it."""
+    """A sentence if the model's own output was not compared because only one side has it; else empty. It is not a
+    doubt: the rest may agree without it."""
 
     @cached_property
     def culprit(self) -> Row | None:
@@ -158,7 +159,7 @@ class Outcome:
 
     @cached_property
     def culprits(self) -> tuple[Row, ...]:
-        """One row, its first, for each call of a layer that is a culprit, in order."""
+        """The first row of each call that contains a culprit, in order."""
         first: dict[CallKey, Row] = {}
         for row in culprits(self.rows):
             first.setdefault(row.pair.reference.call_key, row)
@@ -166,17 +167,18 @@ class Outcome:
 
     @cached_property
     def in_part(self) -> tuple[Row, ...]:
-        """The outputs of which views left something out, so that the rest of them was not compared."""
+        """The outputs of which views left out a part, so that the rest was not compared."""
         return tuple(row for row in self.rows if row.is_in_part and row.diff is not None and not row.is_input)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why nothing can be said of the whole: what was not read, then the other doubts."""
+        """Why no overall verdict is possible: files that were not read, then the other doubts."""
         return self.unread + self.doubts
 
     @cached_property
     def verdict(self) -> VerdictName:
-        """Of the whole: one culprit makes it ``diverges``; a pair that could not be judged, or a doubt, ``unknown``."""
+        """The overall verdict: one culprit makes it ``diverges``; a pair that could not be judged, or a doubt,
+        ``unknown``."""
         if self.culprit is not None:
             return "diverges"
         names = {row.verdict.name for row in self.rows}

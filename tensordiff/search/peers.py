@@ -1,8 +1,8 @@
-"""Layers that multiply an error where all others of their kind do not.
+"""Layers that amplify an error although all other layers of their kind do not.
 
-In types of 16 bits a healthy layer may multiply what came in by a few, so one that does by five is no culprit by
-itself. But all norms of a model multiply by about one: if a single one multiplies by five, it is wrong. That is known
-only when all of them have been measured.
+In 16-bit types a healthy layer may amplify the incoming error a few times, so an amplification of five does not make a
+culprit. But all norms of a model amplify by about one, so a single norm that amplifies by five is wrong. That is known
+only after all of them have been measured.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tensordiff.compare.judge.uneven_errors import even_error
 from tensordiff.compare.judge.verdict import GROWTH, Verdict, floor_for, growth_for
 from tensordiff.compare.row import Row
 
-_PEERS = 4  # others of a kind, from which one stands out
-_TIMES_OTHERS = 3.0  # how many times the most that any other multiplies by
+_PEERS = 4  # other layers of a kind that are needed to recognize an outlier
+_TIMES_OTHERS = 3.0  # factor over the largest amplification of the others
 _LEAST_AMPLIFICATION = 4.0  # what it multiplies by at least
-_HALF_WRONG = 0.5  # incoming error beyond which nothing can be said
+_HALF_WRONG = 0.5  # incoming error beyond which nothing can be concluded
 
 
 def with_peer_outlier(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows in which the first that stands out of its kind diverges; the same rows where something else does before."""
+    """Let the first layer that is an outlier among its kind diverge; rows are unchanged if something already
+    diverges."""
     if any(row.verdict.name == "diverges" for row in rows):
         return rows
     modules = {row.pair.reference.layer.rpartition(".")[0] for row in rows}
@@ -45,11 +46,11 @@ def _is_comparable(row: Row) -> bool:
     if row.is_input or row.is_exact or row.diff is None or row.dtypes is None or not row.amplification:
         return False
     is_short = growth_for(row.computed_in or row.dtypes) != GROWTH
-    return is_short and not row.after_flips and not is_router(row.pair)  # whose weights jump at thresholds
+    return is_short and not row.after_flips and not is_router(row.pair)  # its weights jump at thresholds
 
 
 def _kind(row: Row) -> str:
-    """What a layer is: its class, and its name within its module unless it is a norm."""
+    """The kind of a layer: its class plus, unless it is a norm, its name within its module."""
     entry = row.pair.reference
     name = entry.layer.rpartition(".")[2]
     kind = (entry.origin.module_class if entry.origin else None) or name
@@ -57,7 +58,7 @@ def _kind(row: Row) -> str:
 
 
 def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | None:
-    """The one that multiplies far more than all others, and the most that another does."""
+    """The row that amplifies far more than all others of its group, and the largest amplification among the others."""
     if len(group) <= _PEERS:
         return None
     ordered = sorted(group, key=lambda row: row.amplification or 0.0)
@@ -71,7 +72,7 @@ def _outlier(group: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, float] | N
     given = [row for row in rows if row.is_input and row.pair.reference.call_key == last.pair.reference.call_key]
     even = max((even_error(row.pair) for row in given if row.shape == last.shape), default=0.0)
     if not given or came > _HALF_WRONG or error < _LEAST_AMPLIFICATION * even:
-        return None  # tokens of very different sizes explain it
+        return None  # explained by tokens of very different sizes
     return last, most
 
 

@@ -1,1 +1,1 @@
-"""One comparison as the command line, the app and the library drive it; no printing and no screen in here."""
+"""One comparison as the command line, the app and the library use it, without printing and without a screen."""

@@ -1,6 +1,6 @@
-"""The command that opens a comparison again, for a person to paste and for ``Result.open`` to start.
+"""The command that opens a comparison again, for a person to paste and for ``Result.open`` to run.
 
-``closing_lines`` says at the end of the app where everything lies, and what goes with it.
+``closing_lines`` is printed when the app ends: where everything is stored, and what is deleted now.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensordiff.util.temporary_folders import is_temporary
 
 
 def comparison_words(request: Request) -> list[str]:
-    """The options of a request as words of a command line; the two sides are not among them."""
+    """The options of a request as words of a command line, without the two sides."""
     return [word for option in _options(request) for word in option]
 
 
@@ -47,7 +47,8 @@ def _options(request: Request) -> Iterator[tuple[str, ...]]:
 
 
 def settings_words(settings: Settings) -> list[str]:
-    """How a source was run, as options of ``tensordiff capture``; without files that go when this process ends."""
+    """The settings of a source as options of ``tensordiff capture``, without files that are deleted when this process
+    ends."""
     words: list[str] = []
     for name, value in settings.to_json().items():
         option = f"--{name.replace('_', '-')}"
@@ -63,9 +64,9 @@ def settings_words(settings: Settings) -> list[str]:
 
 
 def closing_lines(asked: Request, request: Request, session: Path | None) -> Iterator[str]:
-    """Where the dumps, the session and the rules of a comparison lie, and the command that opens it again.
+    """Where the dumps, the session and the rules of a comparison are, and the command that opens it again.
 
-    ``asked`` is what the user asked for, with sources; ``request`` has the dumps that were made of them.
+    ``asked`` is the user's request, which may name sources; ``request`` names the dumps that were made from them.
     """
     sides = (("reference", request.reference), ("candidate", request.candidate), ("injected", request.injected))
     dumps = [(name, path) for name, path in sides if path is not None]
@@ -83,6 +84,6 @@ def closing_lines(asked: Request, request: Request, session: Path | None) -> Ite
 
 
 def reopen_command(request: Request) -> str:
-    """The command that opens a comparison; settings of sources are not in it."""
+    """The command that opens a comparison, without the settings of sources."""
     keep = [] if Sources.of(request).side is None else ["--keep", str(request.keep or "dumps")]
     return shell_line(["tensordiff", *comparison_words(request), *keep], [request.reference, request.candidate])

@@ -1,8 +1,8 @@
-"""Why two dumps cannot be said to agree although no layer diverges.
+"""Reasons why two dumps cannot be said to agree although no layer diverges.
 
-What was compared is said to agree, and nothing else: a capture that was interrupted, a comparison of a small part, an
-output of the model that nothing was compared with, or that is off without an explanation, each is a doubt. So is a
-layer that diverges by itself and not in the injected run.
+Agreement is claimed only for what was compared. So each of these is a doubt: an interrupted capture, a comparison of
+only a small part, a model output that was compared with nothing or whose error is not explained, and a layer that
+diverges in the plain run but not in the injected one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensordiff.util.sizes import format_percent
 
 
 def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
-    """What captures, and how much of them is compared, leave open."""
+    """Doubts about the captures themselves and about how much of them is compared."""
     sides = (("reference", dumps.reference), ("candidate", dumps.candidate))
     for side, dump in sides:
         if dump.interrupted and not request.allow_partial:
@@ -58,9 +58,10 @@ def doubts_of_dumps(request: Request, dumps: PairedDumps, coverage: Coverage) ->
 
 
 def _namesakes(dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
-    """Tensors of the reference whose name means another one in the candidate, and that were compared with nothing.
+    """Tensors of the reference whose name belongs to a different tensor in the candidate, and that were not compared.
 
-    The candidate may compute it nowhere: a port that forgot the dense layer of a pooler looks like one that pools.
+    The candidate may not compute such a tensor at all: a port that forgot the dense layer of a pooler looks like a
+    pooler.
     """
     left = {entry.layer for entry in coverage.reference.left}
     for one in dumps.learned.namesakes:
@@ -69,7 +70,7 @@ def _namesakes(dumps: PairedDumps, coverage: Coverage) -> Iterator[str]:
 
 
 def _missing_steps(steps: Sequence[int]) -> str:
-    """What a candidate runs beyond the reference is nobody's answer; what the reference has is asked for."""
+    """Steps that only the candidate has are no doubt; steps that only the reference has are."""
     some = ", ".join(map(str, steps[:4])) + (", …" if len(steps) > 4 else "")
     told = f"step {some}" if len(steps) == 1 else f"{len(steps)} steps ({some})"
     what = f"of {told} of the reference nothing was compared, since the candidate has no counterpart"
@@ -77,14 +78,15 @@ def _missing_steps(steps: Sequence[int]) -> str:
 
 
 def doubts_of_pairs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair]) -> Iterator[str]:
-    """What the pairs that are compared leave open: the model's own output."""
+    """Doubts about which pairs are compared: the model's own output is missing."""
     missing = missing_output(dumps.reference, dumps.candidate, pairs, request.step) if request.only is None else None
     if missing:
         yield missing
 
 
 def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> str:
-    """That the model's own output was not compared, since only one side has it; empty where it was not asked for."""
+    """A sentence if only one side has the model's own output, so that it was not compared; empty if that is a doubt
+    anyway."""
     pairs = [row.pair for row in rows if row.diff is not None]
     if request.only is not None or not pairs or any(doubts_of_pairs(request, dumps, pairs)):
         return ""
@@ -92,7 +94,7 @@ def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row
 
 
 def doubts_of_rows(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> Iterator[str]:
-    """What the measured rows leave open."""
+    """Doubts that follow from the measured rows."""
     yield from doubts_of_pairs(request, dumps, [row.pair for row in rows if row.diff is not None])
     is_all = request.only is None
     off = (

@@ -1,7 +1,7 @@
-"""Sessions for code that calls tensordiff: each side a dump on disk, arrays in memory, or a source to run.
+"""Sessions for Python code: each side is a dump on disk, arrays in memory, or a source to run.
 
-Arrays are numpy's, or anything that numpy can make one of; a torch tensor is one by ``.detach().cpu()``, and no
-framework is imported. Everything else about the session is as ``Session.open`` has it.
+Arrays are numpy arrays or anything that numpy can convert; torch tensors are converted by ``.detach().cpu()``, without
+importing torch. In all other respects the session is that of ``Session.open``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tensordiff.util.remote import user_path
 
 PathLike = str | os.PathLike[str]
 Arrays = Mapping[str, Any]
-"""Arrays by name, in the order they were computed."""
+"""Arrays by name, in the order in which they were computed."""
 RunJob = Callable[[Job, Side], Path]
-"""Runs the source of a side to its end; gives the path of its dump."""
+"""Runs the source of a side to its end and returns the path of its dump."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """What may be asked of a session beside its two sides, as ``Request`` has it."""
+    """The fields of ``Request`` that may be given as keyword arguments, beside the two sides."""
 
     golden: PathLike | Arrays | None
     injected: PathLike | Arrays | None
@@ -69,9 +69,9 @@ def session_of(
     reruns: bool = False,
     **options: Unpack[SessionOptions],
 ) -> Session:
-    """A session of dumps, of arrays, of sources that ``run`` runs, or of some of each.
+    """Open a session of dumps, of arrays, of sources that ``run`` runs, or of a mixture.
 
-    ``note`` takes sentences on how the sources are run; ``reruns`` is as of ``refuse_unused_options``.
+    ``note`` receives sentences on how the sources are run; ``reruns`` is passed to ``refuse_unused_options``.
     """
     golden, injected = options.get("golden"), options.get("injected")
     asked: dict[str, Any] = {**options, "golden": _path(golden), "injected": _path(injected)}
@@ -92,7 +92,7 @@ def session_of(
 
 
 def has_source(*sides: PathLike | Arrays) -> bool:
-    """Whether any side is a source, which has to be run."""
+    """Whether any side is a source that has to be run."""
     return any(path is not None and source_in(path) is not None for path in map(_path, sides))
 
 
@@ -103,7 +103,7 @@ def _run_sources(
     run: RunJob,
     note: Callable[[str], None] | None,
 ) -> Request:
-    """The request with a dump in the place of each source; arrays beside a source are written to a temporary one."""
+    """The request with each source replaced by a dump; arrays beside a source are written to a temporary dump."""
     if isinstance(reference, Mapping):
         request = replace(request, reference=write_arrays("reference", reference))
     if isinstance(candidate, Mapping):
@@ -119,14 +119,14 @@ def _run_sources(
 
 
 def write_arrays(name: str, arrays: Arrays, keep: Path | None = None) -> Path:
-    """Arrays as a dump in the folder that is kept, or in a temporary one, which goes when the process ends."""
+    """Write arrays as a dump into the folder that is kept, or into one that is deleted when the process ends."""
     path = capture_folder(name, keep)
     deque(convert(dump_of_arrays(name, arrays), path), maxlen=0)
     return path
 
 
 def dump_of_arrays(name: str, arrays: Arrays) -> Dump:
-    """Arrays as a dump; ``name`` stands where a dump on disk has its path."""
+    """Arrays as a dump in memory; ``name`` takes the place of its path."""
     entries = tuple(entry(key, MemoryTensor(_array(key, value))) for key, value in arrays.items())
     return Dump(Path(name), IN_MEMORY, entries, ordered=True).with_fit_names()
 
@@ -150,7 +150,7 @@ def _dump(name: str, given: PathLike | Arrays) -> Dump:
 
 
 def _unusable_side(given: object) -> TensordiffError:
-    """The error for what is neither a path nor arrays by name, such as one array alone."""
+    """The error for a side that is neither a path nor arrays by name, such as a single array."""
     return TensordiffError(
         f"{type(given).__name__} is not something to compare; give the path of a dump, a source such as 'hf:MODEL', or "
         "arrays by name, in the order they were computed: {'output': array}"
@@ -162,15 +162,15 @@ def _array(name: str, value: Any) -> Array:
         raise TensordiffError(f"{name!r}: is not the name of a tensor; names are text")
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # numpy has no such type; its bits are those of an int16
+        if str(value.dtype) == "torch.bfloat16":  # numpy has no bfloat16; take the bits as int16
             return np.asarray(value.view(value.new_empty(0).short().dtype)).view(ml_dtypes.bfloat16)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # numpy's own words are about how it makes arrays
+    except (ValueError, TypeError) as error:  # numpy's own message is about how it builds arrays
         raise TensordiffError(
             f"{name!r}: no array can be made of this {type(value).__name__}; give an array of numbers, or lists of "
             "equal length"
         ) from error
-    if array.dtype.kind not in "biufcV" or array.dtype.type is np.void:  # records have no single number a place
+    if array.dtype.kind not in "biufcV" or array.dtype.type is np.void:  # a record does not have one number per place
         raise TensordiffError(f"{name!r}: is of type {array.dtype}, which holds no numbers; give arrays of numbers")
     return array

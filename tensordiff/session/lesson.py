@@ -1,7 +1,7 @@
-"""Lessons: what one map that a person made teaches about all other layers.
+"""Generalize one map that a person made to all other layers.
 
-The renaming that the map implies is tried on both dumps: how many pairs it would make beyond the map itself, whether it
-would break any, and how many of the new ones the values confirm.
+The renaming that the map implies is tried on both dumps: how many pairs it would add beyond the map itself, whether it
+would break any, and how many of the new pairs the values confirm.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from tensordiff.session.paired_dumps import PairedDumps
 from tensordiff.session.session import Session
 
 _MOST_MEASURED = 64
-"""New pairs whose values are looked at."""
+"""New pairs whose values are compared."""
 _PairNames = tuple[str, int, int, str, int, int]
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rules that a map implies, and what they would do."""
+    """Rules that a map implies, and their effect."""
 
     rules: tuple[Rule, ...]
     pairs: tuple[Pair, ...]
-    """Those that they would make beyond the map's own."""
+    """The pairs that the rules would add, without the map's own."""
     measured: int
     confirmed: int
-    """Of those measured, how many agree."""
+    """The number of measured pairs that agree."""
 
     @property
     def sentence(self) -> str:
-        """What they would do, in words."""
+        """The effect of the rules in words."""
         count = len(self.pairs)
         more = f"{count} more {'pair' if count == 1 else 'pairs'}"
         return f"{more}; the values confirm {self.confirmed} of the {self.measured} looked at"
 
 
 def lesson(session: Session, given: MapRule) -> Lesson | None:
-    """What a map implies for other layers; None where that is nothing."""
+    """The rules that a map implies for other layers; None if they would add nothing."""
     names = [_layer_named(text) for text in (given.reference, given.candidate)]
     if names[0] is None or names[1] is None:
         return None
@@ -64,13 +64,13 @@ def lesson(session: Session, given: MapRule) -> Lesson | None:
 
 
 def _layer_named(text: str) -> str | None:
-    """The layer that a map names; None of an expression."""
+    """The layer that a map names; None if it is an expression."""
     expression = parse(text.replace("{i}", "0"))
     return parse_name(expression.text).layer if isinstance(expression, Name) else None
 
 
 def _added_pairs(base: PairedDumps, rules: tuple[Rule, ...]) -> tuple[Pair, ...]:
-    """The pairs that rules would add; none where they would break others."""
+    """The pairs that rules would add; none if they would break others."""
     try:
         after = base.with_rules(replace(base.rules, rules=(*base.rules.rules, *rules)))
     except TensordiffError:

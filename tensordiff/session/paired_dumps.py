@@ -1,7 +1,7 @@
-"""Two dumps, the rules that pair their entries, and what follows from the names alone.
+"""Two dumps, the rules that pair their entries, and what follows from the names.
 
-Everything here is found from headers: no tensor is read, but by the search for suggestions. The indexes of names are
-built once for an alignment and are shared by all sessions that have it.
+Only headers are read, except by the search for suggestions, which reads tensors. The name indexes are built once per
+alignment and shared by all sessions that use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensordiff.util.garbage_collector import gc_paused
 
 @dataclass(frozen=True)
 class NameIndexes:
-    """The entries of two dumps by the names that rules give them; indexed when first asked for."""
+    """The entries of two dumps by the names that rules give them; the indexes are built on first use."""
 
     reference: Dump
     candidate: Dump
@@ -36,25 +36,25 @@ class NameIndexes:
 
     @cached_property
     def both(self) -> tuple[Index, Index]:
-        """The index of the reference, and that of the candidate."""
+        """The indexes of the reference and the candidate."""
         return Index(self.reference, self.rules, "reference"), Index(self.candidate, self.rules, "candidate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDumps:
-    """Two open dumps and their alignment by the user's rules and the presets'."""
+    """Two open dumps, and their alignment by the user's rules and the presets."""
 
     reference: Dump
     candidate: Dump
     rules: RulesFile
-    """The user's rules that were aligned by, whether they are in a file or not."""
+    """The user's rules in force, whether they are in a file or not."""
     plan: AlignmentPlan
     alignment: Alignment
     names: NameIndexes = field(repr=False)
     learned: Learned = field(default_factory=Learned)
-    """Rules for what names leave over, learned from the values."""
+    """Rules for entries that names do not pair, learned from the values."""
     learns: bool = True
-    """Whether such rules are looked for."""
+    """Whether to learn such rules."""
 
     @classmethod
     def align(
@@ -67,7 +67,7 @@ class PairedDumps:
         learns: bool = False,
         learned: Learned | None = None,
     ) -> PairedDumps:
-        """Pair the entries of two dumps; ``proven_maps`` pair what is left over, and rules that are or were learned."""
+        """Pair the entries of two dumps; ``proven_maps`` and learned rules pair what names leave over."""
         with gc_paused():
             plan = replace(AlignmentPlan.for_dumps(reference, candidate, rules), proven_maps=proven_maps)
             names = NameIndexes(reference, candidate, plan.rules)
@@ -93,11 +93,11 @@ class PairedDumps:
         return self.align(self.reference, self.candidate, rules, self.plan.proven_maps, learns=self.learns)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> PairedDumps:
-        """The same dumps and rules, with maps that the values prove."""
+        """The same dumps and rules, plus maps that the values prove."""
         return self.align(self.reference, self.candidate, self.rules, maps, learns=self.learns)
 
     def with_candidate(self, candidate: Dump) -> PairedDumps:
-        """Another run of the candidate, by the same rules. A rerun is forward only: gradients are left aside."""
+        """The same with another run of the candidate. A rerun has no backward, so gradients are left out."""
         both = self.reference.has_gradients and self.candidate.has_gradients
         reference = self.reference.without_gradients() if both and not candidate.has_gradients else self.reference
         return self.align(reference, candidate, self.rules, self.plan.proven_maps, learns=self.learns)
@@ -105,13 +105,13 @@ class PairedDumps:
     # --- names and rules -------------------------------------------------------------------------
 
     def label(self, entry: Entry, side: Side) -> str:
-        """What an expression calls an entry; of one that is computed, the expression."""
+        """The name of an entry in expressions; for a computed entry, its expression."""
         if isinstance(entry.stored, ComputedTensor):
             return str(entry.stored.expression)
         return str(Name(label(self.names.both[side == "candidate"], entry)))
 
     def find(self, name: str, side: Side) -> Entry | None:
-        """The entry that a name in an expression means, in the first step that has it."""
+        """The entry that a name in an expression refers to, in the first step that has it."""
         index = self.names.both[side == "candidate"]
         return next((entry for step in index.steps if (entry := index.find(name, step))), None)
 
@@ -121,11 +121,11 @@ class PairedDumps:
         return tuple(replace(rule, on=True) for rule in self.plan.rules.rules[len(self.rules.rules) :])
 
     def kept_rules(self) -> RulesFile:
-        """The user's rules and what was learned, as a file that makes the same pairs without learning."""
+        """The user's rules plus what was learned, as a file that makes the same pairs without learning."""
         return kept_rules(self.reference, self.candidate, self.rules, self.learned, self.alignment)
 
     def rule_usage(self) -> RuleUsage:
-        """What each rule, map and view does."""
+        """What each rule, map and view matches."""
         return rule_usage(self.rules, *self.names.both, self.alignment)
 
     def pairs_of_map(self, rule: MapRule) -> tuple[Pair, ...]:
@@ -146,13 +146,14 @@ class PairedDumps:
         return f"the layer is there, with {printable(ports)}; none of them fits in kind and shape, or is free"
 
     def suggestions(self, tick: Callable[[], None] = lambda: None) -> Iterator[Suggestion]:
-        """Which orphans may be a pair, by their values. ``tick`` is called often, and ends the search by raising."""
+        """Orphans that may belong together, judged by their values. ``tick`` is called often; it ends the search by
+        raising."""
         return Suggester(*self.names.both, self.alignment, tick).suggestions()
 
     def maps_of_proven(self, suggestions: Sequence[Suggestion]) -> tuple[MapRule, ...]:
-        """Maps of the suggestions that need no person: proven by value on every layer."""
+        """Maps for suggestions that need no person's decision, since the values prove them on every layer."""
         return accept(suggestions, *self.names.both)
 
     def maps_of_chosen(self, chosen: Iterable[Suggestion], among: Sequence[Suggestion]) -> tuple[MapRule, ...]:
-        """Maps of the suggestions that a person chose; for every layer where all of ``among`` prove that."""
+        """Maps for the suggestions that a person chose, for every layer if all of ``among`` prove that."""
         return accept_chosen(chosen, among, *self.names.both)

@@ -1,8 +1,8 @@
-"""A quantized candidate beside its reference: what its quantization explains, and how to find out.
+"""A quantized candidate and its reference: what quantization explains, and how to find out.
 
-Compared with the reference itself, every layer of a quantized model is off. Compared with the reference that was given
-its weights (``capture --quantized-as``), a layer is off only by what is no quantization of weights: see
-docs/decisions/0026-quantized-candidates.md.
+Compared with the original reference, every layer of a quantized model is off. Compared with a reference that runs with
+the candidate's weights (``capture --quantized-as``), a layer is off only by errors other than the quantization of
+weights: see docs/decisions/0026-quantized-candidates.md.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _KEY = "quantized_as"
 
 
 def quantized_target(source: Source) -> str | None:
-    """The file or folder of a source, where it is a checkpoint with quantized weights that can be read."""
-    from tensordiff.weights.rounding import quantizations  # only sources need it
+    """The file or folder of a source, if it is a readable checkpoint with quantized weights."""
+    from tensordiff.weights.rounding import quantizations  # slow to import, and only needed for sources
 
     path = Path(source.target).expanduser()
     if not ENGINES[source.kind].takes_tokens or not path.exists():
@@ -31,18 +31,18 @@ def quantized_target(source: Source) -> str | None:
     try:
         return str(path.absolute()) if quantizations(open_dump(path)) else None
     except TensordiffError:
-        return None  # whoever runs it says what is wrong with it
+        return None  # running the source reports what is wrong with it
 
 
 def taken_weights(reference: Dump) -> str | None:
-    """How coarse the candidate's weights are that the reference was run with; None where it ran with its own."""
+    """Description of the candidate's quantized weights that the reference was run with; None if it ran with its own."""
     said = _quantization_facts(reference)
     weights = said.get("weights")
     return weights if isinstance(weights, str) else None
 
 
 def layers_in_eight_bits(reference: Dump) -> Collection[str]:
-    """The reference's layers with weights of a candidate that rounds to 8 bits what it multiplies with them."""
+    """Layers of the reference with weights of a candidate that rounds activations to 8 bits before multiplying."""
     said = _quantization_facts(reference)
     names = said.get("layers") if said.get("rounds_activations") is True else None
     return {f"{ROOT}.{name}" for name in names} if isinstance(names, list) else frozenset()
@@ -54,7 +54,7 @@ def _quantization_facts(reference: Dump) -> dict[str, object]:
 
 
 def quantization_findings(reference: Dump, candidate: Dump) -> Iterator[Finding]:
-    """That the reference has the candidate's weights; or that the candidate is quantized and it has not."""
+    """Findings: that the reference ran with the candidate's weights, or that only the candidate is quantized."""
     if (weights := taken_weights(reference)) is not None:
         left = _quantization_facts(reference).get("left")
         more = (

@@ -1,9 +1,9 @@
-"""What captures note of their runs and verdicts go by, as far as it is believed: types, and that there are no experts.
+"""Facts that captures record about their runs and that verdicts depend on, as far as they can be trusted.
 
-Captures note the type of their weights. What a candidate says of itself could loosen how it is judged, so it is
-believed only where the values bear it out: the model's own output holds nothing that the type could not hold. A
-reference is believed where it names a type of 16 bits or more; with fewer, its values must bear it out as well. That
-a model has no experts can make a verdict only stricter, and captures say it only of code that is known to name them.
+Captures record the type of their weights. A candidate's claim could loosen its own verdict, so it is trusted only if
+the values confirm it: the model's own output holds no value that the type could not represent. A reference's claim is
+trusted for types of 16 bits or more; for fewer bits its values must confirm it as well. That a model has no experts can
+only make a verdict stricter, and captures record it only for code that is known to name its experts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRUSTED_BYTES = 2
 
 
 def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
-    """The types that the two runs computed in, the finest where one is not known; None where neither is."""
+    """The types that the two runs computed in; float64 for a side whose type is unknown, None if both are."""
     ours, theirs = _recorded_dtype(reference), _recorded_dtype(candidate)
     if ours is not None and DTYPES[ours].itemsize < _TRUSTED_BYTES and not _outputs_fit(reference, ours):
         ours = None
@@ -34,7 +34,7 @@ def run_dtypes(reference: Dump, candidate: Dump) -> tuple[str, str] | None:
 
 
 def is_dense(reference: Dump) -> bool:
-    """Whether the capture found no experts in the model."""
+    """Whether the capture recorded that the model has no experts."""
     model = reference.facts.get("model")
     return isinstance(model, Mapping) and model.get("experts") is False
 
@@ -45,7 +45,7 @@ def _recorded_dtype(dump: Dump) -> str | None:
 
 
 def _outputs_fit(dump: Dump, dtype: str) -> bool:
-    """Whether the model's own outputs, all that are floats, hold only values of a type."""
+    """Whether all floating-point outputs of the model hold only values that a type can represent."""
     outputs = [entry for entry in own_outputs(dump.entries) if _is_checkable(entry)]
     return bool(outputs) and all(_holds_only(entry, dtype) for entry in outputs)
 
@@ -61,7 +61,7 @@ def _holds_only(entry: Entry, dtype: str) -> bool:
     try:
         stored = name_of(entry.spec.dtype)
         if coarser(dtype, stored) == stored:
-            return True  # it is stored in that type, or in one with fewer bits
+            return True  # stored in that type, or in one with fewer bits
         values = entry.read().reshape(-1)[:_CHECKED_ELEMENTS]
     except DumpError:
         return False

@@ -1,4 +1,4 @@
-"""The sample dumps: beside the package in a checkout, inside it when installed."""
+"""The sample dumps: beside the package in a checkout, inside it in an install."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One comparison: two dumps, how they are paired, and what measures the pairs.
+"""One comparison: two dumps, their pairing, and the comparer that measures the pairs.
 
-The command line, the app and the library all drive this, and decide nothing of it a second time. There is no printing
-here and no clock: long work is an iterator, and whoever iterates shows progress or stops.
+The command line, the app and the library all use this class and repeat none of its decisions. It does not print and
+does not look at the clock: long work is an iterator, and its consumer shows progress or stops.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ if TYPE_CHECKING:
     from tensordiff.weights.comparison import WeightsOutcome
 
 _LOGITS_READ = 1 << 24
-"""Elements of logits that a summary looks at: all of a short prompt's, some of a long one's."""
+"""Elements of logits that a summary reads: all for a short prompt, some for a long one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A comparison that is ready to be measured; nothing is measured until asked."""
+    """A comparison that is ready to be measured; nothing is measured before it is asked for."""
 
     request: Request
     dumps: PairedDumps
     comparer: Comparer
     third_dumps: ThirdDumps = field(default_factory=ThirdDumps)
     saved_rules: RulesFile = field(default_factory=RulesFile)
-    """The rules as their file has them; ``rules`` are those in force, edited or not."""
+    """The rules as they are in their file; ``rules`` are those in force, edited or not."""
 
     @classmethod
     def open(cls, request: Request, state: SessionState | None = None) -> Self:
-        """Open and align what a request names, with the rules of a session's ``state``.
+        """Open and align the dumps of a request, with the rules of a session's ``state``.
 
-        Reads headers, and the values of a few layers where names leave something over.
+        Reads headers, and the values of a few layers if names leave entries unpaired.
         """
         with gc_paused():
             for path in (request.reference, request.candidate):
@@ -93,15 +93,15 @@ class Session:
         state: SessionState | None = None,
         learned: Learned | None = None,
     ) -> Self:
-        """Align dumps that are open already or lie in memory; all else is as the request says.
+        """Align dumps that are already open or in memory; everything else is taken from the request.
 
-        ``learned`` are rules that were learned elsewhere: then none are looked for here.
+        ``learned`` are rules that were learned elsewhere; if given, none are learned here.
         """
         third_dumps = third_dumps or ThirdDumps()
         reference, candidate = common_statistics(reference, candidate)
         saved_rules = read_rules_file(request.rules) if request.rules else None
         rules = rules_of_request(request, state, saved_rules)
-        # A handful of statistics proves nothing.
+        # A few statistics per tensor prove nothing.
         learns = request.learn and not reference.statistics and learned is None
         dumps = PairedDumps.align(reference, candidate, rules, learns=learns, learned=learned)
         comparer = third_dumps.comparer(dumps, request.limits_with(rules), request.cluster)
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def reference(self) -> Dump:
-        """The dump that is trusted."""
+        """The trusted dump."""
         return self.dumps.reference
 
     @property
@@ -128,17 +128,17 @@ class Session:
 
     @property
     def rules(self) -> RulesFile:
-        """The user's rules in force, in a file or not."""
+        """The user's rules in force, whether they are in a file or not."""
         return self.dumps.rules
 
     @property
     def plan(self) -> AlignmentPlan:
-        """What the dumps are aligned by: the rules, and the presets."""
+        """The rules and presets that the dumps are aligned by."""
         return self.dumps.plan
 
     @property
     def alignment(self) -> Alignment:
-        """All pairs, plus the orphans."""
+        """All pairs and orphans."""
         return self.dumps.alignment
 
     @cached_property
@@ -149,7 +149,7 @@ class Session:
         return tuple(pair for pair in self.alignment.pairs if self._selects(pair.reference, pair.name))
 
     def _selects(self, entry: Entry, name: str | None = None) -> bool:
-        """Whether the request is about an entry, which may have another name in the table."""
+        """Whether the request selects an entry; ``name`` is the entry's name in the table, which may be different."""
         if self.request.step is not None and entry.step != self.request.step:
             return False
         return self._only is None or any(map(self._only.matches, filter(None, (name, entry.name))))
@@ -161,17 +161,17 @@ class Session:
     # --- the same comparison with something changed ----------------------------------------------
 
     def realigned(self, rules: RulesFile) -> Session:
-        """This comparison by other rules; third dumps are aligned by them too."""
+        """This comparison with other rules, which also align the third dumps."""
         dumps = self.dumps.with_rules(rules)
         comparer = self.third_dumps.comparer(dumps, self.request.limits_with(rules), self.request.cluster)
         return replace(self, dumps=dumps, comparer=comparer)
 
     def with_proven_maps(self, maps: tuple[MapRule, ...]) -> Session:
-        """This comparison with maps that the values prove, for what is left over."""
+        """This comparison with maps that the values prove, for entries that names leave unpaired."""
         return replace(self, dumps=self.dumps.with_proven_maps(maps))
 
     def with_candidate(self, path: Path) -> Session:
-        """Another run of the candidate, by the same rules, tolerances and golden run."""
+        """This comparison with another run of the candidate, but the same rules, tolerances and golden run."""
         return replace(
             self,
             request=self.request.with_candidate(path),
@@ -181,20 +181,21 @@ class Session:
         )
 
     def with_injected(self, path: Path) -> Session:
-        """The same pairs, beside a run of the candidate with injected inputs."""
+        """This comparison with an injected run of the candidate."""
         third_dumps = replace(self.third_dumps, injected=open_dump(path))
         comparer = third_dumps.comparer(self.dumps, self.comparer.limits, self.request.cluster)
         third_dumps.refuse_other_origin(self.reference, self.candidate)
         return replace(self, request=replace(self.request, injected=path), comparer=comparer, third_dumps=third_dumps)
 
     def with_threshold(self, threshold: float | None) -> Session:
-        """The same pairs, judged by another threshold of ``rel_l2``; None judges by precision."""
+        """This comparison with another threshold for ``rel_l2``; None uses the automatic floors."""
         request = replace(self.request, limits=replace(self.request.limits, threshold=threshold))
         comparer = replace(self.comparer, limits=replace(self.comparer.limits, threshold=threshold))
         return replace(self, request=request, comparer=comparer)
 
     def with_rules_file(self, path: Path, saved_rules: RulesFile) -> Session:
-        """The same pairs; rules have been written to a file. They take its name where they are those in force."""
+        """This comparison after its rules were written to a file; if the file holds the rules in force, they take its
+        name."""
         rules = saved_rules if saved_rules == self.rules else self.rules
         request = replace(self.request, rules=path)
         return replace(self, request=request, dumps=replace(self.dumps, rules=rules), saved_rules=saved_rules)
@@ -202,8 +203,8 @@ class Session:
     # --- measuring -------------------------------------------------------------------------------
 
     def header_findings(self) -> Iterator[Finding]:
-        """What the headers, the pairing and the runs beside make doubtful; reads tokens and the embedding at most, and
-        the weights where both dumps hold them."""
+        """Findings on headers, pairing and third dumps. Reads the token ids, the embedding and, if both dumps hold
+        them, the weights."""
         if self.weights is not None:
             yield from weights_findings(self.weights)
         yield from unused_rules(self.dumps, self.comparer.limits)
@@ -213,23 +214,23 @@ class Session:
 
     @property
     def lasting_reference(self) -> Path | None:
-        """The dump of the reference that is there when this process has ended; None where there is none."""
+        """The path of the reference's dump if it outlives this process; else None."""
         return None if is_temporary(self.reference.path) else self.reference.path
 
     @property
     def are_checkpoints(self) -> bool:
-        """Whether both sides are checkpoints: they can be paired here, and are judged as parameters."""
+        """Whether both sides are checkpoints. They can be paired here, but are judged as parameters."""
         return are_checkpoints(self.reference, self.candidate)
 
     def rows(self) -> Iterator[Row]:
-        """Measure the pairs, in order. Two checkpoints are refused: see ``weights.compare_checkpoints``."""
+        """Measure the pairs in order. Two checkpoints are refused; see ``weights.compare_checkpoints``."""
         refuse_checkpoints(self.reference, self.candidate)
         alignment = self.alignment
         pairing = Pairing(alignment.pairs, self.reference, alignment.reference_orphans)
         return self.comparer.rows(self.pairs, pairing)
 
     def outcome(self, rows: Iterable[Row]) -> Outcome:
-        """What the rows come to."""
+        """The outcome of the measured rows."""
         with gc_paused():
             measured = tuple(rows)
             coverage = self.coverage(measured)
@@ -246,7 +247,7 @@ class Session:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the two dumps could not be said to agree, as far as that is known before anything is measured."""
+        """Reasons why the two dumps cannot be said to agree, as far as they are known before measuring."""
         of_dumps = doubts_of_dumps(self.request, self.dumps, self._paired)
         return (*self.unread, *of_dumps, *doubts_of_pairs(self.request, self.dumps, self.pairs))
 
@@ -267,8 +268,8 @@ class Session:
     # --- looking closer; each reads tensors again ------------------------------------------------
 
     def hint(self, row: Row) -> Hint | None:
-        """What kind of error a row shows: weights that differ, where both dumps hold them; else by its values and by
-        what stands around it in the reference."""
+        """The kind of error a row shows: different weights if both dumps hold them, else judged by the values and by
+        the tensors around the row in the reference."""
         weights = self.layer_weights(row)
         if weights is not None and weights.hint is not None:
             return weights.hint
@@ -276,23 +277,23 @@ class Session:
 
     @cached_property
     def weights(self) -> WeightsOutcome | None:
-        """The parameters of both sides, compared; None where a dump does not hold them."""
+        """The comparison of both sides' parameters; None if a dump does not hold them."""
         return compare_captured(self.reference, self.candidate, self.rules)
 
     def layer_weights(self, row: Row) -> LayerWeights | None:
-        """Whether the weights of a row's layer are the same; None where nobody knows, or it has none."""
+        """Whether both sides have the same weights for a row's layer; None if that is unknown or the layer has none."""
         weights = self._checkpoints if self.comparer.are_parameters else self.weights
         return None if weights is None else weights_of_layer(weights, row.pair.name)
 
     @cached_property
     def _checkpoints(self) -> WeightsOutcome:
-        """Two checkpoints, compared as parameters."""
+        """The comparison of two checkpoints as parameters."""
         from tensordiff.weights.comparison import compare_weights
 
         return compare_weights(self.reference, self.candidate)
 
     def sides(self, row: Row) -> tuple[Array, Array] | None:
-        """Both sides of a row in one shape and in real numbers; None where it has no numbers."""
+        """Both sides of a row in one shape and in real numbers; None if it was not measured."""
         values = values_of(row.pair) if row.diff is not None else None
         return as_reals(*values) if values else None
 
@@ -302,7 +303,7 @@ class Session:
         return worst_elements(*values, count) if values else []
 
     def logits(self, rows: Iterable[Row]) -> LogitsDiff | None:
-        """How far apart the logits of the whole run are; None where none were dumped."""
+        """How far apart the logits of the whole run are; None if no logits were dumped."""
         largest: dict[int, Row] = {}
         for row in rows:
             entry, shape = row.pair.reference, row.shape or ()
@@ -314,14 +315,14 @@ class Session:
         return combined(compare_logits(*sides, max_elements=_LOGITS_READ) for sides in found)
 
     def after_gap(self, gap: Gap) -> Row | None:
-        """The first row after layers that only one side has: whether the two agree again."""
+        """The first row after layers that only one side has, which shows whether the two agree again."""
         return None if gap.after is None else next(self.comparer.rows([gap.after]))
 
 
 def rules_of_request(
     request: Request, state: SessionState | None = None, saved_rules: RulesFile | None = None
 ) -> RulesFile:
-    """The rules that a request puts in force: those of its file, as a session's ``state`` has edited them."""
+    """The rules that a request puts in force: those of its file, with the edits of a session's ``state``."""
     saved_rules = saved_rules or (read_rules_file(request.rules) if request.rules else None)
     state = state or (read_state(request.session) if request.session else SessionState())
     return rules_of_state(state, saved_rules)

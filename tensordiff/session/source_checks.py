@@ -1,7 +1,7 @@
-"""What can be refused before anything is run: a source whose file, function, model or engine is not there, and a dump
-that cannot be opened beside it. Running the reference may take an hour, so a misspelt candidate is told first.
+"""Checks before anything is run: a source's file, function, model and engine exist, and dumps beside it can be opened.
 
-No framework is imported here. What only loading a model can tell is left to the engine.
+Running the reference may take an hour, so a misspelt candidate is reported first. No framework is imported here; errors
+that show only when a model is loaded are left to the engine.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def check_sources(sources: Sources, *, reruns: bool = False) -> None:
-    """Raise where a side, or a third dump beside sources, cannot be what the request takes it for.
+    """Raise if a side, or a third dump beside sources, cannot be what the request takes it for.
 
-    Of dumps alone, options of sources are refused; ``reruns`` is as of ``refuse_unused_options``.
+    If both sides are dumps, options of sources are refused; ``reruns`` is passed to ``refuse_unused_options``.
     """
     request, first = sources.request, sources.side
     if first is None:
         refuse_unused_options(request, reruns=reruns)
-        return  # opening the dumps says the rest as early
+        return  # everything else is reported just as early by opening the dumps
     own = request.candidate_settings
     if sources.candidate is None and own is not None and own.device != request.settings.device:
         raise CaptureError("--candidate-device: the candidate is a dump, and is not run; leave it out")
@@ -47,7 +47,7 @@ def check_sources(sources: Sources, *, reruns: bool = False) -> None:
             open_dump(path)
         else:
             _check_source(source, settings[side], is_first=side == first)
-    request.limits_with(rules_of_request(request))  # which reads rules, tolerances and session
+    request.limits_with(rules_of_request(request))  # reads rules, tolerances and session
     for third in filter(None, (request.golden, request.injected)):
         refuse_source(third)
         open_dump(third)
@@ -67,11 +67,11 @@ def _check_source(source: Source, settings: Settings, *, is_first: bool) -> None
 
 
 def _check_function(source: Source, path: Path) -> None:
-    """Refuse a function that a file neither defines nor imports, as far as reading the file tells."""
+    """Refuse a function that a file neither defines nor imports, as far as its syntax tree shows."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return  # importing it says what is wrong, and where
+        return  # importing the file reports what is wrong, and where
     if not {source.function, "*", "__getattr__"}.intersection(_names(tree)):
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
         there = ", ".join(map(printable, functions[:8])) or "none"
@@ -79,7 +79,7 @@ def _check_function(source: Source, path: Path) -> None:
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """Names that a file may define or import, anywhere in it; ``*`` for any."""
+    """Names that a file may define or import anywhere; ``*`` stands for any name."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -96,10 +96,10 @@ _FIND = "import importlib.util as u, sys; print(' '.join(n for n in sys.argv[1:]
 
 
 def _missing_packages(python: str, packages: tuple[str, ...]) -> list[str]:
-    """Packages that an interpreter does not have; none where it does not say."""
+    """Packages that an interpreter lacks; none if the interpreter does not answer."""
     if python == sys.executable:
         return [name for name in packages if find_spec(name) is None]
-    with suppress(NoAnswer):  # which is told when the source is run
+    with suppress(NoAnswer):  # reported when the source is run
         return ask(python, _FIND, *packages).split()
     return []
 
@@ -121,14 +121,15 @@ except Exception:
 
 
 def _check_hub(source: Source, python: str, revision: str | None, *, is_asked: bool) -> None:
-    """Refuse what is neither a folder nor a model on the hub. The hub is asked only where another side runs first."""
+    """Refuse a target that is neither a folder nor a model on the hub. The hub is asked only if the other side runs
+    first."""
     if not _HUB_ID.fullmatch(source.target):
         raise CaptureError(
             f"{printable(source)}: there is no such folder; give a folder with config.json, or the id of a model on "
             "the hub"
         )
     said = ""
-    with suppress(NoAnswer):  # which is told when the source is run
+    with suppress(NoAnswer):  # reported when the source is run
         said = ask(python, _LOOK_UP, source.target, revision or "").strip() if is_asked else ""
     if said:
         raise CaptureError(

@@ -1,7 +1,7 @@
-"""Sources in the place of dumps: which side of a request is one, and what it is asked when it is run.
+"""Sources given in place of dumps: which sides of a request are sources, and with which settings they run.
 
-A candidate gets the input that the reference got, unless the user says what it gets. That is decided here alone, for
-the command line, the app and the library; running a job and showing its progress is theirs:
+Unless the user says otherwise, a candidate gets the input that the reference got. That is decided only here, for the
+command line, the app and the library, which run the jobs and show their progress:
 
     sources = Sources.of(request)
     while sources.side is not None:
@@ -31,40 +31,40 @@ from tensordiff.util.remote import RemotePath
 from tensordiff.util.temporary_folders import make_temporary_folder
 
 _FUNCTION_SETTINGS = ("seed", "deterministic", "gradients", "weights", "python")
-"""The settings that reach a function beside a model."""
+"""Settings that also apply to a function (``py:``) when the other side is a model."""
 _INPUT_SETTINGS = ("prompt", "prompt_file", "input_ids", "inputs", "image")
 
 
 def source_in(path: Path) -> Source | None:
-    """The source that stands where a dump could; None where it is a dump."""
+    """The source that a path stands for; None if it is a dump."""
     return None if isinstance(path, RemotePath) or os.path.exists(path) else parse_source(str(path))  # noqa: PTH110 - a Path raises on a name too long
 
 
 def refuse_source(path: Path) -> None:
-    """Refuse a source where a dump is needed: it has to be run first."""
+    """Refuse a source where a dump is needed, since a source has to be run first."""
     if source_in(path) is not None:
         raise TensordiffError(f"{printable(path)}: is a source, and was not run; tensordiff capture makes a dump of it")
 
 
 def capture_folder(name: str, keep: Path | None = None) -> Path:
-    """A place for a dump, called ``name``: in the folder that is kept, or in one that goes when the process ends."""
+    """A path for a dump called ``name``: in the folder that is kept, or in a temporary one."""
     return (keep or make_temporary_folder()).absolute() / name
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources of a request, which are run one after the other: the reference first."""
+    """The sources of a request, which run one after the other, the reference first."""
 
     request: Request
-    """Sides that have run are dumps in it."""
+    """The request, in which sides that have run are replaced by their dumps."""
     reference: Source | None
-    """The source that the reference is, or is a run of; None where it was given as a dump."""
+    """The reference's source, even after it has run; None if a dump was given."""
     candidate: Source | None
-    """The same of the candidate."""
+    """The candidate's source, even after it has run; None if a dump was given."""
 
     @classmethod
     def of(cls, request: Request) -> Sources:
-        """The sources that a request names; raises where one of them refuses its settings, before any is run."""
+        """The sources that a request names; raises if one of them refuses its settings, before any is run."""
         sources = cls(request, source_in(request.reference), source_in(request.candidate))
         for side, source in (("reference", sources.reference), ("candidate", sources.candidate)):
             if source is not None:
@@ -72,7 +72,7 @@ class Sources:
         return sources
 
     def unused_options(self) -> Iterator[str]:
-        """Options that only one side takes, since the other is a function that decides for itself, as a sentence."""
+        """Sentences on options that only one side uses, because the other is a function that decides for itself."""
         one, other = ("reference", self.reference), ("candidate", self.candidate)
         for (side, source), (_, beside) in ((one, other), (other, one)):
             if source is None or beside is None or not _is_function_beside(source, beside):
@@ -87,13 +87,14 @@ class Sources:
 
     @property
     def side(self) -> Side | None:
-        """The side to be run next; None where both are dumps."""
+        """The side to run next; None if both are dumps."""
         if source_in(self.request.reference) is not None:
             return "reference"
         return None if source_in(self.request.candidate) is None else "candidate"
 
     def job(self, folder: Path | None = None) -> Job:
-        """How the next side is run, into a folder or where the request says. Reads the reference's dump; may block."""
+        """The job that runs the next side, into ``folder`` or where the request says. Reads the reference's dump; may
+        block."""
         request, side = self.request, self.side
         if side == "reference" and self.reference is not None:
             settings = _with_candidate_weights(self.reference, self.candidate, self._settings("reference"))
@@ -107,7 +108,7 @@ class Sources:
         return Job(source.absolute(), settings, str((folder or capture_folder(side, request.keep)).absolute()))
 
     def _settings(self, side: str) -> Settings:
-        """What the user said on how a side is run."""
+        """The user's settings for a side."""
         request = self.request
         if side == "reference":
             return (
@@ -123,14 +124,14 @@ class Sources:
         return replace(self.request.candidate_settings or self.request.settings, quantized_as=None)
 
     def with_dump(self, path: Path) -> Sources:
-        """What is left to run, now that the next side has run into a dump."""
+        """The remaining sources after the next side was run into a dump."""
         if self.side == "reference":
             return replace(self, request=replace(self.request, reference=path))
         return replace(self, request=replace(self.request, candidate=path))
 
 
 def _own_settings(source: Source, other: Source | None, settings: Settings) -> Settings:
-    """Options are for models that take them: a function beside such a model brings its own input and precision."""
+    """The settings that apply to a source: a function beside a model brings its own input and precision."""
     if other is not None and _is_function_beside(source, other):
         return Settings(**{name: getattr(settings, name) for name in _FUNCTION_SETTINGS})
     return settings
@@ -141,20 +142,20 @@ def _is_function_beside(source: Source, other: Source) -> bool:
 
 
 def _model_settings(settings: Settings) -> Settings:
-    """The settings without those that a function takes, too."""
+    """The settings without those that also apply to a function."""
     usual = Settings()
     return replace(settings, **{name: getattr(usual, name) for name in _FUNCTION_SETTINGS})
 
 
 def options_of(settings: Settings) -> list[str]:
-    """The options that were given, as the command line spells them."""
+    """The options that were given, in the spelling of the command line."""
     return [f"--{name.replace('_', '-')}" for name in settings.to_json()]
 
 
 def refuse_unused_options(request: Request, *, reruns: bool = False) -> None:
-    """Refuse options of sources where neither side is one: nothing is run that could take them.
+    """Refuse options of sources if neither side is a source, so that nothing could use them.
 
-    ``reruns`` says that a dump's own source may be run again, in the interpreter that the user gives.
+    ``reruns`` allows the settings for running a dump's own source again, such as the interpreter.
     """
     kept = CODE_SETTINGS if reruns else ()
     for settings in filter(None, (request.settings, request.candidate_settings)):
@@ -167,7 +168,7 @@ def refuse_unused_options(request: Request, *, reruns: bool = False) -> None:
 
 
 def _with_candidate_weights(reference: Source, candidate: Source | None, settings: Settings) -> Settings:
-    """The reference is given the weights of a quantized candidate, where they can be read without running it."""
+    """The reference's settings, with the weights of a quantized candidate if they can be read without running it."""
     if settings.quantized_as is not None or candidate is None or "quantized_as" in ENGINES[reference.kind].refuses:
         return settings
     return replace(settings, quantized_as=quantized_target(candidate))
@@ -178,7 +179,7 @@ def _has_own_inputs(source: Source) -> bool:
 
 
 def with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
-    """The settings, with the input of the reference where the user gave none, and the tokens that it went on with."""
+    """Fill in the reference's input if the user gave none, and the tokens that the reference decoded."""
     default = Settings()
     if all(getattr(settings, name) == getattr(default, name) for name in _INPUT_SETTINGS):
         same = input_settings(reference)
@@ -191,19 +192,19 @@ def with_input_of(reference: Dump, settings: Settings, engine: Engine) -> Settin
 
 
 def with_decoded_tokens_of(reference: Dump, settings: Settings, engine: Engine) -> Settings:
-    """The settings, with the tokens that the reference went on with in later steps, where the user gave none."""
+    """Fill in the tokens that the reference decoded in later steps, unless the user gave some."""
     if settings.steps > 1 and settings.decode_ids is None and "decode_ids" not in engine.refuses:
         return replace(settings, decode_ids=decode_tokens(reference, settings.steps) or None)
     return settings
 
 
 def have_same_input(one: Settings, other: Settings) -> bool:
-    """Whether two runs are asked the same."""
+    """Whether two runs get the same input."""
     return all(getattr(one, name) == getattr(other, name) for name in _INPUT_SETTINGS)
 
 
 def _with_prompt_as_tokens(reference: Dump, settings: Settings) -> Settings:
-    """The reference's prompt as the tokens that it was there: another tokenizer might make others of it."""
+    """Replace the reference's prompt by its token ids, since another tokenizer might make different ones."""
     asked = prompt_text(settings)
     ids = token_ids(reference)
     if asked is None or asked != reference.facts.get("prompt") or ids is None:

@@ -1,8 +1,8 @@
-"""Runs that are measured beside the two that are compared: one with injected inputs, one in higher precision.
+"""Runs that are measured beside the two compared ones: one with injected inputs, one in higher precision (golden).
 
-Both are paired with the reference by the session's rules. A dump that pairs nothing is refused: it would answer for
-no row, and everything would look as if it had not been given. So is an injected run that is not of the candidate, or
-not of this reference (``injected_origin``).
+Both are paired with the reference by the session's rules. A dump that pairs with nothing is refused: it would have no
+effect, as if it had not been given. An injected run that is not of the candidate, or not of this reference, is refused
+as well (``injected_origin``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensordiff.weights.parameters import is_checkpoint
 
 @dataclass(frozen=True)
 class ThirdDumps:
-    """The dumps beside reference and candidate, open."""
+    """The open dumps beside reference and candidate."""
 
     injected: Dump | None = None
     """The candidate, run with the reference's inputs."""
@@ -38,24 +38,24 @@ class ThirdDumps:
 
     @classmethod
     def open(cls, request: Request) -> ThirdDumps:
-        """Open those that a request names."""
+        """Open the third dumps that a request names."""
         return cls(
             injected=None if request.injected is None else open_dump(request.injected),
             golden=None if request.golden is None else open_dump(request.golden),
         )
 
     def refuse_other_origin(self, reference: Dump, candidate: Dump) -> None:
-        """Refuse an injected run that is known to be of something else than these two."""
+        """Refuse an injected run that is known to belong to another candidate or reference."""
         if self.injected is not None:
             refuse_other_origin(self.injected, reference, candidate)
 
     def findings(self, candidate: Dump) -> Iterator[Finding]:
-        """What makes it doubtful that they belong to the candidate."""
+        """Findings on whether the injected run belongs to the candidate."""
         if self.injected is not None:
             yield from origin_findings(self.injected, candidate)
 
     def comparer(self, dumps: PairedDumps, limits: Limits, cluster: str | None = None) -> Comparer:
-        """A comparer that measures each pair of these dumps, and the third dumps beside it, by the same rules."""
+        """A comparer for the pairs of these dumps that also measures the third dumps, paired by the same rules."""
         reference, candidate = dumps.reference, dumps.candidate
         return Comparer(
             limits,
@@ -84,7 +84,7 @@ def _paired_with(dumps: PairedDumps, other: Dump | None) -> ThirdDump | None:
 
 
 def injected_path(candidate: Path) -> Path:
-    """Where the injected run of a candidate is looked for: beside it, under its name with ``_injected``."""
+    """Where the injected run of a candidate is expected: beside it, under its name plus ``_injected``."""
     if isinstance(candidate, RemotePath):
         path: Path = candidate
     else:
@@ -94,6 +94,6 @@ def injected_path(candidate: Path) -> Path:
 
 
 def injected_beside(candidate: Path) -> Path | None:
-    """The injected run that lies beside a candidate, if there is one."""
+    """The injected run beside a candidate, if there is one."""
     path = injected_path(candidate)
     return path if path.exists() else None

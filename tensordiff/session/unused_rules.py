@@ -1,6 +1,6 @@
-"""Rules, maps, views and tolerances that did nothing, each with the nearest real name: most are misspelt.
+"""Rules, maps, views and tolerances that matched nothing, each with the nearest real name: most are misspelt.
 
-A rules file may serve several pairs of dumps, so these are warnings. What is switched off is not looked at.
+A rules file may serve several pairs of dumps, so these are only warnings. Rules that are switched off are ignored.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def unused_rules(dumps: PairedDumps, limits: Limits) -> Iterator[Finding]:
     if not dumps.alignment.reference_orphans and not dumps.alignment.pairs and not dumps.alignment.candidate_orphans:
         return  # there are no names at all
     if all(_is_of_operations(side.dump) for side in dumps.names.both):
-        return  # rules for all other layers find nothing within one
+        return  # inside one layer, rules for other layers match nothing
     yield from _rules(dumps)
     for rule in dumps.rules.maps:
         if rule.on and not dumps.pairs_of_map(rule):
             yield _finding("map", f"{rule.reference} = {rule.candidate}", _missing_map_name(dumps, rule))
     if not dumps.rules.views and not limits.rules:
-        return  # what follows is not for nothing where there are a million names
+        return  # building the list of a million names takes time
     paired = list(dict.fromkeys(pair.name for pair in dumps.alignment.pairs))
     for view in dumps.rules.views:
         if view.on and not any(map(view.regex.matches, paired)):
@@ -58,7 +58,7 @@ def _is_of_operations(dump: Dump) -> bool:
 def _rules(dumps: PairedDumps) -> Iterator[Finding]:
     if not dumps.rules.rules:
         return
-    for rule, count in zip(dumps.rules.rules, dumps.rule_usage().rules, strict=False):  # then come those of presets
+    for rule, count in zip(dumps.rules.rules, dumps.rule_usage().rules, strict=False):  # rules of presets follow
         if rule.on and not count:
             sides = [one for one in dumps.names.both if rule.side in (one.side, "both")]
             layers = dict.fromkeys(entry.layer for side in sides for entry in side.dump.entries)
@@ -66,7 +66,7 @@ def _rules(dumps: PairedDumps) -> Iterator[Finding]:
 
 
 def _missing_map_name(dumps: PairedDumps, rule: MapRule) -> str:
-    """Which of its names there is none of, and what is nearest to it."""
+    """Which of a map's names does not exist, and the nearest name that does."""
     sides: tuple[tuple[Side, str, Index], ...] = (
         ("reference", general(rule).reference, dumps.names.both[0]),
         ("candidate", general(rule).candidate, dumps.names.both[1]),
@@ -80,7 +80,7 @@ def _missing_map_name(dumps: PairedDumps, rule: MapRule) -> str:
 
 
 def _nearest(pattern: str, known: Iterable[str]) -> str:
-    """The nearest of the names, as the end of a sentence; empty where there are none."""
+    """The nearest known name, as the end of a sentence; empty if there is none."""
     near = nearest_name(pattern, known)
     return "" if near is None else f"; the nearest name is {printable(near)}"
 

@@ -1,4 +1,4 @@
-"""Parameters in a comparison of runs: two checkpoints are no runs, and two captures may hold their weights."""
+"""Parameters in a comparison: two checkpoints are not runs, and two captures may also hold their weights."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tensordiff.session.request import Request
 from tensordiff.util.shell_line import shell_line
 from tensordiff.weights.parameters import is_checkpoint
 
-if TYPE_CHECKING:  # to import what compares them takes long, and few comparisons hold parameters
+if TYPE_CHECKING:  # importing it is slow, and few comparisons hold parameters
     from tensordiff.weights.comparison import ParameterRow, WeightsComparison, WeightsOutcome
 
 IN_MEMORY = "arrays"
-"""The format of a dump that was never on disk."""
+"""The format of a dump that exists only in memory."""
 _SHOWN = 4
 _MOST_FILES = 2000
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".msgpack", ".distcp")
 
 
 def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
-    """Both sides, where both are checkpoints and nothing was asked that only runs have; else None."""
+    """Open both sides if both are checkpoints and the request asks for nothing that only runs have; else None."""
     if asks_about_runs(request):
         return None
     if any(_is_source(str(side)) for side in (request.reference, request.candidate)):
@@ -43,24 +43,24 @@ def open_checkpoints(request: Request) -> tuple[Dump, Dump] | None:
 
 
 def asks_about_runs(request: Request) -> bool:
-    """Whether something was asked that only runs have."""
+    """Whether the request asks for something that only runs have."""
     return bool(request.golden or request.injected or request.session or request.step)
 
 
 def are_checkpoints(reference: Dump, candidate: Dump) -> bool:
-    """Whether both sides are checkpoints. Arrays in memory are compared as what they are given as."""
+    """Whether both sides are checkpoints. Arrays in memory never count as checkpoints."""
     return all(dump.format != IN_MEMORY and is_checkpoint(dump) for dump in (reference, candidate))
 
 
 def refuse_checkpoints(reference: Dump, candidate: Dump) -> None:
-    """Two checkpoints have no execution order, and so no first tensor that differs: they are judged as parameters."""
+    """Refuse two checkpoints: without an execution order there is no first tensor that differs."""
     if are_checkpoints(reference, candidate):
         line = shell_line(["tensordiff", "weights"], [reference.path, candidate.path])
         raise AlignError(f"both sides are checkpoints, not runs; compare their parameters with {line}")
 
 
 def compare_checkpoints(request: Request, reference: Dump, candidate: Dump) -> WeightsComparison:
-    """Two checkpoints as a request asks for them: by its rules, limits and choice of names."""
+    """Compare two checkpoints by the request's rules, limits and choice of names."""
     from tensordiff.weights.comparison import WeightsComparison
 
     rules = read_rules_file(request.rules) if request.rules else RulesFile()
@@ -69,24 +69,26 @@ def compare_checkpoints(request: Request, reference: Dump, candidate: Dump) -> W
 
 
 def _is_source(side: str) -> bool:
-    """Whether a side is to be captured. Of a mere path nothing is asked: to find others' engines takes long."""
+    """Whether a side is a source. Only prefixes are checked for engines, since finding other packages' engines is
+    slow."""
     kind, colon, _ = side.partition(":")
     return bool(colon) and kind in ENGINES
 
 
 def _may_be_checkpoint(path: Path) -> bool:
-    """By the names in a folder: no run is opened twice to find out that it is none."""
+    """Whether a path may be a checkpoint, by the file names in its folder, so that a run is not opened twice to find
+    out."""
     try:
         if not path.is_dir():
             return True
         names = [entry.name.lower() for entry in islice(path.iterdir(), _MOST_FILES + 1)]
     except OSError:
-        return True  # who opens it says why not
+        return True  # opening it reports the reason
     return len(names) <= _MOST_FILES and "manifest.json" not in names and any(n.endswith(_SUFFIXES) for n in names)
 
 
 def compare_captured(reference: Dump, candidate: Dump, rules: RulesFile) -> WeightsOutcome | None:
-    """The parameters that two captures wrote; None where one wrote none. Maps are about runs, and left aside."""
+    """Compare the parameters of two captures; None if one holds none. Maps concern runs and are ignored."""
     if not reference.parameters or not candidate.parameters:
         return None
     from tensordiff.weights.comparison import WeightsComparison
@@ -96,15 +98,15 @@ def compare_captured(reference: Dump, candidate: Dump, rules: RulesFile) -> Weig
 
 
 class LayerWeights(NamedTuple):
-    """Whether the parameters of a layer are the same on both sides."""
+    """Whether both sides have the same parameters for a layer."""
 
     sentence: str
     hint: Hint | None
-    """Where they are not."""
+    """Set if they differ."""
 
 
 def weights_of_layer(outcome: WeightsOutcome, layer: str) -> LayerWeights | None:
-    """What is known of a layer's own parameters; None where it has none, or one could not be compared."""
+    """The result for a layer's own parameters; None if it has none or one could not be compared."""
     rows = [row for row in outcome.rows if row.name.startswith(f"{layer}.") or row.name == layer]
     if wrong := [row for row in rows if row.verdict == "diverges"]:
         told = "; ".join(_parameter_sentence(row, layer) for row in wrong[:_SHOWN])
@@ -124,7 +126,7 @@ def _parameter_sentence(row: ParameterRow, layer: str) -> str:
 
 
 def weights_findings(outcome: WeightsOutcome) -> Iterator[Finding]:
-    """The weights before any activation: what differs, or that nothing does."""
+    """Findings on the weights, which precede any activation: what differs, or that nothing does."""
     groups = [group for group in outcome.groups() if group.rows[0].verdict == "diverges"]
     for name, rows, sentence in groups[:_SHOWN]:
         count = f" ({len(rows)} parameters)" if len(rows) > 1 else ""

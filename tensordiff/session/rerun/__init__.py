@@ -1,1 +1,1 @@
-"""Running the sides of a comparison again, and what may be run again of what a dump names."""
+"""Run the sides of a comparison again, and decide what of a dump's manifest may be run."""

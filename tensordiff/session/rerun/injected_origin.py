@@ -1,7 +1,7 @@
-"""Where an injected run comes from: it is to be of the candidate, given the inputs of this reference.
+"""Checks that an injected run is a run of the candidate with the inputs of this reference.
 
-A run of something else would call culprits victims, or the other way round. What both manifests say must be the same:
-source, weights, tokens. A dump that says nothing of itself is taken as it is, and a finding says so.
+A run of something else would turn culprits into victims, or the reverse. Facts that both manifests record must be
+equal: source, weights, tokens. A dump that records nothing is accepted, with a finding that says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST = 160
 
 
 def refuse_other_origin(injected: Dump, reference: Dump, candidate: Dump) -> None:
-    """Raise ``AlignError`` where an injected run is known to be of something else."""
+    """Raise ``AlignError`` if an injected run is known to be of something else."""
     again = "capture it again with tensordiff capture SOURCE --inject REF"
     names = {name for entry in injected.entries if entry.origin for name in entry.origin.injected or ()}
     if not names and injected.format == _OWN_FORMAT:
@@ -39,7 +39,7 @@ def refuse_other_origin(injected: Dump, reference: Dump, candidate: Dump) -> Non
 
 
 def origin_findings(injected: Dump, candidate: Dump) -> Iterator[Finding]:
-    """That nobody can tell whether an injected run is of the candidate, where that is so."""
+    """A finding if it cannot be told whether the injected run is of the candidate."""
     if not any(True for _ in _comparable_facts(injected, candidate)):
         yield Finding(
             "note", "injected", "does not say which model it is a run of, or the candidate does not",
@@ -49,7 +49,7 @@ def origin_findings(injected: Dump, candidate: Dump) -> Iterator[Finding]:
 
 
 def _comparable_facts(injected: Dump, candidate: Dump) -> Iterator[tuple[str, object, object]]:
-    """What both manifests say of their model: what it is called, and both values."""
+    """Facts about the model that both manifests record: what the fact is called, and both values."""
     for fact, what, kind in (
         ("source", "source", str), ("weights_hash", "hash of the weights", str), ("token_ids", "list of tokens", list),
     ):  # fmt: skip
@@ -59,7 +59,7 @@ def _comparable_facts(injected: Dump, candidate: Dump) -> Iterator[tuple[str, ob
 
 
 def _is_same_checkpoint(injected: Dump, candidate: Dump) -> bool:
-    """Whether two sources are one model that lies elsewhere: the same weights, and no code of the user's in it."""
+    """Whether two sources are the same model in different places: equal weights, and no user code."""
     try:
         sources: list[Any] = [parse_source(str(dump.facts["source"])) for dump in (injected, candidate)]
     except CaptureError:

@@ -1,14 +1,15 @@
-"""A search judged by running the candidate again: is the model's output right when all before a layer is right?
+"""An oracle that answers each probe of a search by running the candidate again.
 
-For each probe the candidate runs once more. Layers that end before the probed one are replaced by the reference's
-outputs, the probed layer gets the reference's inputs, and the rest runs as it is. If the model's output is right then,
-the fault lies before the layer. If not, the layer's own output says whether it lies in the layer or after it.
+For each probe the candidate runs with the layers that end before the probed one replaced by the reference's outputs,
+and with the reference's inputs for the probed layer; the rest runs unchanged. If the model's output is then right, the
+fault lies before the layer. If it is not, the layer's own output tells whether the fault lies in the layer or after it.
 
-A rerun makes a layer right in all steps at once, so it cannot tell one step from another. What is searched is the first
-step whose model output is wrong: every step before it is right to its end.
+A rerun repairs a layer in all steps at once, so it cannot distinguish steps. The search covers the first step whose
+model output is wrong; all steps before it are right.
 
-A quantized candidate drifts by what its rounding to 8 bits adds up to. So only what diverges is wrong there, and an
-answer counts where the layer itself diverges on right inputs, or where the user said how far off is bad.
+A quantized candidate drifts by as much as its rounding to 8 bits adds up to. For such a candidate only a divergence
+counts as wrong, and an answer is believed only if the layer itself diverges on right inputs, or if the user set a
+limit.
 """
 
 from __future__ import annotations
@@ -41,27 +42,28 @@ class RerunOracle:
 
     session: Session
     offer: RerunOffer
-    """What is run: what made the candidate, and may be run."""
+    """What is run: the source that made the candidate, if it may be run."""
     model: str
     """The candidate's layer that is the whole model."""
     step: int
-    """The step that is searched: the first whose model output is wrong."""
+    """The searched step: the first whose model output is wrong."""
     follow: FollowRun
-    """Runs a job to its end, and shows its progress."""
+    """Runs a job to its end and shows its progress."""
     child: ReusableChild | None = None
-    """Keeps the process of one probe for the next; whoever gives it closes it."""
+    """Keeps the process of one probe for the next; the caller closes it."""
     repaired: set[int] = field(default_factory=set)
-    """Pairs, by index, whose rerun gave a right model output: the fault lies before them."""
+    """Pairs, by index, whose rerun gave a right model output, so that the fault lies before them."""
 
     @classmethod
     def over(cls, session: Session, follow: FollowRun, trust: Trust | None = None) -> RerunOracle:
-        """For a session whose candidate can be run again; refuses where that would tell nothing, or is not allowed."""
+        """An oracle for a session whose candidate can be run again; raises if reruns are not allowed or would tell
+        nothing."""
         try:
             offer = offer_of(session, "candidate")
         except CaptureError as error:
             raise CaptureError(f"{error}; or judge with --auto") from error
         layers = (pair.candidate.layer for pair in session.pairs if not pair.reference.is_input)
-        model = min(layers, key=len, default="")  # the layer that holds all others has the shortest name
+        model = min(layers, key=len, default="")  # the module that contains all others has the shortest name
         outputs = _outputs(session.pairs, model)
         steps = sorted({pair.reference.step for pair in outputs})
         of_step = ((step, [pair for pair in outputs if pair.reference.step == step]) for step in steps)
@@ -74,7 +76,7 @@ class RerunOracle:
         return cls(session, offer, model, wrong, follow)
 
     def verdicts(self) -> VerdictOracle:
-        """The outputs that can be probed, as compare judges them. A cache is judged by the layers that fill it."""
+        """The outputs that can be probed, with their verdicts. A cache is judged through the layers that fill it."""
         pairs = [pair for pair in self.session.pairs if pair.reference.step == self.step and not _is_cache(pair)]
         return VerdictOracle.over(self.session.comparer, pairs)
 
@@ -86,7 +88,7 @@ class RerunOracle:
         return self.mark(next(pair for pair in self.session.pairs if pair.index == number))
 
     def explanation(self, bisect: Bisect) -> str:
-        """Of a search that is done: a sentence where the fault is not in the layer itself but just before it."""
+        """For a finished search: a sentence if the fault lies just before the layer rather than in it."""
         at = bisect.first_bad
         if at is None or bisect.points[at].number not in self.repaired or self.doubt_about(bisect):
             return ""
@@ -95,13 +97,13 @@ class RerunOracle:
         return f"given right inputs, {here} is right and so is all that follows: the fault lies before it{since}"
 
     def doubt_about(self, bisect: Bisect) -> str:
-        """Of a search that is done: why its answer is not believed, or nothing."""
+        """For a finished search: why its answer is not believed, or empty."""
         comparer, at = self.session.comparer, bisect.first_bad
         is_rounded = bool(comparer.in_eight_bits) and not comparer.limits.are_set
         return EIGHT_BIT_DOUBT if is_rounded and at is not None and bisect.points[at].number in self.repaired else ""
 
     def mark(self, pair: Pair) -> Mark:
-        """Run the candidate with everything before a layer made right, and judge what it gives."""
+        """Run the candidate with everything before a layer repaired, and judge the result."""
         layer = pair.candidate.layer
         with temporary_folder() as folder:
             self.follow(Run(self._job(layer, folder / "dump"), self.child))
@@ -133,6 +135,6 @@ def _is_cache(pair: Pair) -> bool:
 
 
 def _is_wrong(comparer: Comparer, pairs: Sequence[Pair]) -> bool:
-    """Whether any of them, judged without those before it, is further off than rounding."""
+    """Whether any of these pairs, each judged by itself, is further off than rounding."""
     right = ("agrees", "drifts") if comparer.in_eight_bits else ("agrees",)
     return any(row.verdict.name not in right for row in comparer.alone().rows(pairs))

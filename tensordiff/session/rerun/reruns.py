@@ -1,9 +1,9 @@
-"""Running the sides of a session again: with injected inputs, with other settings, or for the operations of a layer.
+"""Run a side of a session again: with injected inputs, with other settings, or for the operations of a layer.
 
-A side can be run where its dump says which source made it, and how, and where the user agrees to that (``trust``).
-Nothing waits here: every method starts a ``Run``, and whoever asked for it follows its events. What such a run is
-compared with is ``Request.with_candidate`` and ``Request.of_operations``. Runs go to the folder that the request keeps
-captures in, or to a temporary one that goes when the process ends.
+A side can be run if its dump records which source made it and with which settings, and if the user agrees (``trust``).
+Nothing here waits: every method starts a ``Run``, and the caller follows its events. ``Request.with_candidate`` and
+``Request.of_operations`` tell what the new dump is compared with. Dumps go to the request's ``keep`` folder, or to a
+temporary one that is deleted when the process ends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PREFIX = "tensordiff-rerun-"
 
 
 def injection(session: Session, at: str, rules: RulesFile | None = None) -> Injection:
-    """The reference's inputs for a run of the candidate; ``at`` is as in ``--inject-at``.
+    """The reference's inputs for a run of the candidate; ``at`` has the syntax of ``--inject-at``.
 
-    Layers are paired by the rules in force, or by ``rules`` where the session is not aligned by those yet.
+    Layers are paired by the rules in force, or by ``rules`` if the session is not yet aligned by those.
     """
     file = session.request.rules
     return Injection(
@@ -48,7 +48,7 @@ def injection(session: Session, at: str, rules: RulesFile | None = None) -> Inje
 
 
 def offer_of(session: Session, side: Side) -> RerunOffer:
-    """What would be run for a side; raises ``CaptureError`` where it cannot be run again."""
+    """What would be run for a side; raises ``CaptureError`` if it cannot be run again."""
     request, is_reference = session.request, side == "reference"
     said = request.settings if is_reference else request.candidate_settings or request.settings
     dumps = session.reference, session.candidate, session.third_dumps.injected, session.third_dumps.golden
@@ -57,7 +57,7 @@ def offer_of(session: Session, side: Side) -> RerunOffer:
 
 
 def is_rerun(path: Path) -> bool:
-    """Whether a dump was made by a rerun, and not given by the user."""
+    """Whether a dump was made by a rerun rather than given by the user."""
     return any(part.startswith(_PREFIX) for part in path.parts)
 
 
@@ -67,18 +67,18 @@ class Rerunner:
 
     session: Session
     folder: Path | None = None
-    """Where runs put their dumps, one folder a run; None for where the request keeps them, or temporary ones."""
+    """Where runs put their dumps, one folder per run; None for the request's ``keep`` folder, or temporary folders."""
     child: ReusableChild | None = None
-    """Keeps the process of one run for the next; whoever gives it closes it."""
+    """Keeps the process of one run for the next; the caller closes it."""
     trust: Trust = field(default_factory=Trust)
-    """What may be run beside what the user has captured."""
+    """What may be run beside the user's own captures."""
 
     def offer(self, side: Side) -> RerunOffer:
         """What would be run for a side."""
         return offer_of(self.session, side)
 
     def why_not(self, action: Action, side: Side = "candidate") -> str | None:
-        """Why a side cannot be run now, as a sentence; None where it can, be it after a question."""
+        """Why a side cannot be run now, as a sentence; None if it can, perhaps after asking the user."""
         try:
             offer = self.offer(side)
             if action == "ops":
@@ -90,22 +90,22 @@ class Rerunner:
         return None
 
     def inject(self, at: str = "all", rules: RulesFile | None = None) -> Run:
-        """Run the candidate with the reference's inputs; arguments as of ``injection``."""
+        """Run the candidate with the reference's inputs; for the arguments see ``injection``."""
         settings = self.offer("candidate").settings
         return self._run(
             "candidate", replace(settings, inject=injection(self.session, at, rules), gradients=False), "injected"
         )
 
     def capture(self, side: Side = "candidate", settings: Settings | None = None) -> Run:
-        """Run a side as it was run, or with other settings; the candidate goes on with the reference's tokens."""
+        """Run a side with its recorded or with other settings; the candidate continues with the reference's tokens."""
         offer = self.offer(side)
         asked = settings or offer.settings
         return self._run(side, self._with_tokens(offer, asked) if side == "candidate" else asked, "captured")
 
     def stream(self, settings: Settings, window_bytes: int) -> tuple[Request, StreamOptions]:
-        """What to compare, and how, to run the candidate with these settings while it is compared.
+        """The request and options that compare the candidate while it runs with these settings.
 
-        What diverges is kept in a folder such as runs get. Raises ``UntrustedSource`` as they do.
+        Whatever diverges is kept in a folder like those of other runs. Raises ``UntrustedSource`` as they do.
         """
         offer = self.offer("candidate")
         refuse_untrusted(offer, self.trust)
@@ -114,17 +114,17 @@ class Rerunner:
         return replace(request, candidate_settings=self._with_tokens(offer, settings)), options
 
     def _with_tokens(self, offer: RerunOffer, asked: Settings) -> Settings:
-        """The candidate's settings, with the reference's tokens in later steps where both are asked the same."""
+        """The candidate's settings, with the reference's decoded tokens if both get the same input."""
         reference = self.session.reference
         is_same = have_same_input(asked, offer.settings) and token_ids(reference) == token_ids(self.session.candidate)
         return with_decoded_tokens_of(reference, asked, ENGINES[offer.source.kind]) if is_same else asked
 
     def operations(self, layer: str, side: Side = "candidate") -> Run:
-        """Run a side, and write every operation within one of its layers."""
+        """Run a side and write every operation inside one of its layers."""
         return self._run(side, replace(self.offer(side).settings, ops=layer, inject=None, gradients=False), "ops")
 
     def _run(self, side: Side, settings: Settings, purpose: str) -> Run:
-        """Run a side; raises ``UntrustedSource`` where the user has not agreed to what its dump names."""
+        """Run a side; raises ``UntrustedSource`` unless the user has agreed to what its dump names."""
         offer = self.offer(side)
         refuse_untrusted(offer, self.trust)
         folder = self._folder(f"{_PREFIX}{side}-{purpose}-")

@@ -1,10 +1,10 @@
-"""What may be run again of what a dump names, and what a person is shown before they say so.
+"""Decides what may be run of what a dump names, and what the user is shown before they agree.
 
-A dump is a file from a stranger, and its manifest names code, an interpreter and files. What is run is what this user
-had run before and signed (``capture.signature``), what a person agreed to after it was shown in full, or anything where
-the command line says ``--trust-source``. Whoever runs something takes it from a ``RerunOffer``, which has the
-interpreter and the permission to run a model's own code from this process's command line alone, and
-``refuse_untrusted`` stands before every run. Code that lies within a dump is refused whatever anyone says.
+A dump comes from a stranger, and its manifest names code, an interpreter and files. Only three things are run: what
+this user has run before and signed (``capture.signature``), what the user agreed to after it was shown in full, and,
+with ``--trust-source``, anything. Code that runs a source takes it from a ``RerunOffer``, whose interpreter and whose
+permission to run a model's own code come from this process's command line alone, and calls ``refuse_untrusted`` first.
+Code inside a dump is always refused.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from tensordiff.dump import Dump
 from tensordiff.errors import CaptureError, printable
 
 CODE_SETTINGS = ("python", "trust_remote_code")
-"""Settings that decide on whose code is run: given by the user alone, never by a dump."""
+"""Settings that decide whose code is run; only the user can give them, never a dump."""
 _LONG = ("prompt", "input_ids", "decode_ids", "rules_text")
-"""Settings that are read and nothing else, and may be long."""
+"""Settings that are only data and may be long."""
 _SHOWN = 200
 _MOST_READ = 4_000
-"""Characters of an offer that a person reads; behind more of them a stranger could hide the rest."""
+"""The longest offer, in characters, that a person is asked to read; a longer one could hide something."""
 
 
 @dataclass(frozen=True)
 class RerunOffer:
-    """What would be run if a dump were made again."""
+    """What would be run to make a dump again."""
 
     what: str
     """The dump in words: ``the candidate /dumps/a``."""
     provenance: Provenance
-    """What its manifest says, files and source made absolute."""
+    """What the manifest records, with absolute paths."""
     settings: Settings
-    """How it would be run: as the manifest says, in the interpreter of the command line."""
+    """The settings of the run: those of the manifest, but with the interpreter of the command line."""
 
     @property
     def source(self) -> Source:
-        """What would be run."""
+        """The source that would be run."""
         return self.provenance.source
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from other offers."""
+        """Identifies the offer."""
         return str(self.source), json.dumps(self.settings.to_json(), sort_keys=True)
 
     def lines(self) -> tuple[str, ...]:
-        """All of it for a person who is to decide, one thing a line; of a long prompt the beginning."""
+        """The full offer for a person to decide on, one fact per line; long prompts are shortened."""
         return tuple(f"{name:12} {printable(value)}" for name, value in self._facts())
 
     def sentence(self) -> str:
-        """All of it in one sentence."""
+        """The full offer in one sentence."""
         facts = "; ".join(f"{name} {printable(value)}" for name, value in self._facts())
         return f"{self.what} was not captured by you here ({self.provenance.doubt}), and would run {facts}"
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what the dump was made with, and is not run with."""
+        """Sentences on what the dump was made with but would not be run with."""
         made, notes = self.provenance, []
         if _is_other_interpreter(made.python) and self.settings.python is None:
             notes.append(
@@ -102,7 +102,7 @@ def _is_other_interpreter(python: str | None) -> bool:
 
 
 def _other_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that are shown by no line of their own."""
+    """The settings that have no line of their own."""
     shown = {*CODE_SETTINGS, *settings.files()}
     others = {name: value for name, value in settings.to_json().items() if name not in shown}
     if settings.inject is not None:
@@ -117,7 +117,7 @@ def _shortened(value: str | Sequence[int]) -> str | Sequence[int]:
 
 
 class UntrustedSource(CaptureError):
-    """Something would be run that a stranger may have named; ``offer`` is what."""
+    """A source would be run that a stranger may have named; ``offer`` describes it."""
 
     def __init__(self, offer: RerunOffer) -> None:
         way_out = "if you trust all of that, say so with --trust-source; or capture it yourself"
@@ -127,33 +127,34 @@ class UntrustedSource(CaptureError):
 
 @dataclass(frozen=True)
 class Trust:
-    """What a user has agreed to for the length of this process, beside what they have signed."""
+    """What the user has agreed to for this process, beside what they have signed."""
 
     any_source: bool = False
-    """Whatever dumps name, as ``--trust-source`` says."""
+    """Whether anything that dumps name may be run (``--trust-source``)."""
     agreed: frozenset[tuple[str, str]] = frozenset()
-    """Offers that a person has read and said yes to, by their keys."""
+    """Keys of the offers that a person has read and accepted."""
 
     def agreeing(self, offer: RerunOffer) -> Trust:
-        """The same, after a person has said yes to an offer."""
+        """The same, after a person has accepted an offer."""
         return replace(self, agreed=self.agreed | {offer.key})
 
     def allows(self, offer: RerunOffer) -> bool:
-        """Whether it may be run without another question."""
+        """Whether an offer may be run without asking."""
         return offer.provenance.is_own or self.any_source or offer.key in self.agreed
 
 
 def refuse_untrusted(offer: RerunOffer, trust: Trust) -> None:
-    """Raise ``UntrustedSource`` where an offer may not be run."""
+    """Raise ``UntrustedSource`` if an offer may not be run."""
     if not trust.allows(offer):
         raise UntrustedSource(offer)
 
 
 def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()) -> RerunOffer:
-    """What would be run for a dump, in the interpreter that the command line has ``said``.
+    """What would be run for a dump, in the interpreter that the command line (``said``) names.
 
-    Raises ``CaptureError`` where the dump does not say what made it, and where that lies within the dump or, unless it
-    is the user's own, within one that is compared with it (``near``) or is too long to be read.
+    Raises ``CaptureError`` if the dump does not record what made it, or if the source lies within the dump. For a dump
+    that is not the user's own it also raises if the source lies within a dump it is compared with (``near``), or if the
+    offer is too long to read.
     """
     what = f"{what} {printable(dump.path)}"
     try:
@@ -175,13 +176,13 @@ def rerun_offer(dump: Dump, what: str, said: Settings, near: Iterable[Path] = ()
 
 
 def with_code_settings_of(said: Settings, settings: Settings, source: Source) -> Settings:
-    """Settings with the interpreter, and the permission to run a model's own code, that the command line has said."""
+    """Settings with the command line's interpreter and its permission to run a model's own code."""
     refused = ENGINES[source.kind].refuses
     return replace(settings, **{name: getattr(said, name) for name in CODE_SETTINGS if name not in refused})
 
 
 def _absolute(settings: Settings) -> Settings:
-    """With paths that say by themselves which file is meant: what is shown is what is read."""
+    """Settings with absolute paths, so that the files shown are the files read."""
     files: Mapping[str, str] = {name: os.path.abspath(path) for name, path in settings.files().items()}  # noqa: PTH100
     inject = settings.inject
     if inject is not None:
@@ -202,13 +203,13 @@ def _refuse_code_in(offer: RerunOffer, dumps: Iterable[Path]) -> None:
 
 
 def _is_within(path: Path, dump: Path) -> bool:
-    """Whether a path lies within a dump, by its own name or by what it is a link to."""
+    """Whether a path lies within a dump, by its own name or by what it links to."""
     if not os.path.lexists(path):  # the id of a model, or the name of a command
         return False
-    named = _real(path.absolute().parent) / path.name  # a virtual environment's interpreter is a link to another
+    named = _real(path.absolute().parent) / path.name  # a virtual environment links to its interpreter
     return any(one.is_relative_to(_real(dump)) for one in (named, _real(path)))
 
 
 def _real(path: Path) -> Path:
-    """What a path leads to; links that lead to each other stay as they are, where ``Path.resolve`` raises."""
+    """The target of a path; link loops are left as they are, where ``Path.resolve`` would raise."""
     return Path(os.path.realpath(path))

@@ -1,9 +1,9 @@
-"""All that the result of a comparison depends on, as far as it can be seen; and what cannot be seen.
+"""Everything that the result of a comparison depends on, as far as it can be observed, and what cannot.
 
-A result that is kept may be shown again only where nothing changed that it depends on: files, options, tensordiff
-itself, packages, the machine and what the environment says. Each has a label and a state, so that one can say which
-changed. Of a source there is more that nobody sees, such as the data a function reads: that is a doubt, and where there
-is one, a result is not believed unless the user says so.
+A kept result may be shown again only if nothing changed that it depends on: files, options, tensordiff itself,
+packages, the machine and the environment. Each dependency has a label and a state, so that a message can name the one
+that changed. A source may depend on more that cannot be observed, such as data that a function reads. Each of these is
+a doubt; with a doubt, a result is not believed unless the user says so.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _SETTING_FILES = ("prompt_file", "inputs", "image", "quantized_as")
 _LISTING = (
     "import importlib.metadata as m; print(*sorted(f'{d.name} {d.version}' for d in m.distributions()), sep='\\n')"
 )
-"""Prints an interpreter's packages."""
+"""A script that prints an interpreter's packages."""
 _VARIABLES = (
     "ACCELERATE_", "ATEN_", "BLIS_", "CUBLAS", "CUDA", "CUDNN", "DNNL_", "GLIBC_TUNABLES", "GOTO_", "HF_", "HIP_",
     "HSA_", "HUGGINGFACE_", "KMP_", "LD_", "MAX_", "MIOPEN_", "MKL_", "MODULAR_", "NUMBA_", "NUMEXPR_", "NVIDIA_",
     "OMP_", "ONEDNN_", "OPENBLAS_", "ORT_", "PYTHON", "PYTORCH_", "ROCR_", "ROCBLAS_", "TENSORDIFF_", "TOKENIZERS_",
     "TORCH", "TRANSFORMERS_", "TRITON_", "VECLIB_", "XLA_",
 )  # fmt: skip
-"""How the names of those environment variables begin that may change a number."""
+"""Prefixes of environment variables that may change a number."""
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 
 
@@ -49,20 +49,20 @@ class Dependencies:
     """What a result depends on."""
 
     states: Mapping[str, str]
-    """By label, which completes the sentence: "… changed"."""
+    """The state of each dependency by its label, which completes the sentence "… changed"."""
     doubts: tuple[str, ...] = ()
-    """What cannot be seen, as sentences."""
+    """Dependencies that cannot be observed, as sentences."""
 
     def changed(self, before: Mapping[str, str]) -> str:
-        """The label of the first thing that is not as it was; nothing where all is."""
+        """The label of the first dependency that changed; empty if none did."""
         labels = {**self.states, **before}
         return next((label for label in labels if self.states.get(label) != before.get(label)), "")
 
 
 def dependencies_of(request: Request, options: str = "", output: Path | None = None) -> Dependencies:
-    """What the result of a request depends on now; ``options`` is whatever else was asked for.
+    """What the result of a request depends on now; ``options`` are any further options.
 
-    What lies in the folder ``output`` comes of it, and counts nowhere.
+    Files in the folder ``output`` are results and do not count.
     """
     sides = {"reference": source_in(request.reference), "candidate": source_in(request.candidate)}
     collector = _Collector(request, output, {side: source for side, source in sides.items() if source is not None})
@@ -79,7 +79,7 @@ def dependencies_of(request: Request, options: str = "", output: Path | None = N
 
 
 class _Collector:
-    """Looks at everything that a request names, and gathers doubts on the way."""
+    """Collects the dependencies of a request, and doubts along the way."""
 
     def __init__(self, request: Request, output: Path | None, sources: Mapping[str, Source]) -> None:
         self.request, self.output, self.sources = request, output, sources
@@ -117,7 +117,7 @@ class _Collector:
         if (source := self.sources.get(side)) is None:
             return path
         target = Path(source.target).expanduser()
-        # What belongs to a graph, such as its weights, lies beside it; what a function imports is known when it ran.
+        # Files that belong to a graph, such as weights, lie beside it; what a function imports is known after it ran.
         engine = ENGINES[source.kind]
         return target.absolute().parent if engine.takes_file and not engine.takes_function else target
 
@@ -130,7 +130,7 @@ class _Collector:
             yield f"the rules of what is injected into the {side}", Path(settings.inject.rules or os.devnull)
 
     def state(self, label: str, path: Path) -> str:
-        """What a path looks like."""
+        """The state of a path."""
         try:
             return f"{path} {tree_state(path, self.output)}"
         except TooManyFiles as error:
@@ -138,7 +138,7 @@ class _Collector:
             return str(path)
 
     def surroundings(self) -> dict[str, str]:
-        """What a source finds around it: the machine, the environment, and the packages of its interpreter."""
+        """The environment of a source: the machine, environment variables, and the packages of its interpreter."""
         found = {"the folder one stands in": os.getcwd(), "the machine": _digest(_machine())}  # noqa: PTH109
         for python in sorted(set(self._interpreters())):
             found[f"the packages of {printable(python)}"] = self._packages(python)
@@ -148,7 +148,7 @@ class _Collector:
         return found
 
     def _interpreters(self) -> Iterator[str]:
-        """Those that the user named, and the environments of engines."""
+        """The interpreters that the user named, and the environments of engines."""
         for side, source in self.sources.items():
             said = self._settings(side).python
             if said is not None or ENGINES[source.kind].has_environment:
@@ -165,13 +165,13 @@ class _Collector:
 
 @cache
 def _own_packages() -> str:
-    """The packages of this process, which stay the same while it runs; to read what they are takes a while."""
+    """The packages of this process, which do not change while it runs; reading them is slow."""
     names = sorted(f"{one['Name']} {one['Version']}" for one in (found.metadata for found in distributions()))
     return f"{sys.version} {names}"
 
 
 def _machine() -> str:
-    """What the speed and the numbers of this machine come from."""
+    """The properties of this machine that affect speed and numbers."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     lines = _text("/proc/cpuinfo").splitlines()
     kinds = sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})

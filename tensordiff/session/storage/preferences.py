@@ -1,10 +1,10 @@
-"""The user's preferences: theme, columns and keys of the app, environments of engines, from ``tensordiff.toml``.
+"""The user's preferences from ``tensordiff.toml``: theme, columns and keys of the app, environments of engines.
 
-Two files count: the nearest one in this folder or above it, and the one in the user's configuration folder. Theme and
-columns are the folder's, where it sets them, else the user's. Keys are the user's alone: a folder may be a stranger's,
-and a key that does something else than the hand expects could run or overwrite things. So are the environments that
-engines run in, which ``capture.interpreter`` reads. An unknown name is an error
-that suggests the nearest known one, because a preference that is silently ignored is worse than none.
+Two files count: the nearest one in the current folder or above, and the one in the user's configuration folder. Theme
+and columns come from the folder's file if it sets them, else from the user's. Keys come only from the user's file: a
+folder may be a stranger's, and a rebound key could run or overwrite something that the user does not expect. The same
+holds for the environments of engines, which ``capture.interpreter`` reads. An unknown name is an error that suggests
+the nearest known one, because a preference that is silently ignored is worse than none.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ THEMES = ("dark", "light")
 
 @dataclass(frozen=True)
 class Preferences:
-    """What is set; None and empty leave the app's own choice."""
+    """The preferences that are set; None and empty values leave the app's default."""
 
     theme: str | None = None
     """``dark``, ``light``, or the name of one of Textual's themes."""
     columns: tuple[str, ...] | None = None
-    """Columns of the table, by id; None for as many as fit."""
+    """Column ids of the table; None for as many as fit."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Comma-separated keys by the id of their action."""
     paths: Mapping[str, Path] = field(default_factory=dict)
-    """Which file set what: by ``theme``, ``columns`` and ``keys``."""
+    """The file that set ``theme``, ``columns`` and ``keys``."""
     sentences: tuple[str, ...] = ()
-    """What the user should be told of what does not count."""
+    """Messages to the user about settings that were ignored."""
 
     def check(self, *, columns: Collection[str], keys: Collection[str], themes: Collection[str]) -> None:
         """Refuse names that the app does not know; raises ``BadFile``."""
@@ -50,7 +50,7 @@ class Preferences:
 
 
 def preferences_here(folder: Path | None = None) -> Preferences:
-    """What holds in a folder; in the current one, unless another is given."""
+    """The preferences that apply in a folder, by default the current one."""
     here, own = _folder_file((folder or Path.cwd()).absolute()), user_file()
     users = read_preferences(own) if own.is_file() else Preferences()
     if here is None or (own.is_file() and here.samefile(own)):
@@ -66,12 +66,12 @@ def preferences_here(folder: Path | None = None) -> Preferences:
 
 
 def _folder_file(folder: Path) -> Path | None:
-    """The nearest file, in a folder or above it."""
+    """The nearest preferences file in a folder or above it."""
     return next((path for at in (folder, *folder.parents) if (path := at / NAME).is_file()), None)
 
 
 def read_preferences(path: Path, *, binds_keys: bool = True) -> Preferences:
-    """Read and check a file. Where it may not bind keys, those in it are not looked at, and a sentence says so."""
+    """Read and check a file. If it may not bind keys, its keys are ignored, and a message says so."""
     content = read_preferences_file(path)
     refused = [] if binds_keys else [name for name in ("keys", TABLE) if name in content]
     for name in refused:

@@ -1,8 +1,8 @@
-"""A session file that came with a dump: shown and offered, and taken only by a person who says yes.
+"""A session file that came with a dump: it is shown to the user and used only if they accept it.
 
-Versions before this one kept sessions beside the candidate, and people send them along. Such a file says which tensors
-are held to be the same and how far apart they may be: whoever wrote it can make a wrong model agree. So it is never
-taken by itself, never changed or renamed, and a person is asked once about each.
+Earlier versions kept sessions beside the candidate, and people send them along. Such a file says which tensors are the
+same and how far apart they may be, so its author could make a wrong model agree. It is therefore never used without
+asking, never changed or renamed, and the user is asked once about each.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tensordiff.session.storage.state import SUFFIX, SessionState, read_state, s
 from tensordiff.util.atomic_write import write_file
 
 _MOST_SHOWN = 1 << 18
-_LONGEST_NAME = 120  # bytes; with the suffix, what every file system takes
+_LONGEST_NAME = 120  # bytes; together with the suffix this fits every file system
 
 
 class SessionOffer(NamedTuple):
-    """A session file that nobody has said yes or no to."""
+    """A session file that the user has neither accepted nor declined."""
 
     path: Path
     state: SessionState
 
 
 def find_session_offer(reference: Path, candidate: Path) -> SessionOffer | str | None:
-    """The file that lies beside the candidate, unless it was answered; a sentence where it cannot be read."""
+    """The session file beside the candidate, unless the user has answered; a sentence if it cannot be read."""
     found = [path for path in _legacy_paths(reference.absolute(), candidate.absolute()) if path.is_file()]
     if not found:
         return None
@@ -49,15 +49,15 @@ def _refuse_long(path: Path) -> None:
 
 
 def record_answer(reference: Path, candidate: Path, offered: SessionOffer) -> None:
-    """Remember that a person has answered, so that they are not asked again about the same content."""
+    """Record that the user has answered, so that they are not asked again about the same content."""
     try:
         write_file(_answer_path(reference, candidate), _digest(offered.state), make_folders=True)
     except WriteError:
-        return  # they are asked again, which is all that comes of it
+        return  # the only consequence is that the user is asked again
 
 
 def contents(state: SessionState) -> str:
-    """All that a session would change, to be read by a person: rules and tolerances first."""
+    """Everything that a session would change, for a person to read: rules and tolerances first."""
     rules = "" if state.rules is None else rules_text(state.rules).strip()
     parts = [rules or "no rules and no tolerances"]
     if state.rules_base != RulesFile():
@@ -90,14 +90,14 @@ def _recorded_answer(reference: Path, candidate: Path) -> str:
 
 
 def _legacy_paths(reference: Path, candidate: Path) -> tuple[Path, Path]:
-    """Where earlier versions kept the session of two dumps: beside the candidate, or in a folder of the user's."""
+    """Where earlier versions kept the session of two dumps: beside the candidate, or in a folder of the user."""
     beside = _legacy_name(candidate.name, os.path.relpath(reference, candidate.parent))
     far = _legacy_name(candidate.name, f"{reference}{os.pathsep}{candidate}", always_hashed=True)
     return candidate.parent / beside, state_folder() / "sessions" / far
 
 
 def _legacy_name(candidate: str, reference: str, *, always_hashed: bool = False) -> str:
-    """The name of the file, after its two dumps; the reference is hashed where the name would be too long."""
+    """The file name made from two dumps; the reference is hashed if the name would be too long."""
     words = "-".join(re.findall(r"[\w.+]*\w[\w.+]*", reference))
     name = f"{candidate or 'dump'}.vs.{words}"
     if not always_hashed and len(os.fsencode(name)) <= _LONGEST_NAME:

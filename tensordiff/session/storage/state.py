@@ -1,11 +1,11 @@
-"""The session file: what a person did with two dumps, kept in the user's state folder and read when they return.
+"""The session file: what a user did with two dumps, kept in the user's state folder and read when they return.
 
-A file lies in the state folder, named after the pair, or where ``--session`` says. One that lies beside a dump came
-with it, and its rules and tolerances decide on the verdict: it is never read for that by itself (see
-``session.offered``). A file is replaced whole or not at all, and one that cannot be read is renamed, never overwritten.
-Everything in it is by name, so it can be applied to other dumps too; it records which dumps it is about, so that one
-can say when they changed. The JSON is read strictly: an unknown key is refused, as it would be lost at the next write.
-Nothing here opens a dump.
+The file lies in the state folder, named after the pair, or where ``--session`` says. A file beside a dump came with
+that dump, and its rules and tolerances would decide the verdict, so it is never read from there without asking (see
+``session_offer``). A file is replaced as a whole or not at all; one that cannot be read is renamed, never overwritten.
+Everything in it is by name, so it can be applied to other dumps, and it records its dumps, so that changes can be
+reported. The JSON is read strictly: an unknown key is refused, since the next write would lose it. Nothing here opens a
+dump.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class DumpIdentity(NamedTuple):
-    """What a dump looked like on disk: its path, and the count, size and date of its files."""
+    """How a dump looked on disk: its path, and the number, total size and latest date of its files."""
 
     path: str
     files: int
@@ -44,28 +44,28 @@ class DumpIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class SessionState:
-    """What a person did. Rows are named by ``row_name``, layers by their canonical name."""
+    """What a user did. Rows are identified by ``row_name``, layers by their canonical name."""
 
     dumps: tuple[DumpIdentity, DumpIdentity] | None = None
-    """Reference and candidate as they were; None where nothing was compared yet."""
+    """The identities of reference and candidate; None if nothing was compared yet."""
     rules: RulesFile | None = None
-    """All rules as edited; None where none were."""
+    """All rules as edited; None if none were."""
     rules_base: RulesFile = field(default_factory=RulesFile)
-    """The rules file as it was when they were edited."""
+    """The rules file as it was when the rules were edited."""
     marks: tuple[str, ...] = ()
     bisect: str = ""
-    """The log of a search, as ``bisect --replay`` takes it."""
+    """The log of a search, in the format of ``bisect --replay``."""
     columns: tuple[str, ...] | None = None
-    """Columns of the table; None for the usual ones."""
+    """Columns of the table; None for the default."""
     sort: str | None = None
-    """A column's id; None for execution order."""
+    """The id of the column; None for execution order."""
     descending: bool = False
     filter: str = ""
     faults: bool = False
     inputs: bool = False
     cursor: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """Notes by canonical name of the layer."""
+    """Notes by the canonical name of the layer."""
 
 
 def state_text(state: SessionState) -> str:
@@ -94,7 +94,7 @@ def _as_json(state: SessionState) -> dict[str, Any]:
 
 
 def parse_state(text: str, path: Path) -> SessionState:
-    """Read JSON back; raises ``BadFile`` where it is not a session file."""
+    """Parse JSON; raises ``BadFile`` if it is not a session file."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def _check_schema(schema: object, path: Path) -> None:
 
 
 class _Content(NamedTuple):
-    """The JSON object of a file, checked as it is read."""
+    """The JSON object of a file, validated as it is read."""
 
     values: Mapping[str, Any]
     path: Path
@@ -196,28 +196,28 @@ _MAX_BYTES = 1 << 26
 
 
 class RestoredState(NamedTuple):
-    """A state that was read back, and sentences that a person should see about it."""
+    """A state that was read back, and messages about it for the user."""
 
     state: SessionState
     sentences: tuple[str, ...] = ()
 
 
 def session_path(reference: Path, candidate: Path) -> Path:
-    """Where the session of two dumps is kept: the same file, whichever links lead to them."""
+    """The path of the session of two dumps; links to the same dumps give the same path."""
     pair = b"\0".join(os.fsencode(path.resolve()) for path in (reference, candidate))
     digest = hashlib.sha256(pair).hexdigest()[:32]
     return state_folder() / "sessions" / f"{candidate.resolve().name[:24] or 'dump'}.vs.{digest}{SUFFIX}"
 
 
 def state_folder() -> Path:
-    """The user's own, for what is kept between runs."""
+    """The user's own folder for data that is kept between runs."""
     from platformdirs import user_state_path
 
     return user_state_path("tensordiff", appauthor=False)
 
 
 def read_state(path: Path) -> SessionState:
-    """Read a session file; raises ``BadFile`` where it is none."""
+    """Read a session file; raises ``BadFile`` if it is not one."""
     try:
         text = read_small(path, _MAX_BYTES).decode()
     except TooLong as error:
@@ -229,7 +229,7 @@ def read_state(path: Path) -> SessionState:
 
 
 def restore_state(path: Path, *, may_rename: bool = True) -> RestoredState:
-    """The state that was kept, empty where there is none. A file that cannot be read is renamed, or left."""
+    """The stored state, or an empty one. A file that cannot be read is renamed, or left alone."""
     if not path.exists():
         return RestoredState(SessionState())
     try:
@@ -240,7 +240,7 @@ def restore_state(path: Path, *, may_rename: bool = True) -> RestoredState:
 
 
 def _put_aside(path: Path) -> str:
-    """Rename a file, so that nothing is written over it; the end of a sentence about that."""
+    """Rename a file so that it is not overwritten; returns the end of a sentence about that."""
     free = next(name for name in _aside(path) if not name.exists())
     try:
         path.rename(free)
@@ -262,7 +262,7 @@ def write_state(path: Path, state: SessionState) -> None:
 
 
 def rules_of_state(state: SessionState, file: RulesFile | None) -> RulesFile:
-    """The rules as edited, with what has changed in their file since; as they were where there is no file."""
+    """The edited rules, merged with later changes of their file; without a file, as they were."""
     if state.rules is None or file is None:
         return state.rules or file or RulesFile()
     rules = rebased(state.rules, state.rules_base, file)
@@ -271,7 +271,7 @@ def rules_of_state(state: SessionState, file: RulesFile | None) -> RulesFile:
 
 
 def identity_of(path: Path) -> DumpIdentity:
-    """What a dump looks like on disk: the size and date of every file; none is opened."""
+    """How a dump looks on disk: the size and date of every file; none is opened."""
     stats = [stat for file in _files(path) if (stat := _stat(file)) is not None]
     newest = max((one.st_mtime_ns for one in stats), default=0)
     return DumpIdentity(str(path.absolute()), len(stats), sum(one.st_size for one in stats), newest)
@@ -291,11 +291,11 @@ def _stat(file: str | Path) -> os.stat_result | None:
             return file.stat()
         return os.stat(file)  # noqa: PTH116 - a dump may have a hundred thousand files
     except OSError:
-        return None  # gone since the folder was listed, or a link to nowhere
+        return None  # deleted since the folder was listed, or a dangling link
 
 
 def what_changed(state: SessionState, reference: DumpIdentity, candidate: DumpIdentity) -> tuple[str, ...]:
-    """A sentence for each dump that is not what it was when the session was written."""
+    """A sentence for each dump that changed since the session was written."""
     if state.dumps is None:
         return ()
     sides = zip(("reference", "candidate"), state.dumps, (reference, candidate), strict=True)
@@ -314,6 +314,6 @@ def _difference(side: str, then: DumpIdentity, now: DumpIdentity) -> str:
 
 
 def row_name(pair: Pair) -> str:
-    """The name of a row in a session file."""
+    """The name that identifies a row in a session file."""
     step = f"step {pair.reference.step}: " if pair.reference.step else ""
     return f"{step}{pair.reference.name} = {pair.candidate.name}"

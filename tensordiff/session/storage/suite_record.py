@@ -1,9 +1,9 @@
-"""What a finished model of a suite leaves, ``done.json``, and whether it may be shown again instead of verifying.
+"""The record that a finished model of a suite leaves (``done.json``), and whether its result may be shown again.
 
-It holds the result, what that depends on, the files that the children were made of, and what was written. The folder
-may be a stranger's, or a cache of a CI that others fill: a record is believed only where this user has signed it, and
-otherwise read for nothing. Only a result that holds is shown again: whoever saw a failure has mended something, and
-that may be where nobody sees it. In every doubt the model is verified again.
+The record holds the result, its dependencies, the files that the child processes loaded, and the files that were
+written. The folder may be a stranger's, or a CI cache that others fill, so a record is believed only if this user has
+signed it, and otherwise ignored. Only a passing result is shown again: after a failure something was probably fixed,
+perhaps where it cannot be observed. When in doubt, the model is verified again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensordiff.util.user_key import sign, why_not_own
 RECORD = "done.json"
 SCHEMA = "tensordiff.suite_result/1"
 HOLDS = ("agrees", "drifts")
-"""The verdicts of models that hold."""
+"""The verdicts that pass."""
 _MOST_BYTES = 64 << 20
 
 
@@ -41,20 +41,20 @@ class Result(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A result, and all that must be as it was for it to be shown again."""
+    """A result, and everything that must be unchanged for it to be shown again."""
 
     result: Result
     depends: Mapping[str, str]
     loaded: Mapping[str, tuple[tuple[str, ...], str]]
-    """By folder: the names of files that a child was made of, and the state of them all."""
+    """The files that child processes loaded: by folder, their names and their combined state."""
     written: Mapping[str, str]
-    """The state of every file that was written, by path."""
+    """The state of every written file, by path."""
 
 
 def record_of(
     result: Result, depends: Dependencies, loaded: Iterable[str], written: Iterable[Path], since_ns: int
 ) -> Record | str:
-    """A record; or why there can be none, where a file was changed while the model was verified."""
+    """A record, or the reason why there can be none: a file changed while the model was verified."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted(set(loaded)):
         if written_since(path, since_ns):
@@ -72,7 +72,7 @@ def write_record(path: Path, record: Record) -> None:
 
 
 def read_record(path: Path, name: str) -> Record | str:
-    """The record of a model of this name that this user has written; or why there is none, nothing for no file."""
+    """This user's record of a model of this name, or the reason why there is none; empty if there is no file."""
     try:
         with open(path, "rb", opener=open_without_waiting) as file:
             data = file.read(_MOST_BYTES + 1)
@@ -94,7 +94,7 @@ def read_record(path: Path, name: str) -> Record | str:
 
 
 def why_again(record: Record, now: Dependencies, *, believes: bool) -> str:
-    """Why a model must be verified again; nothing where its record holds. ``believes`` disregards what is not seen."""
+    """Why a model must be verified again; empty if its record holds. ``believes`` ignores doubts."""
     if record.result.verdict not in HOLDS:
         return "it did not agree"
     if now.doubts and not believes:
@@ -118,7 +118,7 @@ def _group_state(folder: str, names: Iterable[str]) -> str:
 
 
 def _first_changed(folder: str, names: Iterable[str]) -> str:
-    """The file where there is one alone, else the folder."""
+    """The file if there is only one, else the folder."""
     some = list(names)
     return folder + os.sep + some[0] if len(some) == 1 else folder
 
@@ -132,7 +132,7 @@ def _text(record: Record) -> str:
 
 
 def _record(found: Any) -> Record:
-    """A record from JSON; raises where anything is not as it is written."""
+    """A record from JSON; raises if anything is not as written."""
     result = Result(**found["result"])
     if result.verdict not in ("agrees", "drifts", "diverges", "unknown") or type(result.pairs) is not int:
         raise ValueError("a verdict is one of four words, and pairs are counted")

@@ -1,1 +1,1 @@
-"""Comparing sources while they run, without a dump of either."""
+"""Compare sources while they run, without writing dumps."""

@@ -1,4 +1,4 @@
-"""How a comparison is streamed, as it is asked for: by itself, as commands that do not stream need no more of it."""
+"""The options of a streamed comparison; in a module of their own, so that other commands import nothing else."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Keep = Literal["diverging", "none", "all"]
 
 
 class StreamOptions(NamedTuple):
-    """How a comparison is streamed."""
+    """The options of a streamed comparison."""
 
     window_bytes: int = WINDOW_BYTES
-    """How much of both sides may wait to be compared, or to be looked at again."""
+    """How many bytes of both sides may wait to be compared, or stay to be read again."""
     keep: Keep = "diverging"
     folder: Path | None = None
-    """Where it is kept, in a folder for each side; None is nowhere."""
+    """Where tensors are kept, in a folder per side; None keeps them nowhere."""
     stops: bool = False
     """Whether the runs end at the first culprit."""

@@ -1,8 +1,8 @@
-"""A comparison of models while they run: tensors are measured as they come, and let go.
+"""A comparison of models while they run: tensors are measured as they arrive, then released.
 
-A first pass lists what each source would dump, so that the two sides are aligned before a value is there. Then both
-run, and an entry of such a side is read when it arrives (``streamed_side``). Measuring and judging are those of any
-comparison. On disk stays what diverges, with what its layer was given, as a dump.
+A first pass lists the entries of each source, so that the two sides are aligned before any value exists. Then both run,
+and each entry is read when it arrives (``StreamedSide``). Measuring and judging are those of any comparison. What
+diverges, with the inputs of its layer, is kept on disk as a dump.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tensordiff.session.streaming.side import FollowRun, OnRunStarted, StreamedS
 from tensordiff.session.third_dumps import ThirdDumps
 from tensordiff.util.sizes import format_bytes
 
-_BATCH_SHARE = 4  # what is measured together may take this part of a side's window
+_BATCH_SHARE = 4  # a batch may take 1/4 of a side's window
 
 
 @dataclass
 class _ClosedResult:
-    """What was found out about the result while the values were there."""
+    """What was found out about the result while the values were available."""
 
     has_logits: bool = False
     logits: LogitsDiff | None = None
@@ -58,15 +58,15 @@ class StreamedSession(Session):
 
     options: StreamOptions = field(default_factory=StreamOptions)
     streamed: tuple[StreamedSide, ...] = ()
-    """Those that are sources."""
+    """The sides that are sources."""
     learned_from: tuple[int, ...] = ()
-    """How many tensors of each side were learned from, where those were not all."""
+    """How many tensors of each side were used for learning, if not all."""
     judged: list[Row] = field(default_factory=list)
-    """The rows that were judged so far."""
+    """The rows judged so far."""
     _result: _ClosedResult = field(default_factory=lambda: _ClosedResult())
 
     def rows(self) -> Iterator[Row]:
-        """Measure the pairs in order, as their tensors come."""
+        """Measure the pairs in order, as their tensors arrive."""
         rows = self.judged
         rows.clear()
         for side in self.streamed:
@@ -75,7 +75,7 @@ class StreamedSession(Session):
         comparer = replace(self.comparer, batch_bytes=self._batch_bytes())
         for row in Session.rows(replace(self, comparer=comparer)):
             is_wrong = row.verdict.name == "diverges"
-            rows.append(row)  # first: whoever sees what is kept of it may end this, and is told of it
+            rows.append(row)  # first: who sees the kept file may interrupt, and is told of this row
             for side in self.streamed:
                 side.note_judged(_of_side(row.pair, side.side), is_wrong=is_wrong)
             for pair in rereadable.released_by(row):
@@ -90,7 +90,7 @@ class StreamedSession(Session):
             side.finish()
 
     def _batch_bytes(self) -> int:
-        """How much of a side may wait to be measured together, so that the next tensor still fits beside it."""
+        """How much of a side a batch may hold so that the next tensor still fits into the window."""
         rooms = []
         for side in self.streamed:
             largest = max((bytes_behind(_of_side(pair, side.side)) for pair in self.pairs), default=0)
@@ -98,7 +98,7 @@ class StreamedSession(Session):
         return max(0, min(rooms, default=0))
 
     def header_findings(self) -> Iterator[Finding]:
-        """Beside the others: that rules were learned from a part of the runs."""
+        """The findings of any session, and that rules were learned from only a part of the runs."""
         yield from super().header_findings()
         if self.learned_from:
             seen, all_of = sum(self.learned_from), len(self.reference) + len(self.candidate)
@@ -109,7 +109,7 @@ class StreamedSession(Session):
             )  # fmt: skip
 
     def look_at_result(self, outcome: Outcome) -> None:
-        """Keep what a look at the result needs once the stream is closed: the culprit, its hint, and the logits."""
+        """Store what a look at the result needs after the stream is closed: the culprit, its hint, and the logits."""
         self._result.logits = self.logits(outcome.rows)
         self._result.has_logits = True
         if outcome.culprit is not None:
@@ -118,30 +118,30 @@ class StreamedSession(Session):
             self._result.culprit = outcome.culprit
 
     def logits(self, rows: Iterable[Row]) -> LogitsDiff | None:
-        """How far apart the logits are; as they were found before the stream was closed."""
+        """How far apart the logits are; taken from storage after the stream was closed."""
         return self._result.logits if self._result.has_logits else super().logits(rows)
 
     def hint(self, row: Row) -> Hint | None:
-        """What kind of error a row shows; of the culprit as it was found before the stream was closed."""
+        """The kind of error a row shows; the culprit's is taken from storage after the stream was closed."""
         culprit = self._result.culprit
         return self._result.hint if culprit is not None and culprit.pair is row.pair else super().hint(row)
 
     def kept_dumps(self) -> Iterator[Path]:
-        """The folders of what is kept, a dump each."""
+        """The folders of kept tensors, each a dump."""
         folder = self.options.folder
         if folder is not None and self.options.keep != "none":
             yield from (folder / side.side for side in self.streamed if side.kept)
 
     @property
     def lasting_reference(self) -> Path | None:
-        """The reference's dump, or what is kept of it."""
+        """The reference's dump, or what was kept of it."""
         for side in self.streamed:
             if side.side == "reference":
                 return next((path for path in self.kept_dumps() if path.name == side.side), None)
         return super().lasting_reference
 
     def keep_culprit(self, culprit: Row) -> None:
-        """Keep both sides of a culprit and what its layer was given, which a run with injection needs."""
+        """Keep both sides of a culprit and the inputs of its layer, which a run with injection needs."""
         if self.options.keep != "none":
             for side in self.streamed:
                 for part in parts_of(_of_side(culprit.pair, side.side)):
@@ -153,16 +153,20 @@ def _of_side(pair: Pair, side: Side) -> Entry:
 
 
 class RereadablePairs:
-    """The pairs that may be read again, as rows are judged in order."""
+    """Tracks which pairs the judge may still read again, as rows are judged in order.
+
+    For a pair that does not agree, the judge reads the inputs of its module again, and the outputs just before it. So
+    the inputs of a call stay within reach until its last output is judged, and of all outputs the latest ones.
+    """
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self._outputs = Counter(pair.reference.call_key for pair in pairs if not pair.reference.is_input)
-        """How many outputs of a call are still to be judged."""
+        """How many outputs of each call are still to be judged."""
         self._inputs: defaultdict[CallKey, list[Pair]] = defaultdict(list)
         self._latest: deque[Pair] = deque()
 
     def released_by(self, row: Row) -> Iterator[Pair]:
-        """The pairs that are read no more once a row was judged."""
+        """The pairs that will not be read again after a row was judged."""
         call = row.pair.reference.call_key
         if row.is_input:
             if self._outputs[call]:
@@ -173,7 +177,7 @@ class RereadablePairs:
         self._outputs[call] -= 1
         if not self._outputs[call]:
             yield from self._inputs.pop(call, ())
-        if row.diff is None or row.is_gradient:  # the judge reads neither again
+        if row.diff is None or row.is_gradient:  # the judge never reads these again
             yield row.pair
             return
         self._latest.append(row.pair)
@@ -189,13 +193,13 @@ def open_stream(
     state: SessionState | None = None,
     started: OnRunStarted = lambda _: None,
 ) -> Iterator[StreamedSession]:
-    """A comparison of sources, or of a dump and a source, while they run. What it leaves is what is kept."""
+    """Open a comparison of sources, or of a dump and a source, that runs while it is iterated. Kept tensors remain."""
     with ExitStack() as stack:
         sides = _listed_sides(request, options, follow, started, stack)
         dumps = {side.side: side.dump for side in sides}
         reference = dumps.get("reference") or open_dump(request.reference)
         candidate = dumps.get("candidate") or open_dump(request.candidate)
-        run_dtypes(reference, candidate)  # may fetch the model's last outputs, which is possible before it runs
+        run_dtypes(reference, candidate)  # may fetch the model's last outputs, which is possible only before it runs
         learned, learned_from = _learn(request, state, reference, candidate, sides)
         third_dumps = ThirdDumps.open(request)
         session = StreamedSession.of_dumps(request, reference, candidate, third_dumps, state, learned)
@@ -204,7 +208,7 @@ def open_stream(
             yield session
         except BaseException as error:
             for side in sides:
-                with suppress(WriteError):  # the first error is the one to report
+                with suppress(WriteError):  # report the first error
                     side.write_kept(printable(str(error) or "interrupted"))
             raise
         for side in sides:
@@ -214,7 +218,7 @@ def open_stream(
 def _listed_sides(
     request: Request, options: StreamOptions, follow: FollowRun, started: OnRunStarted, stack: ExitStack
 ) -> tuple[StreamedSide, ...]:
-    """Run each source once, to know what it will give."""
+    """Run each source once to list its entries."""
     sources = Sources.of(request)
     check_sources(sources)
     count = sum(source is not None for source in (sources.reference, sources.candidate))
@@ -247,7 +251,8 @@ def _refuse_used(folder: Path) -> None:
 def _learn(
     request: Request, state: SessionState | None, reference: Dump, candidate: Dump, sides: Sequence[StreamedSide]
 ) -> tuple[Learned, tuple[int, ...]]:
-    """Rules for what names leave over, learned from what fits into the window: the beginning of both runs."""
+    """Learn rules for entries that names leave unpaired, from as much of the beginning of both runs as the window
+    holds."""
     rules = rules_of_request(request, state)
     if not request.learn or reference.statistics:
         return Learned(), ()

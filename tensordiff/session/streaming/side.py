@@ -1,11 +1,11 @@
-"""A side of a comparison that is a source: what it will give, what has come of it, and what of that is held.
+"""One side of a streamed comparison: what its source will produce, what has arrived, and what is still held.
 
-``StreamedSide`` decides how long a tensor is held. What the judge may read again after its last pair was judged (the
-inputs of a module that still runs, the latest outputs) is held, or spilled to the temporary directory where the window
-has no room for it. The rest is let go some time later: the window is used, so what is looked at for a hint is usually
-there still. Around the first layers that diverge everything is held longer. What is not here any more is fetched: the
-source runs once more for those layers alone, before the comparison or after it. In the midst of it that is impossible,
-and an error says so: nothing is judged otherwise than with dumps.
+``StreamedSide`` decides how long a tensor is held. Tensors that the judge may read again after their last pair was
+judged (inputs of a module that still runs, the latest outputs) are held, or spilled to the temporary directory if they
+do not fit into the window. Other tensors are released later, oldest first, as the window fills, so those that a hint
+looks at are usually still there. Around the first layers that diverge, everything is held longer. A tensor that is gone
+is fetched: the source runs once more for those layers alone, before or after the comparison. During the comparison that
+is impossible and raises an error, so that every verdict is the one that dumps would give.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from tensordiff.util.claimed_folders import make_claimed_folder
 from tensordiff.util.sizes import format_bytes
 
 FollowRun = Callable[[Run, str], Done]
-"""Runs to the end, and shows how far it is; the text says which side it is."""
+"""Follows a run to its end and shows its progress; the text names the side."""
 OnRunStarted = Callable[[Run], None]
-"""Is told of every run that begins, from the thread that compares: to cancel it from another, or to read its log."""
+"""Called with every run that starts, from the comparing thread, so that another thread can cancel it or read its
+log."""
 
-_MOST_WRONG_ENTRIES = 8  # wrong layers around which everything is held for as long as there is room
-_SHARE_NEAR_WRONG = 4  # ... which is this part of the window
+_MOST_WRONG_ENTRIES = 8  # number of wrong entries around which everything is held as long as there is room
+_SHARE_NEAR_WRONG = 4  # tensors near wrong entries may take 1/4 of the window
 _SPILL_ELSEWHERE = "free some space, set TMPDIR to another folder, or give a larger --window"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StreamedTensor(LiveTensor):
-    """A tensor of a source, read when it comes."""
+    """A tensor of a running source, read when it arrives."""
 
     side: StreamedSide
     key: EntryKey
@@ -60,18 +61,18 @@ class StreamedTensor(LiveTensor):
 
 
 class StreamedSide:
-    """A side that is a source: what it will give, and what has come of it."""
+    """A side that is a source: what it will produce, and what has arrived."""
 
     def __init__(
         self, side: Side, job: Job, options: StreamOptions, window_bytes: int, started: OnRunStarted = lambda _: None
     ) -> None:
         self.side, self.job, self._started = side, job, started
         self.dump: Dump
-        """What was listed; its entries are read from the stream."""
+        """The listed dump, whose entries are read from the stream."""
         self.kept: dict[EntryKey, KeptTensor] = {}
-        """What stays, in a file each."""
+        """Tensors that are kept, each in a file."""
         self.not_kept = 0
-        """Tensors that diverge and did not fit into the window's size on disk."""
+        """The number of diverging tensors that exceeded the window's size on disk."""
         self.most_bytes = 0
         self.window_bytes = window_bytes
         """This side's share of the window."""
@@ -84,11 +85,11 @@ class StreamedSide:
         self._fetched: dict[EntryKey, KeptTensor] = {}
         self._is_measuring = False
         self._judgements_left: Counter[EntryKey] = Counter()
-        """How many pairs of an entry are still to be judged."""
+        """How many pairs of each entry are still to be judged."""
         self._reads_left: Counter[EntryKey] = Counter()
-        """How many pairs of an entry the judge may still read."""
+        """How many pairs of each entry the judge may still read."""
         self._rereadable: dict[EntryKey, None] = {}
-        """What the judge may read again, all pairs of which were judged: held, or spilled."""
+        """Entries whose pairs were all judged but that the judge may read again; they are held or spilled."""
         self._spilled: dict[EntryKey, KeptTensor] = {}
         self._spills = 0
         self._releasable: deque[EntryKey] = deque()
@@ -99,10 +100,10 @@ class StreamedSide:
         self._inputs: dict[CallKey, list[EntryKey]] = {}
         self._listed_keys: set[EntryKey] = set()
         self._listed: dict[EntryKey, Entry] = {}
-        """Entries whose values the listing has: integers, such as token ids."""
+        """Entries whose values are in the listing: integers, such as token ids."""
 
     def close(self) -> None:
-        """End the child, and remove all that is not kept; that can still be read."""
+        """End the child process and delete everything that is not kept; kept tensors can still be read."""
         self._is_closed = True
         self._fetched.clear()
         self._spilled.clear()
@@ -117,7 +118,7 @@ class StreamedSide:
     # --- what it will give -----------------------------------------------------------------------
 
     def list_entries(self, follow: FollowRun) -> Path:
-        """Run the source once without writing values; the folder of the listing."""
+        """Run the source once without writing values; returns the folder of the listing."""
         folder = self._scratch / "listing"
         run = Run(replace(self.job, output=str(folder), writes="listing"), self._child)
         self._started(run)
@@ -145,24 +146,24 @@ class StreamedSide:
     # --- what comes ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the run, unless it was."""
+        """Start the run unless it has started."""
         self._started_stream()
 
     def fill(self) -> Dump:
-        """Wait until the window is full; the dump of what has come so far, which is the beginning of the run."""
+        """Wait until the window is full; returns a dump of what has arrived, the beginning of the run."""
         stream = self._started_stream()
         stream.fill()
         return replace(self.dump, entries=tuple(e for e in self.dump.entries if e.key in stream.arrived))
 
     def _started_stream(self) -> TensorStream:
-        """The stream, started where it was not."""
+        """The stream, which is started if necessary."""
         if self._stream is None:
             self._stream = TensorStream(self.job, self._child, self.window_bytes)
             self._started(self._stream.run)
         return self._stream
 
     def expect(self, entries: Iterable[Entry]) -> None:
-        """The entries that will be compared, once for each time; all others may go as soon as they come."""
+        """Set the entries that will be compared, once per pair; all others may be released on arrival."""
         self._judgements_left, self._is_measuring = Counter(entry.key for entry in entries), True
         self._reads_left = self._judgements_left.copy()
         if self._stream is not None:
@@ -170,7 +171,7 @@ class StreamedSide:
             self._stream.news.clear()
 
     def read(self, tensor: StreamedTensor) -> Array:
-        """The values of an entry: that are here, that come, or that are fetched again."""
+        """The values of an entry, which is available, arrives, or is fetched."""
         key, stream = tensor.key, self._stream
         here = self.kept.get(key) or (stream.held.get(key) if stream else None)
         here = here or self._spilled.get(key) or self._fetched.get(key)
@@ -186,7 +187,7 @@ class StreamedSide:
         return here.stored.read()
 
     def _wait_or_fetch(self, key: EntryKey) -> KeptTensor:
-        """A tensor that comes, or is fetched where it came before, or would have to be waited for too long."""
+        """Wait for a tensor, or fetch it if it has passed or the wait would be too long."""
         if self._is_closed:
             raise CaptureError(
                 f"{printable(self.job.source)}: {printable(key.name)} was not kept when the stream ended; capture the "
@@ -205,7 +206,7 @@ class StreamedSide:
         return stream.wait_for(key, self._make_room)
 
     def finish(self) -> None:
-        """Let the run come to its end."""
+        """Let the run finish."""
         if self._stream is not None and not self._is_finished:
             self._stream.finish(self._make_room)
             self._refuse_other(self._stream.arrived)
@@ -215,7 +216,7 @@ class StreamedSide:
             self.most_bytes = self._stream.most_bytes
 
     def _refuse_other(self, arrived: Set[EntryKey]) -> None:
-        """Refuse a run that gave something else than when it was listed: that was not aligned, nor compared."""
+        """Refuse a run whose entries differ from the listing: they were neither aligned nor compared."""
         other = arrived ^ self._listed_keys
         if other and not self.dump.unread:
             raise CaptureError(
@@ -224,14 +225,14 @@ class StreamedSide:
             )
 
     def stop(self) -> None:
-        """End the run where it is."""
+        """Stop the run."""
         if self._stream is not None and not self._is_finished:
             self._stream.stop()
             self._is_finished = True
             self.most_bytes = self._stream.most_bytes
 
     def _fetch(self, key: EntryKey) -> KeptTensor:
-        """Run the source again for the layer of an entry, and those around it if they are not too large."""
+        """Run the source again for an entry's layer, and for the layers around it if they are not too large."""
         layers = self._layers_around(self._entries[key])
         regex = f"^(?:{'|'.join(map(re.escape, sorted(layers)))})$"
         job = replace(self.job, settings=replace(self.job.settings, layers=regex))
@@ -257,7 +258,7 @@ class StreamedSide:
     # --- what goes -------------------------------------------------------------------------------
 
     def note_judged(self, entry: Entry, *, is_wrong: bool) -> None:
-        """A pair of an entry was judged."""
+        """Note that a pair of an entry was judged."""
         parts = [part for part in parts_of(entry) if isinstance(part.stored, StreamedTensor)]
         if is_wrong:
             for part in parts:
@@ -270,7 +271,7 @@ class StreamedSide:
         self._trim(self.window_bytes // 2)
 
     def release(self, entry: Entry) -> None:
-        """A pair of an entry is read no more by the judge."""
+        """Note that the judge will not read a pair of an entry again."""
         for part in parts_of(entry):
             if not isinstance(part.stored, StreamedTensor):
                 continue
@@ -285,7 +286,7 @@ class StreamedSide:
                 self._releasable.append(part.key)
 
     def keep_call(self, entry: Entry) -> None:
-        """Keep an entry, and, of an output, what its layer was given; as far as it is here."""
+        """Keep an entry and, for an output, the inputs of its layer, as far as they are available."""
         if len(self._wrong_entries) < _MOST_WRONG_ENTRIES:
             self._wrong_entries.append(entry)
         for key in self._with_inputs(entry):
@@ -293,7 +294,7 @@ class StreamedSide:
                 self._keep(key)
 
     def keep_or_fetch(self, entry: Entry) -> None:
-        """Keep an entry and what its layer was given; what is not here any more is fetched."""
+        """Keep an entry and the inputs of its layer; fetch those that are no longer available."""
         for key in self._with_inputs(entry):
             if key in self.kept:
                 continue
@@ -321,19 +322,20 @@ class StreamedSide:
         return (self._options.folder or self._scratch) / self.side / shard_name(len(self.kept))
 
     def _release_unused_arrivals(self) -> None:
-        """Of what has come, what nothing is compared with may go."""
+        """Mark arrived tensors that nothing is compared with as releasable."""
         stream = self._started_stream()
         news, stream.news = stream.news, []
         if self._is_measuring:
             self._releasable.extend(key for key in news if not self._reads_left[key])
 
     def _trim(self, most_bytes: int) -> bool:
-        """Let go what nothing needs, the oldest first, until no more than so much is held; whether anything went."""
+        """Release tensors that are not needed, oldest first, down to a number of bytes; returns whether any was
+        released."""
         stream, has_gone = self._started_stream(), False
         while self._releasable and stream.held_bytes > most_bytes:
             key = self._releasable.popleft()
             if key not in stream.held:
-                continue  # it is kept
+                continue  # already kept
             if self._options.keep == "all":
                 self._keep(key)
             elif self._is_near_wrong(key) and self._held_near_wrong_bytes < self.window_bytes // _SHARE_NEAR_WRONG:
@@ -346,7 +348,7 @@ class StreamedSide:
         return has_gone
 
     def _make_room(self) -> bool:
-        """Let go what can be, since the run cannot go on otherwise; False where nothing can."""
+        """Release what can be released because the run cannot continue otherwise; returns whether anything was."""
         self._release_unused_arrivals()
         half = self.window_bytes // 2
         if self._trim(half) or self._trim(0) or self._spill(half) or self._spill(0):
@@ -360,13 +362,13 @@ class StreamedSide:
         return has_gone
 
     def _spill(self, most_bytes: int) -> bool:
-        """Move what the judge may read again to the temporary directory, until no more than so much is held."""
+        """Spill tensors that the judge may read again to the temporary directory, down to a number of bytes."""
         stream, has_gone = self._started_stream(), False
         for key in self._rereadable:
             if stream.held_bytes <= most_bytes:
                 break
             if key not in stream.held:
-                continue  # it is kept, or spilled already
+                continue  # already kept or spilled
             if self._options.keep == "all":
                 self._keep(key)
             else:
@@ -377,7 +379,7 @@ class StreamedSide:
         return has_gone
 
     def spilled_files(self) -> list[Path]:
-        """The files of what was moved out of the window, since the judge may read it again."""
+        """The files of spilled tensors, which the judge may read again."""
         return [tensor.stored.file.path for tensor in self._spilled.values()]
 
     def _is_near_wrong(self, key: EntryKey) -> bool:
@@ -389,7 +391,7 @@ class StreamedSide:
     # --- what stays ------------------------------------------------------------------------------
 
     def write_kept(self, error: str | None = None) -> None:
-        """Make a dump of what is kept, if anything is; ``error`` is why the comparison ended before its end."""
+        """Write the kept tensors as a dump, if there are any; ``error`` is why the comparison ended early."""
         if self._options.keep == "all" and self._stream is not None and error is None:
             for key in list(self._stream.held):
                 self._keep(key)
@@ -414,6 +416,6 @@ def _is_in_listing(entry: Entry) -> bool:
 
 
 def _is_near(layer: str, wrong: str) -> bool:
-    """Whether a layer is the wrong one, a part of it, what it is a part of, or beside it."""
+    """Whether a layer is the wrong one, a part of it, its parent, or a sibling."""
     parent = parent_of(wrong)
     return layer in (wrong, parent) or layer.startswith(f"{wrong}.") or (bool(parent) and parent_of(layer) == parent)
