@@ -1,6 +1,6 @@
-"""How far apart the two tensors of a pair are, and what that means: numbers, verdicts, hints.
+"""Compare the two tensors of a pair: numbers, verdicts, hints.
 
-Called, it is the library's ``tensordiff.compare(reference, candidate)``.
+The module is callable: it is the library's ``tensordiff.compare(reference, candidate)``.
 """
 
 from tensordiff.util.callable_module import make_callable

@@ -1,8 +1,8 @@
-"""Measuring an alignment: one row per pair, in order, as soon as it is known.
+"""Measure an alignment: one row per pair, in order, as soon as it is known.
 
-``Comparer.rows`` is a plain iterator: progress and stopping early are up to the caller. ``measure`` computes the
-numbers and ``judge`` says what they mean in the light of the pairs before. A pair that cannot be read, or whose shapes
-cannot be reconciled, is a row, too, with verdict ``unknown`` and the reason.
+``Comparer.rows`` is a plain iterator, so the caller can show progress and stop early. ``measure`` computes the numbers;
+``judge`` decides what they mean, given the pairs before. A pair that cannot be read, or whose shapes cannot be
+reconciled, becomes a row with verdict ``unknown`` and the reason.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.mappings import count_losses, put_handler_first, raise_losses
 
 _ViewKey = tuple[EntryKey, str]
-"""An entry and the view on it. An expression's entry is made anew by every alignment, so it is found by name."""
+"""An entry and the view on it. Every alignment creates new entries for expressions, so they are looked up by name."""
 
 
 @dataclass(frozen=True)
 class ThirdDump:
-    """The entries of a third dump (an injected or a golden run), by the reference entry they are paired with."""
+    """The entries of a third dump (an injected or a golden run), by the reference entry that each is paired with."""
 
     entries: Mapping[_ViewKey, Entry] = field(repr=False)
 
     @classmethod
     def of(cls, alignment: Alignment) -> ThirdDump:
-        """From the alignment of the reference with that dump."""
+        """Build it from the alignment of the reference with that dump."""
         return cls({_view_key(pair.reference): pair.candidate for pair in alignment.pairs})
 
     def get(self, reference: Entry) -> Entry | None:
@@ -54,36 +54,37 @@ def _view_key(entry: Entry) -> _ViewKey:
 
 @dataclass(frozen=True)
 class Comparer:
-    """Measures and judges pairs, by these limits and third runs."""
+    """Measures and judges pairs, by the given limits and third runs."""
 
     limits: Limits = field(default_factory=Limits)
     injected: ThirdDump | None = None
     golden: ThirdDump | None = None
     run_dtypes: tuple[str, str] | None = None
-    """The types that the runs computed in, as far as that is believed."""
+    """The types that the runs computed in, as far as they can be trusted."""
     are_parameters: bool = False
-    """Whether these are no runs but checkpoints: nothing comes before a parameter, and each is judged by itself."""
+    """Whether the dumps are checkpoints rather than runs. Nothing runs before a parameter, so each is judged by
+    itself."""
     in_eight_bits: Collection[str] = ()
-    """Layers of the reference whose counterparts round to 8 bits what they multiply with their weights."""
+    """Layers of the reference whose counterparts round activations to 8 bits before they multiply."""
     reference_tf32: Tf32 = "nowhere"
-    """Where the reference computed in TF32: what it gave there is no better than that."""
+    """Where the reference computed in TF32, which limits its precision there."""
     is_dense: bool = False
-    """Whether the model is known to have no experts: then no token takes other ones."""
+    """Whether the model is known to have no experts, so that no token can be routed differently."""
     cluster: str | None = None
-    """The address of the cluster whose workers measure; None measures here."""
+    """The address of the cluster whose workers measure; None measures in this process."""
     reads_ahead: bool = False
-    """Whether a side lies in a store: waiting for it is most of the work."""
+    """Whether a side lies in a store, so that most of the time is spent waiting for reads."""
     batch_bytes: int | None = None
-    """A batch is full with so many bytes of a side; None where what waits to be judged takes no room of its own."""
+    """The bytes of a side that fill a batch; None if values waiting to be judged take no memory of their own."""
 
     def alone(self) -> Comparer:
-        """For pairs that are judged without those before them, any of which may have been rounded to 8 bits."""
+        """For pairs that are judged without their history, any of which may have been rounded to 8 bits."""
         return replace(self, run_dtypes=(EIGHT_BITS, EIGHT_BITS)) if self.in_eight_bits else self
 
     def rows(self, pairs: Sequence[Pair], pairing: Pairing | None = None) -> Iterator[Row]:
-        """Measure pairs in order. Small pairs are measured in batches, so rows come a few at a time.
+        """Measure pairs in order. Small pairs are measured in batches, so rows arrive a few at a time.
 
-        ``pairing`` is of the whole runs, where these are some of its pairs.
+        ``pairing`` covers the whole runs, if ``pairs`` are only some of their pairs.
         """
         precision = Precision(self.run_dtypes, self.in_eight_bits, self.reference_tf32)
         has_gradients = any(pair.reference.is_gradient for pair in pairs)
@@ -106,12 +107,12 @@ class Comparer:
                 for k, one in enumerate(measured):
                     judge = Judge(Precision(self.run_dtypes)) if self.are_parameters else judge
                     rows.append(lost.get(k) or (judge.unmeasured(one) if isinstance(one, Row) else judge.row(one)))
-                lost = lost_rows(tasks, losses)  # to judge a pair may have read it again
+                lost = lost_rows(tasks, losses)  # judging may have read a pair again
                 losses = count_losses()
             yield from (lost.get(k) or row for k, row in enumerate(rows)) if lost else rows
 
     def _rows_by_cluster(self, judge: Judge, pairs: Sequence[Pair], address: str) -> Iterator[Row]:
-        """The same rows, measured by a cluster's workers and judged here; to judge a pair may read it here."""
+        """The same rows, measured by a cluster's workers and judged here, which may read a pair here."""
         from tensordiff.compare.cluster.engine import connect, measurements
 
         for one in measurements(connect(address), map(self._work, pairs)):
@@ -131,7 +132,7 @@ class Comparer:
         return any(sum(map(bytes_behind, side)) >= self.batch_bytes for side in sides)
 
     def _work(self, pair: Pair) -> PairWork:
-        """What a pair is measured by."""
+        """A pair with its limits and its entries of third runs."""
         return PairWork(
             pair,
             self.limits.for_pair(pair.name, pair.reference.port),
@@ -141,7 +142,7 @@ class Comparer:
 
 
 def bytes_behind(entry: Entry) -> int:
-    """Bytes of what an entry is read from, however little of it a view leaves."""
+    """Bytes of the data that an entry is read from, however small a view of it is."""
     return sum(part.spec.nbytes for part in parts_of(entry))
 
 

@@ -1,9 +1,9 @@
-"""The user's tolerances, and which of them holds for a pair.
+"""The user's tolerances, and which of them applies to a pair.
 
-A ``[[tolerance]]`` table of a rules file holds for the pairs whose layer (``layers.0.mlp``), or layer and port
-(``layers.0.mlp-output``), its expression matches; the first table that matches a pair replaces everything else. Other
-pairs are judged by what was given for all of them (``--threshold``, ``--atol``, ``--rtol``), or, without that, by the
-floors of ``judge.verdict``.
+The expression of a ``[[tolerance]]`` table is matched against a pair's layer (``layers.0.mlp``) and against its layer
+and port (``layers.0.mlp-output``). The first table that matches replaces everything else. Other pairs are judged by the
+limits given for all pairs (``--threshold``, ``--atol``, ``--rtol``) or, without those, by the floors of
+``judge.verdict``.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tensordiff.util.sizes import format_percent_of
 
 @dataclass(frozen=True)
 class Limits:
-    """The user's tolerances; None where nothing was given."""
+    """The user's tolerances; None for each that was not given."""
 
     tolerance: Tolerance | None = None
     threshold: float | None = None
-    """For ``rel_l2``."""
+    """The limit for ``rel_l2``."""
     max_abs: float | None = None
     cos_dist: float | None = None
     kl_div: float | None = None
     rules: tuple[ToleranceRule, ...] = ()
-    """Tables for some pairs each; the first that matches a pair counts."""
+    """Tables for some pairs each; the first that matches a pair applies."""
     match: str | None = None
-    """The expression of the table that these limits come from, if they come from one."""
+    """The expression of the table that these limits come from, if any."""
 
     def __post_init__(self) -> None:
         for name in ("threshold", "max_abs", "cos_dist", "kl_div"):
@@ -44,17 +44,17 @@ class Limits:
 
     @cached_property
     def are_set(self) -> bool:
-        """Whether anything was given: then it decides, and not the floors."""
+        """Whether any limit was given; then it decides instead of the floors."""
         given = (self.tolerance, self.threshold, self.max_abs, self.cos_dist, self.kl_div)
         return any(limit is not None for limit in given)
 
     @property
     def label(self) -> str:
-        """Which tolerance this is, for a sentence."""
+        """Names this tolerance in a sentence."""
         return "given" if self.match is None else f"'{printable(self.match)}'"
 
     def for_pair(self, name: str, port: str) -> Limits:
-        """The limits of one pair, by its layer's name and its port on the reference."""
+        """The limits of one pair, by its layer's name and its port in the reference."""
         return self._find(name, port) if self.rules else self
 
     @cached_property
@@ -74,11 +74,11 @@ class Limits:
 
     @property
     def is_only_kl_div(self) -> bool:
-        """Whether only the KL divergence is limited, which no input has."""
+        """Whether the KL divergence, which inputs do not have, is the only limit."""
         return self.kl_div is not None and not replace(self, kl_div=None).are_set
 
     def broken_by(self, diff: Diff, kl_div: float | None) -> str | None:
-        """The first limit that is exceeded, as a sentence; None where all hold. A NaN exceeds any."""
+        """The first limit that is exceeded, as a sentence; None if all hold. NaN exceeds every limit."""
         for metric, value, limit in self._metrics(diff, kl_div):
             if not value <= limit:
                 the = "the threshold " if self.match is None else ""

@@ -1,13 +1,13 @@
-"""What is wrong with a comparison, before any number is believed.
+"""Sanity checks of a comparison, to be read before any number is believed.
 
-The commonest failures are captures that look like results: other tokens, another step, an overwritten buffer, half a
+The most common mistakes are captures that look like results: other tokens, another step, an overwritten buffer, half a
 dump. Each finding says why it matters and what to do.
 
-- ``lint_pair`` uses headers, token ids and the embedding; its findings head every comparison.
-- ``lint_rows`` uses the measured numbers; its findings end every comparison: NaN, overflow, zeros, identical blocks,
-  broken chains. Measuring has read every paired value, so this reads again only the few entries that a number makes
-  suspicious (two blocks of one RMS).
-- ``dump.lint`` reads every byte of a dump, unpaired entries included; only ``tensordiff lint`` asks for that.
+- ``lint_pair`` uses headers, token ids and the embedding; its findings are shown before every comparison.
+- ``lint_rows`` uses the measured numbers; its findings are shown after every comparison: NaN, overflow, zeros,
+  identical blocks, broken chains. Measuring has already read every paired value, so only the few entries whose numbers
+  are suspicious (two blocks with the same RMS) are read again.
+- ``dump.lint`` reads every byte of a dump, including unpaired entries; only ``tensordiff lint`` runs it.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from tensordiff.util.garbage_collector import gc_paused
 from tensordiff.util.sizes import format_percent
 from tensordiff.util.slices import release, sorted_positions
 
-# Embedding tables, by the last part of their names ...
+# Embedding tables, by the last part of their names.
 _TABLES = frozenset((
     "embed_tokens", "word_embeddings", "wte", "embed_in", "tok_embeddings", "token_embedding", "embedding", "tok_embed",
 ))  # fmt: skip
-# ... and names that tables share with modules which add positions to them, or normalize.
+# Names that tables share with modules that add positions or normalize.
 _PERHAPS_TABLES = frozenset(("embeddings", "shared", "embed"))
 _ANY_TABLE = _TABLES | _PERHAPS_TABLES
 _MOST_FILES = 64
-"""Files of two folders that are looked at to see whether they are the same ones."""
+"""Number of files of two folders that are checked to see whether they are the same files."""
 _IDS = frozenset(("ids", "input_ids", "token_ids", "tokens", "input_tokens", "decoder_input_ids"))
 _BARE_IDS = frozenset(("input_ids", "input_tokens", "decoder_input_ids"))
 _OTHER_IDS = re.compile(r"position|type|wpe")
@@ -72,9 +72,9 @@ _OTHER_IDS = re.compile(r"position|type|wpe")
 def lint_pair(
     reference: Dump, candidate: Dump, alignment: Alignment, coverage: Coverage | None = None
 ) -> Iterator[Finding]:
-    """Findings about two dumps and how they pair; reads token ids and the embedding, nothing larger.
+    """Findings about two dumps and their pairing; reads token ids and the embedding, nothing larger.
 
-    ``coverage`` is of what is to be compared, where that is not all that is paired.
+    ``coverage`` is that of the selected pairs, if not all pairs are compared.
     """
     for side, dump in (("reference", reference), ("candidate", candidate)):
         for finding in lint_headers(dump):
@@ -84,15 +84,15 @@ def lint_pair(
     yield from _tf32(reference)
     yield from _coverage(alignment, coverage or alignment.coverage)
     if reference.statistics or candidate.statistics:
-        return  # what follows looks at values
+        return  # the following checks read values
     yield from _token_ids(reference, candidate, alignment)
     yield from _phases(alignment)
     yield from _embedding(alignment)
 
 
 def _same_dump(reference: Dump, candidate: Dump) -> Iterator[Finding]:
-    """One dump on both sides, by whatever names: it agrees with itself whatever the model does."""
-    with suppress(OSError):  # arrays in memory, or a dump that lies elsewhere
+    """The same dump on both sides, perhaps under two names: it agrees with itself whatever the model does."""
+    with suppress(OSError):  # arrays in memory, or a dump in a store
         if _are_same_files(reference.path, candidate.path):
             yield Finding(
                 "warning", "", "reference and candidate are the same file or folder",
@@ -101,7 +101,7 @@ def _same_dump(reference: Dump, candidate: Dump) -> Iterator[Finding]:
 
 
 def _are_same_files(one: Path, other: Path) -> bool:
-    """Whether two paths are one file or folder, or two folders of links to the same files."""
+    """Whether two paths are the same file or folder, or two folders of links to the same files."""
     if one.samefile(other):
         return True
     if not (one.is_dir() and other.is_dir()):
@@ -111,7 +111,8 @@ def _are_same_files(one: Path, other: Path) -> bool:
 
 
 def _tf32(reference: Dump) -> Iterator[Finding]:
-    """A reference in TF32 is no better than that, so the floor is raised; what hides below it is said."""
+    """A reference in TF32 has only that precision, so its floor is raised; the finding says that smaller errors are
+    hidden."""
     if (where := tf32_in(reference)) != "nowhere":
         which = "" if where == "everywhere" else " of convolutions"
         yield Finding(
@@ -150,7 +151,7 @@ def _token_ids(reference: Dump, candidate: Dump, alignment: Alignment) -> Iterat
 
 
 def _phases(alignment: Alignment) -> Iterator[Finding]:
-    """A prefill step sees all tokens of the prompt and a decode step one, so they are never the same step."""
+    """A prefill step sees all tokens of the prompt and a decode step sees one, so they are never the same step."""
     for pair in alignment.pairs:
         if not _is_embedding(pair, alignment):
             continue
@@ -173,7 +174,7 @@ def _phases(alignment: Alignment) -> Iterator[Finding]:
 
 
 def _tokens(entry: Entry) -> int | None:
-    """How many tokens an embedding gave."""
+    """The number of tokens that an embedding returned."""
     spec = readable_spec(entry)
     return math.prod(spec.shape[:-1]) if spec is not None and len(spec.shape) > 1 else None
 
@@ -191,7 +192,7 @@ def _is_token_ids(pair: Pair) -> bool:
 
 
 def _is_named_as_ids(entry: Entry) -> bool:
-    """Whether this is the input of the embedding, or is named ids."""
+    """Whether an entry is the input of the embedding, or is named like token ids."""
     if not entry.is_input:
         return _last(entry.layer) in _BARE_IDS
     if entry.port.removeprefix("input_") in _IDS:
@@ -200,7 +201,7 @@ def _is_named_as_ids(entry: Entry) -> bool:
 
 
 def _embedding(alignment: Alignment) -> Iterator[Finding]:
-    """A table look-up rounds nothing: if its output differs, the alignment or the weights are wrong."""
+    """A table lookup rounds nothing, so if its output differs, the alignment or the weights are wrong."""
     for pair in alignment.pairs:
         if _is_embedding(pair, alignment):
             if _same_type(pair) and _tokens(pair.reference) == _tokens(pair.candidate) and not _are_equal(pair):
@@ -244,7 +245,7 @@ def _same_type(pair: Pair) -> bool:
 
 
 def _are_equal(pair: Pair) -> bool:
-    """Whether the values are equal; what cannot be read is reported by measuring."""
+    """Whether the values are equal; a tensor that cannot be read is reported by measuring."""
     try:
         ref, cand = pair.reference.read(), pair.candidate.read()
     except (DumpError, AlignError):
@@ -255,7 +256,7 @@ def _are_equal(pair: Pair) -> bool:
 
 
 def _same_bits(ref: Array, cand: Array) -> bool:
-    """Whether both are equal bit by bit, NaN included."""
+    """Whether both are equal bit by bit, including NaN."""
     return ref.dtype == cand.dtype and bool(np.array_equal(_bytes(ref), _bytes(cand)))
 
 
@@ -265,16 +266,16 @@ def _bytes(array: Array) -> Array:
 
 # --- what the measured numbers show ---------------------------------------------------------------
 
-_NEAR = 1e-6  # relative: the RMS of equal values is within this, and that of other values hardly ever
-_APART = 1e-3  # relative: an RMS further off is certainly of other values
+_NEAR = 1e-6  # relative: equal values have an RMS within this, different values hardly ever
+_APART = 1e-3  # relative: values whose RMS differs by more are certainly different
 
 
 class _EntryNumbers(NamedTuple):
-    """What was measured of one entry of a side."""
+    """The measured numbers of one entry."""
 
     entry: Entry
     rms: float
-    """Of its finite values; NaN where the numbers do not say."""
+    """RMS of the finite values; NaN if the numbers do not determine it."""
     nan: int
     inf: int
 
@@ -300,7 +301,7 @@ def _findings_of_side(rows: Sequence[Row], side: int) -> list[Finding]:
 
 
 def _ignored_golden(rows: Sequence[Row]) -> Iterator[Finding]:
-    """A golden run that the reference is nowhere near to says nothing about the candidate."""
+    """A golden run that is far from the reference says nothing about the candidate."""
     ignored = [row for row in rows if row.ignored_golden is not None and not row.is_exact and not _is_equal(row)]
     if ignored:
         first = ignored[0]
@@ -312,7 +313,8 @@ def _ignored_golden(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _is_equal(row: Row) -> bool:
-    """Whether a golden has nothing to decide: a mask of the least float64 is far from that of the least float32."""
+    """Whether both sides are equal, so that the golden run does not matter: masks made of the lowest float64 and
+    float32 differ widely."""
     return row.diff is not None and row.diff.max_abs == 0 and not row.diff.apart
 
 
@@ -321,7 +323,7 @@ def _on_side(side: str, finding: Finding) -> Finding:
 
 
 def _numbers_of(rows: Sequence[Row], side: int) -> list[_EntryNumbers]:
-    """The numbers of every entry (or expression) of a side, once each."""
+    """The numbers of every entry (or expression) of a side, each once."""
     numbers: dict[int, _EntryNumbers] = {}
     for row in rows:
         entry = row.pair.candidate if side else row.pair.reference
@@ -345,25 +347,25 @@ def _value_findings(numbers: list[_EntryNumbers]) -> Iterator[Finding]:
     yield from inf_findings([(name, count) for name, count in _overflows(numbers) if count])
     zeros = (one.entry for one in numbers if one.rms == 0 and not one.nan and not one.inf and is_never_zero(one.entry))
     yield from zero_findings(*by_port(entry for entry in zeros if _is_zero(entry)))
-    # An expression is not what a block took or gave.
+    # An expression is neither an input nor an output of a block.
     stored = [one for one in numbers if not isinstance(one.entry.stored, ComputedTensor)]
     yield from identical_findings(_identical(stored))
     yield from broken_chain_findings(_broken_chains(stored))
 
 
 def _overflows(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, int]]:
-    """How many +inf the first entries with infinities hold: the numbers do not tell them from a mask's -inf."""
+    """The number of +inf in the first entries with infinities, which the numbers do not tell from a mask's -inf."""
     for one in islice((one for one in numbers if one.inf and "mask" not in one.entry.name.lower()), SHOWN):
         yield one.entry.name, sum(map(overflows, chunks(one.entry.read())))
 
 
 def _is_zero(entry: Entry) -> bool:
-    """Whether all values are zero, and not only too small to be squared."""
+    """Whether all values are zero, rather than just too small to be squared."""
     return not any(part.any() for part in chunks(entry.read()))
 
 
 def _identical(numbers: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
-    """Entries of several blocks with the same bytes; only those with the same RMS are read, and only a few."""
+    """Entries of several blocks with the same bytes; only entries with the same RMS are read, and only a few."""
     alike = (
         run for group in _by_last_name(numbers) for near in _runs_of_equal_rms(group) for run in _by_block_part(near)
     )
@@ -371,7 +373,7 @@ def _identical(numbers: Sequence[_EntryNumbers]) -> Iterator[list[str]]:
 
 
 def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbers]]:
-    """Outputs grouped by the last part of their names, which is quicker than ``block_part``."""
+    """Outputs grouped by the last part of their names, which is faster than ``block_part``."""
     groups: dict[tuple[str, str], list[_EntryNumbers]] = defaultdict(list)
     for one in numbers:
         if 0 < one.rms < math.inf and not one.entry.is_input:
@@ -381,7 +383,7 @@ def _by_last_name(numbers: Iterable[_EntryNumbers]) -> Iterable[list[_EntryNumbe
 
 
 def _runs_of_equal_rms(group: list[_EntryNumbers]) -> Iterator[list[_EntryNumbers]]:
-    """Runs of entries with nearly the same RMS, in execution order."""
+    """Groups of entries with nearly the same RMS, in execution order."""
     ranked = sorted_positions([one.rms for one in group])
     cuts = [at for at, (a, b) in enumerate(pairwise(ranked), 1) if group[b].rms > group[a].rms * (1 + _NEAR)]
     for begin, end in pairwise((0, *cuts, len(ranked))):
@@ -399,7 +401,7 @@ def _by_block_part(near: Iterable[_EntryNumbers]) -> Iterator[list[Entry]]:
 
 
 def _names_of_equal(run: Sequence[Entry]) -> list[str]:
-    """The first entry and all with the same bytes; nothing where it holds one value everywhere."""
+    """The first entry and all with the same bytes; none if it holds a single value everywhere."""
     first, *others = run
     flat = first.read().reshape(-1)
     if all((part == flat[0]).all() for part in chunks(flat)):
@@ -413,7 +415,7 @@ def _have_same_bytes(one: Entry, other: Entry) -> bool:
 
 
 def _broken_chains(numbers: Sequence[_EntryNumbers]) -> Iterator[tuple[str, str]]:
-    """Blocks without any input that has the shape and RMS of the output of the block before."""
+    """Blocks none of whose inputs has the shape and RMS of the previous block's output."""
     got: dict[CallKey, list[_EntryNumbers]] = defaultdict(list)
     for one in numbers:
         if one.entry.is_input and (place := call_of_block_before(one.entry))[0]:
@@ -431,7 +433,7 @@ def _are_apart(one: _EntryNumbers, other: _EntryNumbers) -> bool:
 
 
 def _is_computed_between(numbers: Sequence[_EntryNumbers], gave: _EntryNumbers, given: _EntryNumbers) -> bool:
-    """Whether the model computes a block's input between the blocks; three entries are read for that."""
+    """Whether the model computes a block's input between the blocks; this reads three entries."""
     inside, begin = f"{given.entry.layer}.", numbers.index(gave) + 1
     between = numbers[begin : max(begin, numbers.index(given))]
     modules = (one for one in between if not one.entry.is_input and not one.entry.layer.startswith(inside))

@@ -1,9 +1,11 @@
-"""Whether two manifests are of the same model: its config, the number of its parameters, its weights; and whether runs
-on GPUs had the same cards, drivers and settings, which explains last digits and is no fault.
+"""Checks on two manifests: whether they describe the same model, and whether runs on GPUs had the same setup.
 
-Only what both say is compared. Hashes of weights cover the names and types of parameters, so they are compared only
-where the same framework ran modules of the same names and classes in the same type: then another hash means other
-values.
+The model is compared by its config, its number of parameters and its weights. Different cards, drivers and settings
+explain different last digits and are no fault.
+
+Only facts that both manifests record are compared. A hash of weights covers the names and types of parameters, so
+hashes are compared only if the same framework ran modules of the same names and classes in the same type. Then a
+different hash means different values.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ _WITHOUT_EFFECT = re.compile(
     r"(?:^|\.)(?:architectures|model_type|dtype|torch_dtype|transformers_version|use_cache|return_dict|output_\w+"
     r"|\w+_token_id|initializer_\w+|\w*dropout\w*|id2label\..*|label2id\..*|quantization_config\..*)$"
 )
-"""Settings that do not change what one forward in evaluation computes, or that are told elsewhere."""
+"""Settings that do not change what one forward in evaluation mode computes, or that are reported elsewhere."""
 _OTHER_MODEL = "the two sides are not the same model"
 
 
 def lint_manifests(reference: Dump, candidate: Dump) -> Iterator[Finding]:
-    """Findings from what two dumps record of their runs, a line each."""
+    """Findings from what two dumps record about their runs, one line each."""
     yield from _config(reference.facts, candidate.facts)
     yield from _parameter_counts(reference.facts, candidate.facts)
     yield from _weights(reference, candidate)
@@ -104,7 +106,7 @@ def _weights(reference: Dump, candidate: Dump) -> Iterator[Finding]:
 def _gpus(reference: Mapping[str, object], candidate: Mapping[str, object]) -> Iterator[Finding]:
     ours, theirs = dict(_about_gpus(reference)), dict(_about_gpus(candidate))
     if reference.get("framework") != candidate.get("framework"):
-        ours.pop("cards", None)  # each framework has its own names for them
+        ours.pop("cards", None)  # each framework spells the cards' names differently
     other = [what for what in ours if what in theirs and ours[what] != theirs[what]]
     if other:
         told = "; ".join(f"{what} {ours[what]} and {theirs[what]}" for what in other)
@@ -117,7 +119,7 @@ def _gpus(reference: Mapping[str, object], candidate: Mapping[str, object]) -> I
 
 
 def _about_gpus(facts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What changes the last digits of a run on GPUs, by what it is; nothing of a run on the CPU."""
+    """Facts that change the last digits of a run on GPUs, by description; none for a run on the CPU."""
     cards = [card for card in _as_list(facts.get("accelerators")) if isinstance(card, Mapping)]
     if not cards:
         return
@@ -137,7 +139,7 @@ _FLAGS = {
     "fp16_accumulation": "float16 sums in float16",
     "cublas_workspace_config": "CUBLAS_WORKSPACE_CONFIG",
 }
-"""TF32 is not among them: it has a finding of its own."""
+"""TF32 is not listed, since it has a finding of its own."""
 
 
 def _value(value: object) -> str:
@@ -151,7 +153,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _modules(dump: Dump) -> set[tuple[str, str | None]]:
-    """Names and classes of the modules that ran; none where a dump has no classes."""
+    """Names and classes of the modules that ran; empty if a dump has no classes."""
     found = {(entry.layer, entry.origin.module_class) for entry in dump.entries if entry.origin is not None}
     return {one for one in found if one[1] is not None}
 

@@ -1,6 +1,7 @@
-"""One pair on its way from its entries to its numbers: what is to be measured for it, and what was.
+"""The steps from a pair's entries to its numbers: what to measure for it, and what was measured.
 
-Here and on a cluster's workers the same functions read and measure. Judging is not theirs: it needs the pairs before.
+The same functions read and measure here and on a cluster's workers. Judging is not part of it, since it needs the pairs
+before.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tensordiff.util.mappings import compare_sizes, count_losses, loss_of, raise
 
 
 class PairWork(NamedTuple):
-    """A pair, by what limits it is measured, and the entries of third runs beside it."""
+    """A pair with its limits and its entries of third runs."""
 
     pair: Pair
     limits: Limits
@@ -35,28 +36,28 @@ class PairWork(NamedTuple):
 
     @property
     def wants_kl_div(self) -> bool:
-        """Whether the KL divergence has a limit: only then is it measured."""
+        """Whether the KL divergence has a limit; it is measured only then."""
         return self.limits.kl_div is not None and not self.pair.reference.is_input
 
 
 class PairTask(NamedTuple):
-    """A pair whose values are mapped, and everything that is to be measured for it."""
+    """A pair whose values are mapped, and everything to measure for it."""
 
     values: PairValues
     work: PairWork
     inputs: list[MeasureInput]
-    """The pair itself, then the injected run's and the golden run's, where they exist."""
+    """The pair itself, then the injected run's and the golden run's pairs, if they exist."""
     has_injected: bool
     has_golden: bool
 
     @property
     def arrays(self) -> Iterator[Array]:
-        """All that is read for it."""
+        """All arrays that are read for it."""
         return (array for ref, cand, _ in self.inputs for array in (ref, cand))
 
 
 def pair_task(work: PairWork, values: PairValues) -> PairTask | Row:
-    """What is to be measured for a pair; a row with verdict ``unknown`` where that is impossible."""
+    """What to measure for a pair; a row with verdict ``unknown`` if that is impossible."""
     pair, limits = work.pair, work.limits
     _, _, ref, cand = values
     if work.wants_kl_div and not (has_distributions(ref) and has_distributions(cand)):
@@ -73,8 +74,8 @@ def pair_task(work: PairWork, values: PairValues) -> PairTask | Row:
 
 
 def _injected_inputs(entry: Entry, ref: Array, limits: Limits) -> list[MeasureInput]:
-    """The reference, and what the candidate computed from the reference's inputs."""
-    # A layer of an injected run that could not be given the right inputs says nothing about itself.
+    """The reference, and the candidate's result from the reference's inputs."""
+    # A layer of an injected run that did not get the right inputs says nothing about itself.
     if entry.origin is not None and entry.origin.injected is None:
         return []
     other = entry.read()
@@ -83,19 +84,19 @@ def _injected_inputs(entry: Entry, ref: Array, limits: Limits) -> list[MeasureIn
 
 
 def _golden_inputs(entry: Entry, ref: Array, cand: Array) -> list[MeasureInput]:
-    """The golden run, with each side."""
+    """The golden run, paired with each side."""
     golden = entry.read()
     views = reconcile(golden.shape, ref.shape)
     return [(views.apply(golden), views.apply(side), None) for side in (ref, cand)] if views else []
 
 
 def inputs_of(tasks: Sequence[PairTask | Row]) -> Iterator[MeasureInput]:
-    """All that is to be measured for some pairs."""
+    """Everything to measure for some pairs."""
     return (one for task in tasks if isinstance(task, PairTask) for one in task.inputs)
 
 
 def measurements_of(tasks: Sequence[PairTask | Row], diffs: Iterable[Diff]) -> list[Measurement | Row]:
-    """What was measured of each pair, from the diffs of ``inputs_of`` them."""
+    """The measurements of each pair, from the diffs of their ``inputs_of``."""
     diffs = iter(diffs)
     measured = [task if isinstance(task, Row) else _measurement(task, diffs) for task in tasks]
     compare_sizes(array for task in tasks if isinstance(task, PairTask) for array in task.arrays)
@@ -103,7 +104,7 @@ def measurements_of(tasks: Sequence[PairTask | Row], diffs: Iterable[Diff]) -> l
 
 
 def _measurement(task: PairTask, diffs: Iterator[Diff]) -> Measurement:
-    """What was measured for a pair, taken from the diffs of all tasks."""
+    """The measurement of one pair, taking its diffs from those of all tasks."""
     pair, views, ref, cand = task.values
     diff = next(diffs)
     injected = next(diffs) if task.has_injected else None
@@ -117,12 +118,12 @@ def _measurement(task: PairTask, diffs: Iterator[Diff]) -> Measurement:
 
 @lru_cache(maxsize=512)
 def _names_of(ref: DType, cand: DType) -> tuple[str, str]:
-    """The names of two types; one tuple for all pairs of them."""
+    """The names of two types; the tuple is shared by all pairs of them."""
     return name_of(ref), name_of(cand)
 
 
 def lost_rows(tasks: Sequence[PairTask | Row], losses: int) -> dict[int, Row]:
-    """An ``unknown`` row, by number, for each task of which a file became shorter while it was read."""
+    """An ``unknown`` row, by number, for each task whose file became shorter while it was read."""
     if not count_losses():
         return {}
     lost: dict[int, Row] = {}

@@ -1,7 +1,7 @@
-"""Tensors that are read before they are asked for, where a dump lies in a store: waiting for it is most of the work.
+"""Read tensors of a store before they are needed, since waiting for a store takes most of the time.
 
-Local files are mapped, which costs nothing, and are not read ahead. What a running model has yet to compute cannot be:
-a pair of such a tensor and one in a store has the latter read ahead alone.
+Local files are mapped, which costs nothing, so they are not read ahead. A tensor of a running model cannot be read
+ahead either; in a pair of such a tensor and one in a store, only the latter is.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tensordiff.dump.model import LiveTensor
 
 _AT_ONCE = 16
 _MOST_BYTES = 256 << 20
-"""Values that wait to be measured, at most; a tensor that is larger waits alone."""
+"""Maximum size of the values that wait to be measured; a larger tensor waits alone."""
 Reads = dict[int, Future[Array]]
-"""The entries of a pair that are read ahead, by ``id``."""
+"""The entries of a pair that are being read ahead, by ``id``."""
 
 
 def read_ahead(pairs: Sequence[Pair]) -> Iterator[PairValues | Row]:
-    """Every pair in order, read; a few in parallel."""
+    """Every pair in order, with its values; a few are read in parallel."""
     waiting: deque[tuple[Pair, Reads]] = deque()
     left = iter(pairs)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tensordiff-pairs") as pool:
@@ -54,6 +54,6 @@ def _is_live(entry: Entry) -> bool:
 
 
 def _bytes_of(waiting: deque[tuple[Pair, Reads]]) -> int:
-    """Bytes of the values that are there already."""
+    """Bytes of the values that have already been read."""
     read = (one for _, reads in waiting for one in reads.values())
     return sum(one.result().nbytes for one in read if one.done() and one.exception() is None)

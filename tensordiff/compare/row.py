@@ -1,6 +1,6 @@
-"""A row: all that is known of one measured pair. ``comparer`` makes rows; everything after it reads them.
+"""A row: everything known about one measured pair. ``comparer`` creates rows; all later code reads them.
 
-``read_pair`` and ``values_of`` give the two tensors of a pair in one shape, to whoever looks at the values.
+``read_pair`` and ``values_of`` return the two tensors of a pair in one shape.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ class Row(NamedTuple):
 
     pair: Pair
     dtypes: tuple[str, str] | None
-    """None where a side could not be read."""
+    """None if a side could not be read."""
     shape: tuple[int, ...] | None
-    """Of both sides after the views; None where they have no common shape."""
+    """The common shape after the views; None if there is none."""
     views: tuple[str, ...]
     diff: Diff | None
     injected: Diff | None
     golden_ratio: float | None
     verdict: Verdict
     amplification: float | None = None
-    """rel_l2 over that of what came in; None where nothing is known to have come in, or it had no error."""
+    """rel_l2 divided by that of the layer's input; None if the input's error is unknown or zero."""
     downcast: float | None = None
     """rel_l2 against the reference cast to the candidate's coarser type; measured only for pairs that diverge."""
     ignored_golden: float | None = None
-    """The reference's error against a golden run that was not judged by, since it is no run of the same model."""
+    """The reference's error against a golden run that was ignored because it is not a run of the same model."""
     after_flips: bool = False
-    """Whether tokens took other experts at near-ties before this, which changes them from there on."""
+    """Whether tokens took other experts at near-ties before this pair, which changes those tokens from there on."""
     after_proven_flips: bool = False
-    """Whether they did, and the logits show of all of them that they were near-ties."""
+    """Whether they did, and the logits prove that all of these were near-ties."""
     computed_in: tuple[str, str] | None = None
-    """The coarsest types on its way, which may be coarser than those it is stored in."""
+    """The coarsest types on the way to this tensor, which may be coarser than the stored types."""
     worst_token: float | None = None
-    """The error of the worst token, where the norm of all tokens hides that it is wrong."""
+    """The error of the worst token, if the norm over all tokens hides that it is wrong."""
     set_aside: Verdict | None = None
-    """The verdict on all tokens, where those at the beginning of some rows may be padding that nothing sees."""
+    """The verdict on all tokens, if some at one end of rows may be padding; it is restored if something sees them."""
     plain_verdict: Verdict | None = None
-    """The verdict without the injected run, where that run changed it."""
+    """The verdict without the injected run, if that run changed it."""
     without_limits: Verdict | None = None
-    """The automatic verdict, where the user's own tolerance decided: it tells culprits from victims."""
+    """The automatic verdict, if the user's own tolerance decided; it tells culprits from victims."""
     is_undecided: bool = False
-    """Whether some tokens are wrong, and nothing that was dumped tells a bug from tokens that took other experts."""
+    """Whether some tokens are wrong, and no dumped tensor tells a bug from tokens that took other experts."""
 
     @property
     def is_input(self) -> bool:
@@ -66,17 +66,17 @@ class Row(NamedTuple):
 
     @property
     def is_gradient(self) -> bool:
-        """Whether this pair is of a backward."""
+        """Whether this pair is a gradient."""
         return self.pair.reference.is_gradient
 
     @property
     def is_in_part(self) -> bool:
-        """Whether a view left out some of the tensor: all but a token, or but a slice."""
+        """Whether a view selected only a part of the tensor: one token, or a slice."""
         return any(_LEAVES_OUT.match(view) for view in self.views)
 
     @property
     def is_exact(self) -> bool:
-        """Whether both sides hold integers or booleans, which nothing rounds: ids, positions, masks."""
+        """Whether both sides hold integers or booleans, which are never rounded: ids, positions, masks."""
         return self.dtypes is not None and _are_exact(self.dtypes)
 
 
@@ -97,7 +97,7 @@ def unknown_row(pair: Pair, why: str, dtypes: tuple[str, str] | None = None) -> 
 
 
 def readable_spec(entry: Entry) -> Spec | None:
-    """The shape and type of an entry; None where it cannot be read, which the entry's own row reports."""
+    """The shape and type of an entry; None if it cannot be read, which the entry's own row reports."""
     try:
         return entry.spec
     except (DumpError, AlignError):
@@ -105,7 +105,7 @@ def readable_spec(entry: Entry) -> Spec | None:
 
 
 class PairValues(NamedTuple):
-    """Both tensors of a pair, mapped and brought to one shape."""
+    """Both tensors of a pair, mapped and in one shape."""
 
     pair: Pair
     views: Views
@@ -114,7 +114,7 @@ class PairValues(NamedTuple):
 
 
 def read_pair(pair: Pair, read: Callable[[Entry], Array] = Entry.read) -> PairValues | Row:
-    """Map both tensors of a pair; a row with verdict ``unknown`` where they cannot be read or have no common shape."""
+    """Map both tensors of a pair; a row with verdict ``unknown`` if they cannot be read or have no common shape."""
     before = count_losses()
     try:
         ref, cand = read(pair.reference), read(pair.candidate)
@@ -124,21 +124,21 @@ def read_pair(pair: Pair, read: Callable[[Entry], Array] = Entry.read) -> PairVa
     if shape == cand.shape:
         return PairValues(pair, no_views(shape), ref, cand)
     views = reconcile(shape, cand.shape)
-    if views is None and (len(shape) > 2 or ref.dtype.kind in "iub"):  # rows of a matrix may be an expert's tokens
+    if views is None and (len(shape) > 2 or ref.dtype.kind in "iub"):  # rows of a matrix may be the tokens of an expert
         views = broadcast(shape, cand.shape)
     if views is None:
         why = f"shapes {list(ref.shape)} and {list(cand.shape)} differ; {_way_out(ref.shape, cand.shape)}"
         return unknown_row(pair, why, (name_of(ref.dtype), name_of(cand.dtype)))
     values = PairValues(pair, views, views.apply(ref), views.apply(cand))
     try:
-        raise_losses(before, pair.reference.name)  # a view may have copied what it could
+        raise_losses(before, pair.reference.name)  # a view may have copied data that was cut short
     except DumpError as error:
         return unknown_row(pair, str(error))
     return values
 
 
 def _way_out(ref: tuple[int, ...], cand: tuple[int, ...]) -> str:
-    """What to try where two shapes have nothing in common: a view that makes one of the other, where there is one."""
+    """What to try if two shapes cannot be reconciled: a view that turns one into the other, if there is one."""
     if math.prod(ref) != math.prod(cand):
         return "were both given the same input? If so, a [[view]] rule takes a part, such as candidate = 'last_token'"
     view = "reshape " + " ".join(map(str, ref))
@@ -152,6 +152,6 @@ def _way_out(ref: tuple[int, ...], cand: tuple[int, ...]) -> str:
 
 
 def values_of(pair: Pair) -> tuple[Array, Array] | None:
-    """Both tensors of a pair in one shape; None where they cannot be read or have no common shape."""
+    """Both tensors of a pair in one shape; None if they cannot be read or have no common shape."""
     values = read_pair(pair)
     return None if isinstance(values, Row) else (values.ref, values.cand)

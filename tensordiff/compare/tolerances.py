@@ -1,7 +1,7 @@
-"""The tolerances that would pass: measured on runs that agree, with a margin, for later runs to be held to.
+"""Find tolerances that later runs must meet: measured on runs that agree, with a margin.
 
-Pairs are grouped by port and by layer, with layer numbers ignored unless asked for; a group needs what its worst pair
-needs, and no less than a few roundings of its type: runs that are equal today may differ in the last bits. The caller
+Pairs are grouped by port and by layer, ignoring layer numbers unless asked otherwise. A group gets what its worst pair
+needs, and at least a few roundings of its type, since runs that are equal today may differ in the last bits. The caller
 decides whether the runs are fit to learn from; a pair with NaN is refused here.
 """
 
@@ -29,24 +29,24 @@ from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.errors import AlignError, printable
 
 _ROUNDINGS = 8
-"""The least that is allowed, in halves of the last digit: four ulps."""
+"""The smallest tolerance, in half units in the last place: four ulps."""
 RTOLS = (0.0, 1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 class Need(NamedTuple):
-    """What one or several pairs need in order to pass, as measured; the worst of them counts."""
+    """What one or several pairs need in order to pass; the worst of them counts."""
 
     pairs: int
     rel_l2: float
     max_abs: float
     cos_dist: float
     kl_div: float | None
-    """Of the worst token; None where no pair holds logits."""
+    """The KL divergence of the worst token; None if no pair holds logits."""
     atols: tuple[float, ...]
-    """For each of ``RTOLS`` the smallest atol with which every element passes, the margin included."""
+    """For each of ``RTOLS`` the smallest atol with which every element passes, including the margin."""
 
     def __or__(self, other: Need) -> Need:
-        """What both groups of pairs need."""
+        """The need of both groups together."""
         kl_divs = [one.kl_div for one in (self, other) if one.kl_div is not None]
         return Need(
             pairs=self.pairs + other.pairs,
@@ -59,7 +59,7 @@ class Need(NamedTuple):
 
 
 def need_of(row: Row, margin: float) -> Need | None:
-    """What one pair needs; None where it must be equal (integers), or there is nothing to measure."""
+    """What one pair needs; None if it must be equal (integers) or nothing was measured."""
     if row.diff is None or row.is_exact or not row.diff.elements:
         return None
     if any(row.diff.nan):
@@ -78,7 +78,7 @@ def need_of(row: Row, margin: float) -> Need | None:
 
 
 def _least_need(row: Row, ref: Array, need: Need) -> Need:
-    """What a few roundings of the pair's type need."""
+    """The need of a few roundings in the pair's type."""
     unit = _ROUNDINGS * UNITS.get(floor_for(*(row.dtypes or ("", "")))[0], 0.0)
     largest = _largest(ref)
     return Need(
@@ -89,9 +89,9 @@ def _least_need(row: Row, ref: Array, need: Need) -> Need:
 
 
 def _largest(ref: Array) -> float:
-    """The largest magnitude of a value; the least number of a type, which a mask has for -inf, is none."""
+    """The largest magnitude of a value, ignoring the lowest number of a type, which masks use for -inf."""
     reals, _ = as_reals(ref, ref)
-    may_mask = is_float(reals.dtype) and reals.dtype.itemsize > 1  # of 8 bits, the largest are ordinary values
+    may_mask = is_float(reals.dtype) and reals.dtype.itemsize > 1  # in 8 bits the largest are ordinary values
     masked = float(ml_dtypes.finfo(reals.dtype).max) / 2 if may_mask else math.inf
     parts = (size[size < masked] for _, r, _, _ in element_errors(reals, reals) for size in [np.abs(r)])
     return max((float(part.max()) for part in parts if part.size), default=0.0)
@@ -108,18 +108,18 @@ def _kl_div(row: Row, ref: Array, cand: Array) -> float | None:
 
 
 def least_atols(ref: Array, cand: Array, margin: float = 0.0) -> tuple[float, ...]:
-    """For each of ``RTOLS`` the smallest atol with which every element passes even with its error plus the margin."""
+    """For each of ``RTOLS`` the smallest atol with which every element passes even if its error grows by the margin."""
     least = np.zeros(len(RTOLS))
     for _, r, _, error in element_errors(*as_reals(ref, cand)):
         with np.errstate(all="ignore"):
             error, size = error * (1 + margin), np.where(np.isfinite(r), np.abs(r), 0.0)
             least = np.maximum(least, [(error - rtol * size).max() for rtol in RTOLS])
-    # The subtraction rounds: one step up makes sure that atol + rtol * |ref| is no less than the error.
+    # The subtraction rounds, so add one step to make sure that atol + rtol * |ref| is not below the error.
     return tuple(math.nextafter(atol, math.inf) if atol > 0 else atol for atol in least.tolist())
 
 
 def pareto_front(atols: Iterable[float]) -> tuple[Tolerance, ...]:
-    """The Pareto front: pairs of atol and rtol that pass, none of which another one beats in both."""
+    """The Pareto front: the passing pairs of atol and rtol of which no other one is better in both."""
     kept: list[Tolerance] = []
     for rtol, atol in zip(RTOLS, map(round_up, atols), strict=True):
         if not kept or atol < kept[-1].atol:
@@ -144,7 +144,7 @@ def match_for(row: Row, *, per_layer: bool) -> str:
 
 
 def tolerance_for(match: str, need: Need, margin: float) -> ToleranceRule:
-    """A table that allows what is needed plus a margin. ``max_abs`` is the end of the Pareto front at rtol 0."""
+    """A table that allows a need plus a margin. ``max_abs`` is the end of the Pareto front at rtol 0."""
     rel_l2, max_abs, cos_dist = (round_up(value, margin) for value in need[1:4])
     kl_div = None if need.kl_div is None else round_up(need.kl_div, margin)
     return ToleranceRule(match, rel_l2, max_abs=max_abs, cos_dist=cos_dist, kl_div=kl_div)

@@ -85,8 +85,7 @@ def doubts_of_pairs(request: Request, dumps: PairedDumps, pairs: Sequence[Pair])
 
 
 def output_not_answered(request: Request, dumps: PairedDumps, rows: Sequence[Row]) -> str:
-    """A sentence if only one side has the model's own output, so that it was not compared; empty if that is a doubt
-    anyway."""
+    """A sentence if only one side has the model's own output, so that it was not compared; empty if that is a doubt."""
     pairs = [row.pair for row in rows if row.diff is not None]
     if request.only is not None or not pairs or any(doubts_of_pairs(request, dumps, pairs)):
         return ""

@@ -1,4 +1,4 @@
-"""Pairs measured by a cluster's workers, next to the data; the small results are judged here, in order.
+"""Measure pairs on a cluster's workers, next to the data; the small results are judged here, in order.
 
-``engine`` is what any cluster has to offer, ``dask_engine`` one that does, ``worker`` what runs on the other side.
+``engine`` defines what a cluster must offer, ``dask_engine`` implements it, and ``worker`` runs on the workers.
 """

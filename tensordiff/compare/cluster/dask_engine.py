@@ -1,7 +1,7 @@
-"""Dask distributed as an engine: the only code that imports it.
+"""Dask distributed as an engine. No other code imports it.
 
-A scheduler at ``tcp://HOST:PORT`` (or ``tls://``) is the user's; one for ``local:N`` is started here, with N processes
-of one thread each on the loopback, and ends with this process.
+A scheduler at ``tcp://HOST:PORT`` (or ``tls://``) belongs to the user. For ``local:N`` a cluster is started here, with
+N single-threaded processes on the loopback interface, and ends with this process.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from tensordiff.errors import ClusterError, printable
 
 RETRIES = 3
-"""How often a task is given to another worker after one was lost with it."""
+"""How often a task is moved to another worker after its worker was lost."""
 _CONNECT_S = 20
 _CHECK_EVERY_S = 2.0
 _WORKERS_COME_BACK_S = 30.0
-"""How long a cluster may be without workers: a batch system or a nanny starts lost ones again."""
+"""How long a cluster may be without workers, since a batch system or a nanny restarts lost ones."""
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,3})")
 _SCHEDULER = re.compile(r"(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^\s/@:\[\]]+):[0-9]{1,5}")
 _INSTALL = "pip install 'tensordiff[cluster]'"
@@ -35,17 +35,17 @@ _CONFIG = {
     "distributed.scheduler.allowed-failures": RETRIES,
     "distributed.logging.distributed": "critical",
     "distributed.worker.daemon": True,
-    "distributed.admin.tick.limit": "1h",  # a busy machine is no news
+    "distributed.admin.tick.limit": "1h",  # slow ticks on a busy machine are not worth a message
 }
 
 _log = logging.getLogger(__name__)
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no cluster's address, before anything is opened for it."""
+    """Refuse an invalid address before anything is opened for it."""
     if _LOCAL.fullmatch(address) or _SCHEDULER.fullmatch(address):
         return
-    if "@" in address:  # it may hold a password, and is not repeated
+    if "@" in address:  # it may hold a password, so it is not repeated
         raise ClusterError(
             "--cluster: the address of a Dask scheduler is tcp://HOST:PORT, without a user or a password"
         )
@@ -64,7 +64,7 @@ class DaskEngine:
             raise ClusterError(f"--cluster needs Dask distributed, which is not installed; {_INSTALL}") from error
         self._address, self._cluster = address, None
         self._distributed = distributed
-        for name in ("distributed", "distributed.client"):  # which Dask gives a level of its own
+        for name in ("distributed", "distributed.client"):  # Dask sets their levels separately
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._is_connected = False
         self._without_workers_since: float | None = None
@@ -93,12 +93,12 @@ class DaskEngine:
                 n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0",
                 host="127.0.0.1", silence_logs=logging.CRITICAL, memory_limit=0,
             )  # fmt: skip
-        except Exception as error:  # whatever Dask makes of a process that did not start, or was killed meanwhile
+        except Exception as error:  # whatever Dask raises for a process that did not start or was killed
             raise ClusterError(
                 f"--cluster local:{count}: its workers could not be started ({type(error).__name__}: "
                 f"{printable(error):.200}); try again, with fewer of them where memory is short, or without --cluster"
             ) from error
-        except BaseException:  # Ctrl-C: Dask closes its clusters at exit, and fails where one is not started yet
+        except BaseException:  # Ctrl-C: Dask closes its clusters at exit, and fails for one that has not started
             from distributed.deploy.spec import close_clusters
 
             atexit.unregister(close_clusters)
@@ -111,7 +111,7 @@ class DaskEngine:
             raise ClusterError(f"--cluster {printable(self._address)}: has no workers; start some, and try again")
 
     def _refuse_without_tensordiff(self) -> None:
-        """Refuse workers that lack tensordiff: a task that they cannot load ends them."""
+        """Refuse workers without tensordiff, which would crash on loading a task."""
         found = self._client.run(find_spec, "tensordiff", on_error="return")
         lacking = [worker for worker, spec in found.items() if spec is None or isinstance(spec, ImportError)]
         if lacking:
@@ -125,7 +125,7 @@ class DaskEngine:
         return sum(self._client.nthreads().values())
 
     def expect_workers(self) -> None:
-        """Say where a cluster has no workers any more, and raise where none has come back for a while."""
+        """Warn when a cluster has lost all workers, and raise if none comes back in time."""
         if self._threads():
             self._without_workers_since = None
         elif self._without_workers_since is None:
@@ -142,7 +142,7 @@ class DaskEngine:
 
     @property
     def width(self) -> int:
-        """Tasks that are under way, and as many that wait beside each worker."""
+        """The number of threads of all workers; at least 1."""
         return self._width_now()
 
     def _width_now(self) -> int:
@@ -150,17 +150,17 @@ class DaskEngine:
             return max(1, self._threads())
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> _Ticket:
-        """Run a function on some worker, and again on another where that one is lost."""
+        """Run a function on some worker, and on another one if that worker is lost."""
         with self._errors_as_sentences():
             return _Ticket(self, self._client.submit(function, *arguments, pure=False, retries=0))
 
     def gather(self, future: Any) -> Future[Any]:
-        """Ask for a task's result, which can then be waited for without Dask."""
+        """Request a task's result as a future that can be waited for without Dask."""
         return run_coroutine_threadsafe(self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop)
 
     def close(self) -> None:
-        """Leave the cluster, and end it where it was started here."""
-        with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
+        """Leave the cluster, and stop it if it was started here."""
+        with contextlib.suppress(Exception):  # when the process ends, nobody can act on a failure
             self._client.close(timeout=5)
         if self._cluster is not None:
             with contextlib.suppress(Exception):
@@ -168,7 +168,7 @@ class DaskEngine:
 
     @contextlib.contextmanager
     def _errors_as_sentences(self) -> Iterator[None]:
-        """Turn what Dask raises into a sentence."""
+        """Convert Dask's exceptions into ``ClusterError`` with a sentence."""
         try:
             yield
         except ClusterError:
@@ -200,19 +200,19 @@ class DaskEngine:
 
 
 def _start_tracker() -> None:
-    """Start the process that multiprocessing keeps beside its own, with a stderr that an app has not replaced."""
+    """Start multiprocessing's resource tracker with the real stderr, which an app may have replaced."""
     if sys.__stderr__ is not None:
         with contextlib.redirect_stderr(sys.__stderr__):
             ensure_running()
 
 
 def _ignoring_failures(close: Callable[[], None]) -> None:
-    with contextlib.suppress(Exception):  # at the end of a process nobody can act on a failure
+    with contextlib.suppress(Exception):  # when the process ends, nobody can act on a failure
         close()
 
 
 def _ignore_loop_errors(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What Dask's own loop has left unanswered is no news: whoever waits for a result is told what became of it."""
+    """Ignore errors of Dask's own event loop; whoever waits for a result gets its exception."""
 
 
 class _Ticket:
@@ -220,10 +220,11 @@ class _Ticket:
         self._engine, self._future = engine, future
 
     def result(self) -> Any:
-        """The result, once it is there; meanwhile the cluster must have workers.
+        """Wait for the result, and raise if the cluster stays without workers.
 
-        A task that is done does not end the wait: a result is lost with the worker that holds it, and is then made
-        again. Dask's own time limit is not used, since it drops an answer that comes just as the limit is reached.
+        A finished task does not end the wait: its result may be lost with the worker that holds it, and is then
+        computed again. Dask's own timeout is not used, since it drops an answer that arrives just as the timeout
+        expires.
         """
         with self._engine._errors_as_sentences():
             asked = self._engine.gather(self._future)
@@ -232,6 +233,6 @@ class _Ticket:
             return asked.result()
 
     def cancel(self) -> None:
-        """It is no longer wanted."""
+        """Cancel the task."""
         with contextlib.suppress(Exception):  # the cluster may be gone
             self._future.cancel()

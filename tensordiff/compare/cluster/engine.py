@@ -1,7 +1,8 @@
-"""What a cluster has to offer, and how pairs go through it: batches out, numbers back, in the order of the pairs.
+"""The interface of a cluster, and the flow of pairs through it: batches out, numbers back, in the order of the pairs.
 
-An engine submits a function with packed arguments and gives a ticket for its result; it knows nothing of tensors.
-Dask is one (``dask_engine``); another is a class with these three methods and a line in ``connect``.
+An engine submits a function with packed arguments and returns a ticket for its result; it knows nothing about tensors.
+Dask is one engine (``dask_engine``). Another one needs a class with the methods of ``Engine`` and a line in
+``connect``.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from tensordiff.dump.dtypes import name_of
 from tensordiff.errors import ClusterError, DumpError, printable
 
 BATCH_PAIRS, BATCH_BYTES = 256, 256 << 20
-"""Most that one task measures: enough that messages to the scheduler are few, so little that rows come steadily."""
+"""The most that one task measures: enough to keep messages few, but not so much that rows arrive in bursts."""
 FIRST_PAIRS = 8
-"""Pairs of the first task, so that the first rows come soon."""
+"""Pairs of the first task, which is small so that the first rows arrive soon."""
 HUGE_BYTES = 512 << 20
-"""From here on a pair is measured in stretches, by several workers."""
+"""Size from which a pair is split into stretches for several workers."""
 
 
 class Ticket(Protocol):
-    """The result of something that was submitted."""
+    """The pending result of a submitted task."""
 
     def result(self) -> Any:
-        """The result, once it is there; raises ``ClusterError`` where there will be none."""
+        """Wait for the result; raises ``ClusterError`` if there will be none."""
 
     def cancel(self) -> None:
-        """It is no longer wanted."""
+        """Cancel the task."""
 
 
 class Engine(Protocol):
@@ -54,13 +55,13 @@ class Engine(Protocol):
 
     @property
     def width(self) -> int:
-        """How many tasks it works on at a time."""
+        """The number of tasks that it works on at a time."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Ticket:
-        """Run a function on some worker, and again on another where that one is lost."""
+        """Run a function on some worker, and on another one if that worker is lost."""
 
     def close(self) -> None:
-        """Leave the cluster; end it where it was started here."""
+        """Leave the cluster; stop it if it was started here."""
 
 
 @cache
@@ -74,16 +75,16 @@ def connect(address: str) -> Engine:
 
 
 class _Batch(NamedTuple):
-    """Pairs that are measured by one task, or one pair that is measured by several; or here."""
+    """Pairs measured by one task, one pair measured by several tasks, or pairs measured here."""
 
     works: list[PairWork]
     tickets: list[Ticket]
-    """None where it is measured here."""
+    """Empty if it is measured here."""
     is_huge: bool = False
 
 
 def measurements(engine: Engine, works: Iterable[PairWork]) -> Iterator[Measurement | Row]:
-    """What was measured of each pair, in order. Stopping early cancels what was submitted and is not needed."""
+    """The measurements of each pair, in order. Stopping early cancels submitted tasks."""
     own = installation()
     waiting: deque[_Batch] = deque()
     try:
@@ -114,7 +115,7 @@ def _batches(works: Iterable[PairWork]) -> Iterator[list[PairWork]]:
 
 
 def _nbytes(work: PairWork) -> int:
-    """Bytes of both sides, by their headers; where those cannot be read, there is nothing to measure."""
+    """Bytes of both sides according to their headers; 0 if those cannot be read, since nothing will be measured."""
     try:
         return work.pair.reference.spec.nbytes + work.pair.candidate.spec.nbytes
     except DumpError:
@@ -140,7 +141,7 @@ def _single(engine: Engine, work: PairWork, own: Installation, *, is_here: bool)
 
 
 def _stretches(work: PairWork) -> Sequence[Stretch]:
-    """A huge pair in stretches; none where it is not huge, or more than its own numbers are wanted."""
+    """A huge pair in stretches; empty if it is not huge or needs more than its own numbers."""
     if _nbytes(work) < HUGE_BYTES or work.injected or work.golden or work.wants_kl_div:
         return ()
     return stretches_of(work.pair.reference.stored, work.pair.candidate.stored, work.limits.tolerance)
@@ -186,7 +187,8 @@ def _measure_here(work: PairWork) -> Measurement | Row:
 
 
 def _explain_unmeasured(work: PairWork, why: str) -> Row:
-    """What this machine says of a pair that a worker could not measure; where it can, the worker sees other files."""
+    """The row for a pair that a worker could not measure; raises if it can be measured here, since workers then see
+    other files."""
     one = _measure_here(work)
     if isinstance(one, Row):
         return one

@@ -1,7 +1,7 @@
-"""What is sent to workers: pairs as the places of their bytes, never the bytes.
+"""Pack work for workers: where the bytes of each pair are, never the bytes themselves.
 
-An entry is pickled with the path of its file, its offset, shape and type. Paths are made absolute, as a worker has
-another current folder; files that are mapped, and tables of zips, are opened again where they are unpacked.
+An entry is pickled as the path of its file, its offset, shape and type. Paths are made absolute, since a worker has
+another current folder. Mapped files and zip directories are opened again when they are unpacked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _OPEN_FILES = 64
 
 
 class CannotBeSent(Exception):
-    """A tensor that lies in this process's memory alone."""
+    """The tensor exists only in this process's memory."""
 
 
 def pack(work: object) -> bytes:
-    """Work for a worker; raises ``CannotBeSent`` where its values have no place in a file."""
+    """Pack work for a worker; raises ``CannotBeSent`` if its values are not in a file."""
     out = BytesIO()
     try:
         _Packer(out, protocol=pickle.HIGHEST_PROTOCOL).dump(work)
@@ -39,12 +39,12 @@ def pack(work: object) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What a client packed. A worker trusts its client as a shell trusts its user."""
+    """Unpack what a client packed. A worker trusts its client as a shell trusts its user."""
     return pickle.loads(data)  # noqa: S301 - sent by the client that the worker obeys anyway
 
 
 def split_by_sendable(works: Sequence[PairWork]) -> tuple[list[PairWork], list[PairWork]]:
-    """The pairs that can be sent, and those that cannot."""
+    """Split pairs into those that can be sent and those that cannot."""
     sent: list[PairWork] = []
     kept: list[PairWork] = []
     for work in works:
@@ -78,7 +78,7 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     return text if is_url(text) else os.path.abspath(text)  # noqa: PTH100 - links are not resolved
 
 
-# Many batches name the same few files: each is mapped once, as here.
+# Many batches name the same few files, so each file is mapped once.
 
 
 @lru_cache(_OPEN_FILES)
@@ -113,7 +113,7 @@ def _zip_of(path: Path, _modified_ns: int) -> ZipMap:
 
 
 def _modified_ns(path: str) -> int:
-    """When a file was written: another one of its name is opened anew."""
+    """The modification time of a file, so that a replaced file is opened again."""
     try:
         return user_path(path).stat().st_mtime_ns
     except OSError:

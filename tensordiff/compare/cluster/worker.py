@@ -1,7 +1,7 @@
-"""What runs on a worker: it reads and measures pairs, and answers with numbers, or with why it cannot.
+"""The code that runs on a worker: it reads and measures pairs, and returns numbers or the reason why it cannot.
 
-Nothing of the client's is run here but these functions, which the worker's own tensordiff has. Its numbers must be
-the client's own, bit for bit, so another version, or a processor that rounds sums in another way, is refused.
+A worker runs only these functions, from its own tensordiff, and no code of the client. Its numbers must equal the
+client's bit for bit, so a worker with another version, or with a processor that rounds sums differently, refuses.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tensordiff.util.mappings import count_losses, put_handler_first
 
 
 class Installation(NamedTuple):
-    """What must be the same on both sides, so that numbers are."""
+    """What must be the same on client and worker for their numbers to be equal."""
 
     version: str
     measuring_pass: str
-    """The compiled pass by its sources and how it rounds, or ``numpy``."""
+    """The compiled pass, identified by its sources and rounding, or ``numpy``."""
 
 
 def installation() -> Installation:
-    """This process's own."""
+    """The installation of this process."""
     if kernel.why_missing():
         return Installation(__version__, "numpy")
     fused = "fused" if kernel.library().td_best_level() >= 3 else "plain"
@@ -42,7 +42,7 @@ def installation() -> Installation:
 
 
 class Measured(NamedTuple):
-    """What a worker found of a pair; the client has the rest."""
+    """A worker's measurements of a pair; the client knows the rest."""
 
     dtypes: tuple[str, str]
     views: Views
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
     kl_div: float | None
 
     def measurement(self, work: PairWork) -> Measurement:
-        """As if it had been measured here."""
+        """The measurement, as if it had been made by the client."""
         return Measurement(
             pair=work.pair, dtypes=self.dtypes, views=self.views, diff=self.diff, injected=self.injected,
             golden=self.golden, limits=work.limits, kl_div=self.kl_div,
@@ -60,13 +60,13 @@ class Measured(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a worker measures nothing: the end of a sentence that begins with its name."""
+    """Why a worker measures nothing, as the end of a sentence that begins with its name."""
 
     why: str
 
 
 class Unmeasured(NamedTuple):
-    """Why one pair could not be measured. The client tries it, and says so in its own words."""
+    """Why one pair could not be measured. The client tries it and reports its own reason."""
 
     why: str
 
@@ -85,7 +85,7 @@ def measure_packed(data: bytes, asked_by: Installation) -> Answer:
 
 
 def refuse(asked_by: Installation) -> Refusal | None:
-    """Why this worker must not measure for a client of that installation; None where it may."""
+    """The reason why this worker must not measure for a client with that installation; None if it may."""
     own = installation()
     if own.version != asked_by.version:
         return Refusal(f"has tensordiff {own.version}, and this is {asked_by.version}; install the same one there")
@@ -117,7 +117,7 @@ def _answer(one: Measurement | Row) -> Measured | Unmeasured:
 
 
 def scan_packed(data: bytes, asked_by: Installation) -> Cells | Refusal | Unmeasured:
-    """Measure a stretch of a huge pair: the cells of its pieces, which the client puts together."""
+    """Measure a stretch of a huge pair: the cells of its pieces, which the client joins."""
     if (refusal := refuse(asked_by)) is not None:
         return refusal
     put_handler_first()

@@ -1,1 +1,1 @@
-"""A closer look at one pair or tensor, on request: elements, axes, heatmaps, logits, statistics."""
+"""A closer look at one pair or tensor, on request: elements, axes, heat maps, logits, statistics."""

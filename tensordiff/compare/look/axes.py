@@ -1,7 +1,7 @@
-"""The axes of a tensor: which are tokens, channels and heads, told from the dump around it.
+"""Recognize the axes of a tensor (tokens, channels, heads) from the dump around it.
 
-Only what the dump shows is used: the number of tokens of a step is the length of its ids; the channels of a head are
-what a norm over heads, the rotary angles or the attention weights show. Only headers are read.
+Only the dump is used: the number of tokens of a step is the length of its ids; the channels per head follow from a norm
+over heads, the rotary angles or the attention weights. Only headers are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NamedShape(NamedTuple):
     shape: tuple[int, ...]
 
     def with_heads(self, heads: int) -> NamedShape | None:
-        """With the last axis split into heads; None where that leaves a remainder."""
+        """The shape with the last axis split into heads; None if that leaves a remainder."""
         if heads < 2 or not self.shape or self.shape[-1] % heads:
             return None
         return NamedShape(
@@ -36,12 +36,12 @@ class NamedShape(NamedTuple):
         )
 
     def at_least_2d(self) -> NamedShape:
-        """With at least two axes."""
+        """The shape with at least two axes."""
         missing = max(0, 2 - len(self.shape))
         return NamedShape(("",) * missing + self.names, (1,) * missing + self.shape)
 
     def index_in(self, other: NamedShape, index: Sequence[int]) -> tuple[int, ...]:
-        """The same element's index in another shape."""
+        """The index of the same element in another shape."""
         flat = 0
         for at, size in zip(index, self.shape, strict=True):
             flat = flat * size + at
@@ -49,7 +49,7 @@ class NamedShape(NamedTuple):
 
 
 def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> NamedShape:
-    """Name the axes of an entry's tensor, in the shape it is compared in."""
+    """Name the axes of an entry's tensor, in the shape in which it is compared."""
     names = ["batch" if axis == 0 else f"axis {axis}" for axis in range(len(shape))]
     is_ids = len(shape) < 3 and tokens is not None and shape[-1:] == (tokens,)
     if is_ids:
@@ -61,7 +61,7 @@ def name_axes(entry: Entry, shape: tuple[int, ...], tokens: int | None) -> Named
 
 
 def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) -> None:
-    """Name the axes before the last."""
+    """Name the axes before the last one."""
     token_axes = [axis for axis in range(len(shape) - 1) if shape[axis] == tokens and tokens != 1]
     token = token_axes[-1] if token_axes else None
     if token is None:
@@ -79,7 +79,7 @@ def _name_inner(names: list[str], shape: tuple[int, ...], tokens: int | None) ->
 
 
 def tokens_of(dump: Dump, step: int) -> int | None:
-    """How many tokens a step has, by the ids it was given; None where no ids were dumped."""
+    """The number of tokens of a step, from its input ids; None if no ids were dumped."""
     for entry in dump.entries:
         is_given = entry.step == step and entry.is_input
         if is_given and (_IDS.search(entry.port) or "embed" in entry.layer):
@@ -91,13 +91,13 @@ def tokens_of(dump: Dump, step: int) -> int | None:
 
 
 def token_ids_of(dump: Dump, step: int) -> tuple[int, ...]:
-    """The token ids of a step, where the dump has them."""
+    """The token ids of a step; empty if the dump does not have them."""
     ids = dump.facts.get("token_ids")
     return tuple(ids) if step == 0 and isinstance(ids, list) and all(isinstance(i, int) for i in ids) else ()
 
 
 def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
-    """How many heads an entry's channels form; None where it has none, or the dump does not show how many."""
+    """The number of heads in an entry's channels; None if it has none or the dump does not show how many."""
     has_heads = _JOINED.search(entry.layer) if entry.is_input else _SPLIT.search(entry.layer)
     if not has_heads:
         return None
@@ -107,7 +107,7 @@ def heads_of(entry: Entry, dump: Dump, channels: int) -> int | None:
 
 
 def _head_sizes(entry: Entry, dump: Dump) -> Iterator[int | None]:
-    """Candidates for the channels of a head, the surest first."""
+    """Possible numbers of channels per head, the most reliable first."""
     around = entry.layer.rpartition(".")[0]
     near = [other for other in dump.entries if other.step == entry.step and _lies_near(other, around)]
     for other in near:
@@ -125,7 +125,7 @@ def _lies_near(other: Entry, around: str) -> bool:
 
 
 def _size_by_attention_weights(near: Sequence[Entry]) -> int | None:
-    """By attention weights, which have one matrix per head: the queries are divided among as many."""
+    """Channels per head from attention weights, which have one matrix per head among which the queries are divided."""
     specs = [(other, spec) for other in near if not other.is_input and (spec := readable_spec(other))]
     square = (s.shape for _, s in specs if len(s.shape) == 4 and s.shape[-1] == s.shape[-2])
     queries = (s.shape[-1] for other, s in specs if _QUERY.search(other.layer) and len(s.shape) >= 2)

@@ -1,8 +1,8 @@
 """A closer look at one pair, on request: worst elements, error along an axis, a histogram of errors, some values.
 
-These read the pair again, in chunks; the numbers that every pair gets come from ``measure``. Whatever goes over the
-whole pair yields an intermediate result after each chunk, so that the caller may show it, or stop. Complex numbers
-become pairs of reals along a last axis, as in ``measure``.
+These functions read the pair again, in chunks; the numbers that every pair gets come from ``measure``. A function that
+reads the whole pair yields an intermediate result after each chunk, so that the caller can show it, or stop. Complex
+numbers become pairs of reals along a last axis, as in ``measure``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Element:
     reference: float
     candidate: float
     error: float
-    """|candidate - reference|; NaN or infinite where one side is and the other is not the same."""
+    """candidate - reference|; NaN or infinite if one side is and the other is not the same."""
 
     @property
     def relative(self) -> float:
-        """The relative error, as ``max_rel`` defines it."""
+        """The relative error, defined as in ``max_rel``."""
         size = abs(self.reference)
         return self.error / max(size if math.isfinite(size) else 0.0, REL_GUARD)
 
 
 class AxisErrors(NamedTuple):
-    """|error| of each slice along an axis."""
+    """The |error| of each slice along an axis."""
 
     rms: Floats
     largest: Floats
@@ -53,9 +53,9 @@ class Window(NamedTuple):
     reference: Array
     candidate: Array
     difference: Floats
-    """candidate - reference; 0 where both are the same and not finite."""
+    """candidate - reference; 0 where both sides are equal and not finite."""
     relative: Floats
-    """The relative error, as ``max_rel`` defines it."""
+    """The relative error, defined as in ``max_rel``."""
 
 
 def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
@@ -72,14 +72,14 @@ def worst_elements(ref: Array, cand: Array, k: int = 10) -> list[Element]:
 
 
 def worst_in(ref: Array, cand: Array, block: Block) -> tuple[int, ...]:
-    """The index of the largest error in a rectangle; its first element where there is no error."""
+    """The index of the largest error in a rectangle, or of its first element if there is no error."""
     largest = worst_elements(ref[block], cand[block], 1)
     within = largest[0].index if largest else (0,) * ref.ndim
     return tuple(part.start + at for part, at in zip(block, within, strict=True))
 
 
 def errors_along(ref: Array, cand: Array, axis: int) -> Iterator[AxisErrors]:
-    """The error of each slice along an axis, over what was read so far."""
+    """The error of each slice along an axis, over the blocks read so far."""
     axis %= ref.ndim
     length = ref.shape[axis]
     squares, largest = np.zeros(length), np.zeros(length)
@@ -96,7 +96,7 @@ def errors_along(ref: Array, cand: Array, axis: int) -> Iterator[AxisErrors]:
 def window(
     ref: Array, cand: Array, index: tuple[int, ...], down: int, across: int | None, rows: slice, columns: slice
 ) -> Window:
-    """The values around a place: ``rows`` of the axis ``down``, ``columns`` of the axis ``across``."""
+    """The values around a place: ``rows`` along the axis ``down``, ``columns`` along the axis ``across``."""
     ranges = {down: rows} if across is None else {down: rows, across: columns}
     part = tuple(ranges.get(axis, slice(at, at + 1)) for axis, at in enumerate(index))
     r, c = (_flat_window(side[part], down, across) for side in (ref, cand))
@@ -108,7 +108,7 @@ def window(
 
 
 def _flat_window(part: Array, down: int, across: int | None) -> Array:
-    """A rectangle in two dimensions, copied, since it may outlive the file mapping."""
+    """A rectangle as a two-dimensional copy, since it may outlive the file mapping."""
     rows = part.shape[down]
     turned = across is not None and across < down
     return np.array(part.reshape(-1, rows).T if turned else part.reshape(rows, -1))
@@ -124,7 +124,7 @@ def element_errors(ref: Array, cand: Array) -> Iterator[tuple[int, Floats, Float
 
 PER_DECADE = 10
 """Bins per decade while counting; ``Histogram.merged`` makes them fewer."""
-_LOWEST, _HIGHEST = -324 * PER_DECADE, 308 * PER_DECADE + 2  # all that float64 holds
+_LOWEST, _HIGHEST = -324 * PER_DECADE, 308 * PER_DECADE + 2  # the range of float64
 
 
 def _edge(k: int, per_decade: int) -> float:
@@ -137,7 +137,7 @@ _EDGES = np.array([*(_edge(k, PER_DECADE) for k in range(_LOWEST, _HIGHEST + 1))
 
 
 class Histogram(NamedTuple):
-    """How many errors are in each bin. ``zero`` counts equal elements; ``nan`` and ``inf`` those of one side only."""
+    """The number of errors in each bin. ``zero`` counts equal elements; ``nan`` and ``inf`` those on one side only."""
 
     first: int
     """The number of the first bin; bin k begins at 10^(k / per_decade)."""
@@ -148,7 +148,7 @@ class Histogram(NamedTuple):
     per_decade: int = PER_DECADE
 
     def merged(self, per_decade: int) -> Histogram:
-        """The same with fewer bins; ``per_decade`` must divide the present number."""
+        """The same with fewer bins; ``per_decade`` must divide the current number."""
         factor = self.per_decade // per_decade
         sums: dict[int, int] = {}
         for k, count in enumerate(self.counts, self.first):
@@ -161,7 +161,7 @@ class Histogram(NamedTuple):
 
 
 def histogram(ref: Array, cand: Array) -> Iterator[Histogram]:
-    """Errors counted by magnitude, over what was read so far."""
+    """Errors counted by magnitude, over the blocks read so far."""
     counts = np.zeros(_HIGHEST - _LOWEST + 1, np.int64)
     zero = nan = inf = 0
     yield Histogram(0, (), 0, 0, 0)
@@ -183,7 +183,7 @@ def _histogram(counts: NDArray[np.int64], zero: int, nan: int, inf: int) -> Hist
 
 
 def _bins(positive: Floats) -> NDArray[np.int64]:
-    """The bin of each error. The logarithm may be off by one at an edge, so the edges themselves decide."""
+    """The bin of each error. The logarithm may be off by one bin at an edge, so the edges themselves decide."""
     bins: NDArray[np.int64] = np.floor(np.log10(positive) * PER_DECADE).astype(np.int64) - _LOWEST
     bins += positive >= _EDGES[bins + 1]
     bins -= positive < _EDGES[bins]

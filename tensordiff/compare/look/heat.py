@@ -1,7 +1,7 @@
-"""|error| over two axes of a pair, in as many cells as a picture has.
+"""error| over two axes of a pair, in as many cells as a picture has.
 
-A cell is the largest error of all elements in it, over every other axis, too, so that a single wrong element is visible
-at any zoom. NaN counts as largest.
+A cell holds the largest error of all elements in it, over all other axes as well, so that a single wrong element is
+visible at any zoom. NaN counts as largest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Plane(NamedTuple):
     down: int
     across: int
     rows: tuple[int, ...]
-    """Where each row of cells begins, and where the last ends."""
+    """Where each row of cells begins, and where the last one ends."""
     columns: tuple[int, ...]
 
     def block(self, row: int, column: int, shape: tuple[int, ...]) -> Block:
@@ -38,7 +38,7 @@ class Plane(NamedTuple):
 
 
 def heat(ref: Array, cand: Array, plane: Plane) -> Iterator[Floats]:
-    """The largest error in each cell, over what was read so far."""
+    """The largest error in each cell, over the blocks read so far."""
     rows, columns = np.array(plane.rows), np.array(plane.columns)
     cells = np.zeros((len(rows) - 1, len(columns) - 1))
     yield cells.copy()

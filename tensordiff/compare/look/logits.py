@@ -1,9 +1,9 @@
-"""Logits: how far apart two models are in what they would say next.
+"""Logits: how far apart two models are in the tokens they would choose next.
 
-A row along the last axis is one token's logits. As in MAX's ``verify``: the KL divergence of the candidate's
-distribution from the reference's and the cosine distance, by token; and whether the likeliest tokens are the same. All
-in float64. The divergence is summed from terms that are never negative, so that the 1e-15 of two healthy float32 runs
-is a number and not a remainder of rounding.
+A row along the last axis holds the logits of one token. As in MAX's ``verify``, this computes by token the KL
+divergence of the candidate's distribution from the reference's and the cosine distance, and whether the most likely
+tokens are the same, all in float64. The divergence is summed from terms that are never negative, so that the 1e-15
+between two healthy float32 runs is a true value rather than a rounding residue.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensordiff.dump.dtypes import Array
 
 K = 5
-"""How many of the likeliest tokens ``top_k`` looks at."""
+"""The number of most likely tokens that ``top_k`` compares."""
 SMALLEST_VOCABULARY = 32
 _PART = 1 << 20  # elements converted at a time
 _LAYERS = ("lm_head", "logits")
@@ -31,23 +31,23 @@ class LogitsDiff(NamedTuple):
     """How two sets of logits differ."""
 
     tokens: int
-    """How many were measured."""
+    """The number of tokens measured."""
     of: int
-    """How many there are."""
+    """The number of tokens there are."""
     kl_div: float
-    """KL(reference || candidate) in nats, of the worst token. NaN where a row has no distribution."""
+    """KL(reference || candidate) of the worst token, in nats. NaN if a row has no distribution."""
     kl_div_mean: float
     cosine_distance: float
-    """Of the worst token."""
+    """The cosine distance of the worst token."""
     cosine_distance_mean: float
     top_1: float
-    """Share of the tokens for which both choose the same next token."""
+    """The share of tokens for which both choose the same next token."""
     top_k: float
-    """Share of the reference's ``k`` likeliest tokens that are among the candidate's, over all tokens."""
+    """The share of the reference's ``k`` most likely tokens that are among the candidate's, over all tokens."""
     k: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as a dict."""
         return self._asdict()
 
 
@@ -63,7 +63,7 @@ def has_distributions(array: Array) -> bool:
 
 
 def compare_logits(ref: Array, cand: Array, max_elements: int | None = None) -> LogitsDiff:
-    """Compare a pair of one shape. ``max_elements`` limits what is read to evenly spaced tokens, with the last."""
+    """Compare a pair of one shape. ``max_elements`` limits reading to evenly spaced tokens, including the last one."""
     ref, cand = _by_token(ref), _by_token(cand)
     tokens, vocabulary = ref.shape
     chosen = _chosen(tokens, tokens if max_elements is None else max(1, max_elements // vocabulary))
@@ -83,7 +83,7 @@ def _chosen(tokens: int, count: int) -> NDArray[np.int64]:
 
 
 def _joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
-    """Several sets of tokens as one."""
+    """Combine the results of several sets of tokens."""
     tokens = sum(part.tokens for part in parts)
 
     def mean(field: str) -> float:
@@ -99,7 +99,7 @@ def _joined(parts: Sequence[LogitsDiff], k: int, of: int) -> LogitsDiff:
 
 
 def _worst(values: Sequence[float]) -> float:
-    """The largest value; NaN counts as largest, and is returned for no values."""
+    """The largest value; NaN counts as largest, and is returned if there are no values."""
     return max(values, key=lambda value: (math.isnan(value), value), default=math.nan)
 
 
@@ -118,7 +118,7 @@ def _compare_part(ref: Array, cand: Array, of: int) -> LogitsDiff:
 def kl_divergence(x: Floats, y: Floats) -> Floats:
     """KL(softmax(x) || softmax(y)) of each row, in nats.
 
-    A row with a NaN or with +inf has no distribution, nor one of nothing but -inf: NaN. -inf is a probability of 0;
+    A row with a NaN or +inf, or with nothing but -inf, has no distribution and gives NaN. -inf is a probability of 0;
     if only the candidate has it, the divergence is infinite.
     """
     with np.errstate(all="ignore"):
@@ -137,10 +137,10 @@ def _log_softmax(x: Floats) -> Floats:
 
 
 def _small_divergence(x: Floats, y: Floats, p: Floats) -> tuple[Floats, Flags]:
-    """The divergence where logits differ by less than 1 but for a shift, and where that is so.
+    """The divergence for rows whose logits differ by less than 1 apart from a shift, and which rows those are.
 
-    With t = log q - log p, KL = sum of p * (e^t - 1 - t), as both p and q sum to 1; no term is negative. t is computed
-    from the difference of the logits, since that of two logarithms would cancel.
+    With t = log q - log p, KL is the sum of p * (e^t - 1 - t), as both p and q sum to 1; no term is negative. t is
+    computed from the difference of the logits, since the difference of two logarithms would cancel.
     """
     shift = np.take_along_axis(y - x, x.argmax(-1)[..., None], -1)
     e = np.where(np.isinf(x) & (x == y), 0.0, y - x - shift)
@@ -156,12 +156,12 @@ def cosine_distances(x: Floats, y: Floats) -> Floats:
     same = np.isinf(x) & (x == y)
     u, v = (_unit(np.where(same, 0.0, side)) for side in (x, y))
     is_zero = [~side.any(-1) for side in (u, v)]
-    apart = np.square(u - v).sum(-1) / 2  # without the cancellation of 1 - u.v
+    apart = np.square(u - v).sum(-1) / 2  # 1 - u.v without the cancellation
     return np.where(is_zero[0] | is_zero[1], np.where(is_zero[0] & is_zero[1], 0.0, 1.0), apart)
 
 
 def _unit(x: Floats) -> Floats:
-    """Rows of length 1; rows of zeros stay."""
+    """Rows scaled to length 1; rows of zeros stay zero."""
     scaled = x / np.where((peak := np.abs(x).max(-1, keepdims=True)) == 0, 1.0, peak)
     norm = np.sqrt(np.square(scaled).sum(-1, keepdims=True))
     unit: Floats = scaled / np.where(norm == 0, 1.0, norm)
@@ -178,13 +178,13 @@ def _agreement(x: Floats, y: Floats) -> tuple[float, float]:
 
 
 def _is_top(x: Floats, k: int) -> Flags:
-    """Which values are among the k largest, with all that tie with the last of them."""
+    """Which values are among the k largest, including all that tie with the last of them."""
     least = np.partition(x, -k, axis=-1)[..., -k : x.shape[-1] - k + 1]
     is_top: Flags = x >= least
     return is_top
 
 
 def combined(diffs: Iterator[LogitsDiff]) -> LogitsDiff | None:
-    """Several pairs as one; None where there is none."""
+    """Combine the results of several pairs; None if there are none."""
     parts = list(diffs)
     return _joined(parts, parts[0].k, sum(part.of for part in parts)) if parts else None

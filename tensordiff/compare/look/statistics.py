@@ -1,8 +1,8 @@
-"""Statistics of one tensor, in float64 and in chunks: extremes, mean and RMS, and how its values are distributed.
+"""Statistics of one tensor, in float64 and in chunks: extremes, mean, RMS, and the distribution of its values.
 
 ``inspect`` shows the ``Statistics`` of every entry; the layer screen adds standard deviation, zeros and quantiles
-(``Distribution``). Everything covers all elements, but for the quantiles of a large tensor: those are of an evenly
-spaced sample, and say so.
+(``Distribution``). Everything covers all elements, except that the quantiles of a large tensor come from an evenly
+spaced sample, which is marked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the finite elements; None where there is none."""
+    """Statistics of the finite elements; None if there are none."""
 
     minimum: float | None
     maximum: float | None
@@ -32,16 +32,16 @@ class Statistics:
     inf: int
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as a dict."""
         return asdict(self)
 
 
 NOTHING = Statistics(None, None, None, None, 0, 0)
-"""Of an empty tensor."""
+"""The statistics of an empty tensor."""
 
 
 class _Sums:
-    """Sum and sum of squares, as multiples of a power of two, so that neither overflows nor vanishes."""
+    """Sum and sum of squares, scaled by a power of two so that neither overflows nor vanishes."""
 
     def __init__(self) -> None:
         self.count, self.exponent, self.total, self.squares = 0, -(1 << 12), 0.0, 0.0
@@ -79,7 +79,7 @@ def statistics(array: Array) -> Statistics:
 
 
 def statistics_so_far(array: Array) -> Iterator[Statistics]:
-    """The same after each chunk, for callers that may stop."""
+    """The statistics after each chunk, for callers that may stop."""
     sums, ends, nan, inf = _Sums(), list[float](), 0, 0
     for part, values in real_chunks(array):
         nan += int(np.count_nonzero(np.isnan(values)))
@@ -95,7 +95,7 @@ def statistics_so_far(array: Array) -> Iterator[Statistics]:
 
 
 def real_chunks(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
-    """A tensor in flat chunks, as stored and in float64; a complex number is two reals."""
+    """A tensor in flat chunks, as stored and in float64; a complex number becomes two reals."""
     flat = array.reshape(-1)
     for begin in range(0, flat.size, _CHUNK):
         part = flat[begin : begin + _CHUNK]
@@ -103,7 +103,8 @@ def real_chunks(array: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
 
 
 def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list[float]:
-    """The smallest and the largest value so far. Integers beyond 2^53 stay integers, not the nearest float."""
+    """The smallest and the largest value so far. Integers beyond 2^53 stay integers instead of becoming the nearest
+    float."""
     of: Array = part if part.dtype.kind in "iu" else values
     ends = [*before, of.min().item(), of.max().item()]
     return [min(ends), max(ends)]
@@ -111,24 +112,24 @@ def _ends(part: Array, values: NDArray[np.float64], before: list[float]) -> list
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SAMPLED = 1 << 21
-"""Elements that quantiles are computed from; of a larger tensor, an evenly spaced sample of this size."""
+"""The number of elements that quantiles are computed from; a larger tensor is sampled at even spacing."""
 
 
 class Distribution(NamedTuple):
-    """Of the finite elements; None where there is none, or it is not known yet."""
+    """Distribution of the finite elements; None if there are none, or not known yet."""
 
     statistics: Statistics
     elements: int
-    """Reals: a complex number counts as two."""
+    """The number of reals: a complex number counts as two."""
     std: float | None = None
     zeros: int = 0
     quantiles: tuple[float, ...] = ()
     sampled: bool = False
-    """Whether the quantiles are of a sample."""
+    """Whether the quantiles come from a sample."""
 
 
 def distribution(array: Array) -> Iterator[Distribution]:
-    """Read a tensor twice. Yields what is known so far; the last one is complete."""
+    """Read a tensor twice. Yields what is known so far; the last result is complete."""
     elements = array.size * (2 if array.dtype.kind == "c" else 1)
     known, zeros = NOTHING, 0
     yield Distribution(known, elements)
@@ -158,7 +159,7 @@ def _quantiles(array: Array) -> tuple[tuple[float, ...], bool]:
 
 
 def _interpolated(ordered: NDArray[np.float64]) -> Iterator[float]:
-    """Linear interpolation; each neighbour is scaled before they are added, so that nothing overflows."""
+    """Linear interpolation; both neighbours are scaled before they are added, so that nothing overflows."""
     for share in QUANTILES:
         place = share * (ordered.size - 1)
         low = math.floor(place)

@@ -1,4 +1,4 @@
-"""Pairs cut into chunks of bounded size, so that memory does not grow with the tensors.
+"""Cut pairs into chunks of bounded size, so that memory does not grow with the tensors.
 
 ``flat_chunks`` cuts the flattened pair, for measuring. ``blocks`` and ``error_blocks`` cut it into rectangles, for
 looking closely at one pair (``look.elements``, ``look.heat``), which may stop after any of them.
@@ -16,11 +16,12 @@ from tensordiff.compare.measure.numpy_pass import difference
 from tensordiff.dump.dtypes import Array
 
 CHUNK = 1 << 20
-"""Elements in a flat chunk."""
+"""Maximum number of elements in a flat chunk."""
 
 
 def flat_chunks(ref: Array, cand: Array, most: int = CHUNK) -> Iterator[tuple[int, Array, Array]]:
-    """Flat chunks of a pair, each with its offset; nothing contiguous is copied, and only that may be ``most`` long."""
+    """Flat chunks of a pair, each with its offset. Contiguous data is not copied, and only such chunks may be ``most``
+    long."""
     if ref.flags.c_contiguous and cand.flags.c_contiguous:
         r, c = ref.reshape(-1), cand.reshape(-1)
         for begin in range(0, ref.size, most):
@@ -32,7 +33,7 @@ def flat_chunks(ref: Array, cand: Array, most: int = CHUNK) -> Iterator[tuple[in
 
 
 def _row_chunks(ref: Array, cand: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Walk the first axis in slices no larger than a chunk."""
+    """Walk along the first axis in slices no larger than a chunk."""
     row = ref.size // len(ref)
     step = max(1, CHUNK // row)
     for begin in range(0, len(ref), step):
@@ -45,7 +46,7 @@ Floats = NDArray[np.float64]
 Block = tuple[slice, ...]
 
 BLOCK = 1 << 18
-"""Elements in a block: a few milliseconds of work."""
+"""Maximum number of elements in a block: a few milliseconds of work."""
 
 
 def blocks(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[Block]:
@@ -68,14 +69,14 @@ def blocks(shape: tuple[int, ...], most: int = BLOCK) -> Iterator[Block]:
 
 
 def error_blocks(ref: Array, cand: Array) -> Iterator[tuple[Block, Floats, Floats]]:
-    """Each block, with the reference and the |error| in it in float64."""
+    """Each block with the reference and |error| inside it, in float64."""
     for block in blocks(ref.shape):
         r, _, error = errors(ref[block], cand[block])
         yield block, r, error
 
 
 def errors(ref: Array, cand: Array) -> tuple[Floats, Floats, Floats]:
-    """Both sides and |candidate - reference|, in float64; equal non-finite values have no error."""
+    """Both sides and |candidate - reference| in float64; equal non-finite values have no error."""
     with np.errstate(all="ignore"):
         error = np.abs(difference(ref, cand))
         r, c = ref.astype(np.float64), cand.astype(np.float64)

@@ -1,10 +1,11 @@
-"""The compiled pass: the library that was built from ``kernel/`` at install, called by ctypes.
+"""The compiled pass: the library that was built from ``kernel/`` at install time, called through ctypes.
 
-It reads tensors of every type where they lie in memory, large ones on all cores and without the GIL. A large pair is
-cut into pieces of a fixed size, and each core takes the next one until none is left. Pieces are put together in their
-order, so the numbers depend neither on which core took which piece nor on how many cores there are.
+It reads tensors of every type in place, large ones on all cores and without the GIL. A large pair is cut into pieces of
+fixed size, and each core takes the next piece until none is left. Pieces are joined in order, so the numbers depend
+neither on which core took which piece nor on the number of cores.
 
-An install for which nothing could compile it has no library: ``kernel.why_missing`` says why, ``numpy_pass`` measures.
+An install for which nothing could compile has no library: ``kernel.why_missing`` gives the reason, and ``numpy_pass``
+measures instead.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tensordiff.compare.measure.metrics import Numbers
 from tensordiff.dump.dtypes import Array, DType, name_of
 
 LEVEL = 9
-"""The level of the processor to use, or the best it has if that is lower: for tests, which set it to 1 or 3."""
-_WORTH_SHARING = 1 << 19  # elements one core measures in the time that another one needs to wake up
-_WORTH_RELEASING = 1 << 18  # elements that take longer than other threads should wait for the GIL: some 50 µs
-_MOST_IN_FLOAT32 = 1e30  # of a tolerance: its product with a value may be larger, and then allows any error
+"""The processor level to use, or the best available if that is lower; only tests change it, to 1 or 3."""
+_WORTH_SHARING = 1 << 19  # elements that one core measures in the time that another one needs to wake up
+_WORTH_RELEASING = 1 << 18  # elements that take longer (some 50 µs) than other threads should wait for the GIL
+_MOST_IN_FLOAT32 = 1e30  # largest tolerance: its product with a value may overflow float32 and then allow any error
 
-# The order is that of ``enum kind`` in kernel/elements.h. "table" is any type of one byte that has no code of its own.
+# The order is that of ``enum kind`` in kernel/elements.h. "table" is any one-byte type without a code of its own.
 KINDS = (
     "float32", "float64", "bfloat16", "float16", "int8", "uint8", "bool", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "table", "int16", "uint16", "int32", "uint32", "int64",
@@ -51,8 +52,9 @@ def is_there() -> bool:
 
 @cache
 def _library(*, holds_gil: bool = True) -> ctypes.CDLL:
-    """The library. What takes microseconds holds the GIL: to get it back from a busy thread may take milliseconds."""
-    checked = kernel.library()  # raises where there is none of these sources
+    """The library. Calls of microseconds hold the GIL, since getting it back from a busy thread may take
+    milliseconds."""
+    checked = kernel.library()  # raises if there is none for these sources
     library = ctypes.PyDLL(checked._name) if holds_gil else checked
     pointer, count, level = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     for name, arguments in {
@@ -70,7 +72,7 @@ def _library(*, holds_gil: bool = True) -> ctypes.CDLL:
 
 
 class How(NamedTuple):
-    """``struct how`` of the library: its address, and the memory that it and its tables lie in."""
+    """The address of a ``struct how`` of the library, and the memory that holds it and its tables."""
 
     address: int
     memory: tuple[Array, ...]
@@ -94,11 +96,11 @@ def how_for(ref: DType, cand: DType, options: PassOptions) -> How:
 def _bounds(atol: float, rtol: float, is_wide: bool, are_whole: bool) -> tuple[tuple[float, float], float]:
     """atol and rtol slightly below the user's, and the smallest sum of squares to trust.
 
-    Where lanes of float32 cannot hold the tolerance no sum is trusted: every block is then summed in float64.
+    If float32 lanes cannot hold the tolerance, no sum is trusted, and every block is summed in float64.
     """
     real, slack, vanishing = ("f8", 4e-15, 1e-290) if is_wide else ("f4", 1e-6, 1e-34)
     if are_whole and atol < 0.5 and rtol == 0:
-        return (0.5, 0.0), vanishing  # an error is at least 1, and numbers next to 0 are slow to compute with
+        return (0.5, 0.0), vanishing  # an error is at least 1, and denormal numbers are slow
     least = float(np.finfo(real).smallest_subnormal)  # with 0, equal elements would count as nearly outside
     under = max(atol * (1 - slack), least), rtol * (1 - slack)
     return ((0.0, 0.0), np.inf) if max(under) > _MOST_IN_FLOAT32 and not is_wide else (under, vanishing)
@@ -111,7 +113,7 @@ def _kind(dtype: DType) -> int:
 
 @cache
 def _table(dtype: DType) -> Array:
-    """All values of a type of one byte, by their codes."""
+    """The values of all codes of a one-byte type."""
     if dtype.itemsize != 1:
         return np.zeros(1, np.float32)
     codes = np.arange(256, dtype=np.uint8)
@@ -127,7 +129,7 @@ def _fits_float32(dtype: DType) -> bool:
 
 
 class Sides(NamedTuple):
-    """Both sides of a pair, or of a chunk of one, contiguous and in the machine's byte order."""
+    """Both sides of a pair or of a chunk, contiguous and in native byte order."""
 
     how: How
     ref: Array
@@ -152,13 +154,13 @@ def scan(pairs: Sequence[Sides]) -> Cells:
 
 
 def scan_chunks(chunks: Iterable[tuple[int, Sides]], whole: int) -> Cells:
-    """A row of cells of a pair of which only a chunk is in memory at a time; each comes with its offset."""
+    """One row of cells for a pair of which only a chunk is in memory at a time; each chunk comes with its offset."""
     rows = [scan_pieces(sides, offset, whole) for offset, sides in chunks]
     return join_pieces(np.concatenate(rows), whole) if rows else empty_cells([whole])
 
 
 def scan_pieces(sides: Sides, offset: int, whole: int) -> Cells:
-    """A row of cells for each piece of a chunk that begins at an offset of the whole pair."""
+    """A row of cells for each piece of a chunk that begins at ``offset`` of the whole pair."""
     (how, ref, cand), piece = sides, scheduler.PIECE
     ours, theirs, begins = address(ref), address(cand), range(0, max(ref.size, 1), piece)
     table = [
@@ -198,7 +200,7 @@ def _join(pieces: Cells, firsts: Sequence[int], sizes: Sequence[int]) -> Cells:
 
 
 def products(sides: Sides) -> Products:
-    """Inner products of the finite places, in float64."""
+    """Inner products over the finite places, in float64."""
     how, ref, cand = sides
     out = np.zeros(5)
     _library(holds_gil=ref.size < _WORTH_RELEASING).td_products(
@@ -208,12 +210,12 @@ def products(sides: Sides) -> Products:
 
 
 def fill(cells: Cells, elements: NDArray[np.int64], reals: Numbers, counts: Numbers) -> None:
-    """``metrics.fill`` every row."""
+    """Apply ``metrics.fill`` to every row."""
     _library().td_fill(address(cells), address(elements), len(elements), address(reals), address(counts))
 
 
 def read_once(array: Array) -> None:
-    """Read every word of an array and do nothing with it: for benchmarks, nothing can be quicker."""
+    """Read every word of an array and do nothing with it: the lower bound in benchmarks."""
     _library(holds_gil=False).td_read(address(array), array.nbytes // 8)
 
 
@@ -223,7 +225,7 @@ def address(array: Array) -> int:
 
 
 # numpy's C API keeps that address as the first field of an array object. ``array.ctypes.data`` creates three objects,
-# which takes as long as measuring a small pair. Checked on a real array, in case an interpreter lays objects out
+# which takes as long as measuring a small pair. A real array is checked first, in case an interpreter lays objects out
 # differently.
 _pointer, _HEAD = ctypes.c_size_t.from_address, object.__basicsize__
 _PEEKS = (probe := np.zeros(1)).ctypes.data == _pointer(id(probe) + _HEAD).value

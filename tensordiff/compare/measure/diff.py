@@ -1,11 +1,11 @@
 """The numbers of a pair (``Diff``), and the row of cells that one pass over it accumulates (``Sums``).
 
-Both passes (``compiled_pass`` and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a ``Diff``.
-The order of cells is that of an enum in ``kernel/pass.c``, too.
+Both passes (``compiled_pass`` and ``numpy_pass``) fill the same cells; only ``metrics`` turns them into a ``Diff``. The
+order of the cells is also that of an enum in ``kernel/pass.c``.
 
-Non-finite values: a NaN or infinity in the same place on both sides agrees and adds nothing. One that stands apart
-makes every distance NaN (or inf), and the first such place is where the maximum is reported. Norms of the reference
-are over its finite elements.
+A NaN or infinity in the same place on both sides agrees and adds nothing. A non-finite value that stands apart makes
+every distance NaN (or inf), and the first such place is reported as that of the maximum. Norms of the reference cover
+its finite elements.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 BUCKETS = 32
-"""Buckets of the profile: equal stretches of the flattened tensor."""
+"""Buckets of the profile, which are equal stretches of the flattened tensor."""
 REL_GUARD = 1e-10
 """max_rel is |cand - ref| / max(|ref|, REL_GUARD), as the MAX tools define it."""
 
-# A pass fills one flat row of float64 a pair, so that many small pairs need one allocation. First the two peaks (the
-# largest error and the largest relative error of finite elements) and their flat positions ...
+# A pass fills one flat row of float64 per pair, so that many small pairs need one allocation. First come the two peaks
+# (the largest error and the largest relative error of finite elements) and their flat positions,
 PEAKS, WHERE = 0, 2
-# ... then counts and first positions of non-finite values ("apart": on one side only, or different on both) ...
+# then counts and first positions of non-finite values ("apart": on one side only, or different on both),
 NAN_REF, NAN_CAND, INF_REF, INF_CAND, NAN_APART, INF_APART, FIRST_NAN, FIRST_INF = range(4, 12)
-# ... then sums of |d|, d², r², r·d, and how many elements lie outside the tolerance; and d² for each bucket.
+# then sums of |d|, d², r², r·d, the number of elements outside the tolerance, and d² for each bucket.
 TOTALS, SQUARES = 12, 17
 SUM_ABS, SUM_DD, SUM_RR, SUM_RD, OUTSIDE = range(5)
 
@@ -37,14 +37,14 @@ Cells = NDArray[np.float64]
 
 
 class Sums(NamedTuple):
-    """What one pass over a pair collects. ``d`` is cand - ref, ``r`` is ref."""
+    """The sums of one pass over a pair. ``d`` is cand - ref, ``r`` is ref."""
 
     elements: int
     cells: Cells
 
     @staticmethod
     def empty(elements: int) -> Sums:
-        """Nothing collected yet."""
+        """Empty sums."""
         return Sums(elements, empty_cells([elements])[0])
 
     @property
@@ -54,7 +54,7 @@ class Sums(NamedTuple):
 
 
 def empty_cells(elements: Sequence[int]) -> Cells:
-    """One row of empty cells for each pair of these sizes."""
+    """A row of empty cells for each pair of these sizes."""
     cells = np.zeros((len(elements), SQUARES + BUCKETS))
     cells[:, FIRST_NAN:TOTALS] = np.array(elements, dtype=np.float64).reshape(-1, 1)
     return cells
@@ -71,7 +71,7 @@ class Products(NamedTuple):
 
 
 class WideDiff(NamedTuple):
-    """The numbers of a pair that ``wide_range`` has summed; non-finite places are left aside."""
+    """The numbers of a pair as ``wide_range`` sums them, without non-finite places."""
 
     max_abs: float
     max_abs_at: int
@@ -88,7 +88,7 @@ class WideDiff(NamedTuple):
 
     @property
     def mse(self) -> float:
-        """The square of ``rms``, infinite where float64 does not hold it."""
+        """The square of ``rms``; infinite if float64 cannot hold it."""
         return self.rms * self.rms
 
 
@@ -99,7 +99,7 @@ _JSON_FIELDS = (
 
 
 class Diff(NamedTuple):
-    """The numbers for one pair."""
+    """The numbers of one pair."""
 
     max_abs: float
     max_abs_at: int
@@ -116,19 +116,19 @@ class Diff(NamedTuple):
     nan: tuple[int, int]
     inf: tuple[int, int]
     apart: int
-    """Places where one side is NaN or infinite and the other is not the same."""
+    """Places where one side is NaN or infinite and the other side is not the same."""
     ref_rms: float
     scale: float
     """The factor that best fits cand = factor * ref."""
     bucket_rms: NDArray[np.floating[Any]]
-    """RMS error of each bucket of the flattened tensor; in float32, where that can hold it."""
+    """RMS error of each bucket of the flattened tensor; in float32 if that can hold it."""
     shape: tuple[int, ...]
-    """Of the real numbers compared: complex tensors have a last axis of real and imaginary part."""
+    """Shape of the real numbers compared; complex tensors have a last axis of real and imaginary parts."""
     is_complex: bool = False
 
     @property
     def profile(self) -> tuple[float, ...]:
-        """Relative error of each bucket: its RMS error over the RMS of the whole reference."""
+        """Relative error of each bucket: its RMS error divided by the RMS of the whole reference."""
         if 0 < self.ref_rms < math.inf:
             with np.errstate(over="ignore"):
                 return tuple((self.bucket_rms.astype(np.float64) / self.ref_rms).tolist())
@@ -136,17 +136,17 @@ class Diff(NamedTuple):
 
     @property
     def max_abs_index(self) -> Index | None:
-        """The element with the largest error, complex or real; None in an empty tensor."""
+        """The index of the element with the largest error, complex or real; None for an empty tensor."""
         return self._element(self.max_abs_at)
 
     @property
     def max_rel_index(self) -> Index | None:
-        """The element with the largest relative error, complex or real; None in an empty tensor."""
+        """The index of the element with the largest relative error, complex or real; None for an empty tensor."""
         return self._element(self.max_rel_at)
 
     @property
     def max_abs_place(self) -> Index | None:
-        """Where in ``shape`` the largest error is; None in an empty tensor."""
+        """The position of the largest error in ``shape``; None for an empty tensor."""
         return unravel(self.max_abs_at, self.shape) if self.elements else None
 
     def _element(self, flat: int) -> Index | None:
@@ -155,13 +155,13 @@ class Diff(NamedTuple):
         return unravel(flat // 2, self.shape[:-1]) if self.is_complex else unravel(flat, self.shape)
 
     def as_json(self) -> dict[str, Any]:
-        """The ``diff`` object of ``compare --json``; NaN and infinity stay floats here."""
+        """The ``diff`` object of ``compare --json``; NaN and infinity are still floats here."""
         named = {name: getattr(self, name) for name in _JSON_FIELDS}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
 
 
 def unravel(flat: int, shape: tuple[int, ...]) -> Index:
-    """A flat position by axis."""
+    """Convert a flat position to an index by axis."""
     index = []
     for size in reversed(shape):
         flat, place = divmod(flat, size)
@@ -171,21 +171,21 @@ def unravel(flat: int, shape: tuple[int, ...]) -> Index:
 
 @lru_cache(maxsize=1024)
 def edges(elements: int) -> NDArray[np.int64]:
-    """Where each bucket of the profile begins, and where the last ends."""
+    """Where each bucket of the profile begins, and where the last one ends."""
     buckets = min(BUCKETS, elements)
     return np.arange(buckets + 1) * elements // max(buckets, 1)
 
 
 @lru_cache(maxsize=1024)
 def lengths(elements: int) -> NDArray[np.float64]:
-    """Elements in each bucket; 1 for buckets that a small tensor does not have."""
+    """The number of elements in each bucket; 1 for buckets that a small tensor does not have."""
     held = np.ones(BUCKETS)
     held[: min(BUCKETS, elements)] = np.diff(edges(elements))
     return held
 
 
 def cuts_within(edges: NDArray[np.int64], start: int, length: int) -> tuple[NDArray[np.int64], int]:
-    """Where buckets (or cells) begin inside a stretch, relative to its start, and the number of the first."""
+    """Where buckets (or cells) begin inside a stretch, relative to its start, and the number of the first one."""
     first = int(np.searchsorted(edges, start, side="right")) - 1
     last = int(np.searchsorted(edges, start + length, side="left"))
     return np.maximum(edges[first:last] - start, 0), first

@@ -1,8 +1,8 @@
-"""Measuring pairs: ``measure_many`` turns tensors into ``Diff`` records.
+"""Measure pairs: ``measure_many`` turns tensors into ``Diff`` records.
 
-Two passes over the values compute the same numbers: ``compiled_pass``, and ``numpy_pass``, which is for installs that
-have no compiled one and for tests. Which of them measures is decided by the install, never by what a process has
-measured before; the two differ in the last digits of a sum.
+Two passes compute the same numbers: ``compiled_pass``, and ``numpy_pass`` for tests and for installs without a compiled
+one. The install decides which of them measures, never what a process has measured before, since the two differ in the
+last digits of a sum.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tensordiff.dump.files import flat_part
 from tensordiff.dump.model import Spec, StoredTensor
 
 CLUSTER_STRETCH = 1 << 26
-"""Elements of a huge pair that one of a cluster's workers measures: whole pieces."""
+"""Elements of a huge pair that one worker of a cluster measures; a whole number of pieces."""
 _MOST_AT_ONCE = 1 << 24
-"""Elements of a stretch that are measured at once, by all cores."""
+"""Elements of a stretch that all cores measure together."""
 
 
 def measure(ref: Array, cand: Array, tolerance: Tolerance | None = None, *, compiled: bool | None = None) -> Diff:
-    """Compare two tensors of one shape. ``compiled`` forces one of the passes; None takes what the install has."""
+    """Compare two tensors of one shape. ``compiled`` forces one of the passes; None uses what the install has."""
     return measure_many([(ref, cand, tolerance)], compiled=compiled)[0]
 
 
 MeasureInput = tuple[Array, Array, Tolerance | None]
-"""Reference, candidate, and the tolerance that counts elements as outside."""
+"""Reference, candidate, and the tolerance beyond which elements count as outside."""
 
 
 def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None) -> list[Diff]:
-    """Compare several pairs, each of one shape and any types. Small pairs are faster in one call than one by one."""
+    """Compare several pairs, each of one shape and any types. One call is faster than one call per small pair."""
     is_compiled = compiled_pass.is_there() if compiled is None else compiled
     tasks = [_task_for(ref, cand, tolerance) for ref, cand, tolerance in pairs]
     sizes, shapes = [task.ref.size for task in tasks], [task.ref.shape for task in tasks]
@@ -57,15 +57,15 @@ def measure_many(pairs: Iterable[MeasureInput], *, compiled: bool | None = None)
 
 
 Stretches = Callable[[], Iterable[tuple[Array, Array]]]
-"""Both sides of a pair a stretch at a time, in order; each call begins anew."""
+"""Yields both sides of a pair one stretch at a time, in order; each call starts from the beginning."""
 
 
 def measure_stretches(
     stretches: Stretches, like: tuple[Spec, Spec], tolerance: Tolerance | None = None, *, compiled: bool | None = None
 ) -> Diff:
-    """Compare two tensors of one shape, ``like`` these, of which only a stretch of rows is in memory at a time.
+    """Compare two tensors with specs ``like``, of which only a stretch of rows is in memory at a time.
 
-    They are gone through once, and once more where sums cancel or leave the range of float64.
+    They are read once, and a second time if sums cancel or leave the range of float64.
     """
     is_compiled = compiled_pass.is_there() if compiled is None else compiled
     is_complex = any(spec.dtype.kind == "c" for spec in like)
@@ -104,18 +104,19 @@ def measure_stretches(
 
 
 class Stretch(NamedTuple):
-    """A part of a huge pair: flat elements of both sides from ``offset`` on. All but the last are whole pieces."""
+    """A part of a huge pair: flat elements of both sides from ``offset`` on. All parts but the last are whole
+    pieces."""
 
     ref: StoredTensor
     cand: StoredTensor
     offset: int
     whole: int
-    """Elements of the pair."""
+    """The number of elements of the pair."""
     tolerance: Tolerance | None
 
 
 def stretches_of(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | None) -> list[Stretch]:
-    """A pair in stretches that measure to the same bits as the whole; none where it cannot be cut."""
+    """Split a pair into stretches that measure to the same bits as the whole; empty if it cannot be split."""
     whole = ref.spec.size
     if ref.spec.shape != cand.spec.shape or not compiled_pass.is_there() or whole <= CLUSTER_STRETCH:
         return []
@@ -131,7 +132,7 @@ def stretches_of(ref: StoredTensor, cand: StoredTensor, tolerance: Tolerance | N
 
 
 def cells_of_stretch(stretch: Stretch) -> Cells:
-    """A row of cells for each piece of a stretch, as a pass over the whole pair has them."""
+    """A row of cells for each piece of a stretch, equal to those of a pass over the whole pair."""
     ref, cand = stretch.ref.read(), stretch.cand.read()
     options = plan_for(ref.dtype, cand.dtype).options(stretch.whole, stretch.tolerance)
     sides = Sides(compiled_pass.how_for(ref.dtype, cand.dtype, options), ref, cand)
@@ -139,7 +140,7 @@ def cells_of_stretch(stretch: Stretch) -> Cells:
 
 
 def diff_of_stretches(pieces: Cells, sides: tuple[StoredTensor, StoredTensor], tolerance: Tolerance | None) -> Diff:
-    """The diff of a pair from the cells of all its pieces, in order; where sums cancel, it is read again here."""
+    """The diff of a pair from the cells of all its pieces, in order; if sums cancel, the pair is read again here."""
     spec = sides[0].spec
     plan = plan_for(spec.dtype, sides[1].spec.dtype)
 
@@ -163,7 +164,7 @@ class _Task(NamedTuple):
     is_wide: bool
     """Whether a side is float64."""
     is_complex: bool
-    """Whether the last axis is real and imaginary part."""
+    """Whether the last axis holds real and imaginary parts."""
 
 
 def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None) -> _Task:
@@ -176,16 +177,16 @@ def _task_for(ref: Array, cand: Array, tolerance: Tolerance | None) -> _Task:
 
 
 def as_reals(ref: Array, cand: Array) -> tuple[Array, Array]:
-    """Both sides in real numbers: complex ones become pairs of reals along a last axis."""
+    """Both sides in real numbers: complex numbers become pairs of reals along a new last axis."""
     if ref.dtype.kind == "c" or cand.dtype.kind == "c":
         return _real(ref), _real(cand)
     return ref, cand
 
 
 def _real(array: Array) -> Array:
-    """Complex numbers as pairs along a last axis; real ones get an imaginary part of zero, in their own type.
+    """Complex numbers as pairs along a last axis; real numbers get an imaginary part of zero, in their own type.
 
-    A type that has no zero, which is only powers of two (float8_e8m0fnu), becomes float32.
+    A type without a zero (float8_e8m0fnu has only powers of two) becomes float32.
     """
     if array.dtype.kind != "c":
         pairs = np.zeros((*array.shape, 2), array.dtype if has_zero(array.dtype) else np.float32)
@@ -211,7 +212,7 @@ def _compiled_cells(tasks: Sequence[_Task]) -> Cells:
 
 
 def _is_plain(array: Array) -> bool:
-    """Whether the compiled pass can read an array where it lies."""
+    """Whether the compiled pass can read an array in place."""
     return bool(array.flags.c_contiguous and array.dtype.isnative)
 
 

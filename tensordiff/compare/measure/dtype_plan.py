@@ -1,4 +1,4 @@
-"""How a pair of element types is measured, decided once per pair of types: its tolerance, how ties are told apart."""
+"""How to measure a pair of element types, decided once per pair of types: its tolerance, and how to treat ties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Tolerance:
 
     @classmethod
     def of(cls, atol: float | None, rtol: float | None) -> Tolerance | None:
-        """What the user said: of two the missing one is 0, or it would let everything pass. None for neither."""
+        """A tolerance from the user's numbers; a missing one is 0, or it would let everything pass. None if both are
+        missing."""
         if atol is None and rtol is None:
             return None
         return cls(0.0 if atol is None else atol, 0.0 if rtol is None else rtol)
@@ -39,15 +40,15 @@ _USUAL = {
 _USUAL_FLOAT8 = Tolerance(1e-5, 0.125)
 
 
-_TIES_SPLIT_BELOW = 1 << 17  # elements up to which ties of 16-bit values are told apart
+_TIES_SPLIT_BELOW = 1 << 17  # number of elements up to which ties of 16-bit values are resolved
 
 
 class PassOptions(NamedTuple):
-    """What a pass needs to know beside the values and their types."""
+    """What a pass needs to know besides the values and their types."""
 
     tolerance: Tolerance
     splits_ties: bool
-    """Whether errors that are equal to float32 rounding are told apart."""
+    """Whether errors that are equal after rounding to float32 are told apart."""
 
 
 class DtypePlan(NamedTuple):
@@ -56,12 +57,12 @@ class DtypePlan(NamedTuple):
     is_wide: bool
     """Whether a side is float64, whose squares, and even differences, may overflow or vanish."""
     usual: PassOptions
-    """How small pairs are measured when the user gave no tolerance ..."""
+    """Options for small pairs if the user gave no tolerance."""
     usual_of_large: PassOptions
-    """... and large ones: 16-bit values tie in nearly every block, and telling ties apart would double the time."""
+    """Options for large pairs: 16-bit values tie in nearly every block, and resolving ties would double the time."""
 
     def options(self, elements: int, tolerance: Tolerance | None) -> PassOptions:
-        """The options for a pair of this many elements; None takes the usual tolerance of the types."""
+        """The options for a pair of this many elements; None uses the usual tolerance of the types."""
         usual = self.usual if elements < _TIES_SPLIT_BELOW else self.usual_of_large
         return usual if tolerance is None else usual._replace(tolerance=tolerance)
 
@@ -83,5 +84,5 @@ def usual_tolerance(ref: str, cand: str) -> Tolerance:
 
 
 def is_long(dtype: DType) -> bool:
-    """Whether these are integers of 64 bits, whose last digits float64 does not hold."""
+    """Whether a type has 64-bit integers, whose last digits float64 cannot hold."""
     return dtype.kind in "iu" and dtype.itemsize == 8

@@ -1,7 +1,7 @@
-"""From accumulated cells to a ``Diff``: the definition of every number.
+"""Turn accumulated cells into a ``Diff``: the definition of every number.
 
-Both passes fill the same cells, and ``fill`` says what they mean. For the twenty thousand small tensors that a dump may
-hold that takes longer than measuring them, so the compiled pass has ``td_fill``, which must give the same bits.
+Both passes fill the same cells, and ``fill`` defines what they mean. For twenty thousand small tensors, as a dump may
+hold, ``fill`` takes longer than measuring, so the compiled pass has ``td_fill``, which must give the same bits.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from tensordiff.compare.measure.diff import (
 
 Numbers = NDArray[Any]
 
-# What ``fill`` writes for a pair: real numbers in the order of ``Diff``, then whether to sum again ...
+# ``fill`` writes real numbers in the order of ``Diff`` and a flag for sums that cancel,
 REALS = 10
 RMS, REL_L2, COSINE, REF_RMS, SCALE, CANCELS = range(4, REALS)
-# ... and whole numbers.
+# and whole numbers.
 COUNTS = 8
 OUTSIDES, APART = 2, 7
-_LEAST_SUM, _MOST_SUM = 1e-290, 1e300  # of squares in float64: where a sum is smaller, some of it has vanished
-_LEAST_DRAWN, _MOST_DRAWN = 1e-30, 1e38  # errors of a profile that float32 holds with all its digits
+_LEAST_SUM, _MOST_SUM = 1e-290, 1e300  # sums of squares in float64; of a smaller sum some part has vanished
+_LEAST_DRAWN, _MOST_DRAWN = 1e-30, 1e38  # errors that float32 holds with all its digits, for a profile
 
 
 class SecondSums(NamedTuple):
-    """Reads a pair again, given its number, where the first sums are not precise enough."""
+    """Reads a pair again, given its number, if the first sums are not precise enough."""
 
     products: Callable[[int], Products]
-    """In float64."""
+    """Inner products in float64."""
     wide: Sequence[int]
-    """The pairs that hold float64 ..."""
+    """The pairs that hold float64."""
     measure_wide: Callable[[int], WideDiff]
-    """... whose sums may have to be taken on another scale."""
+    """Sums such a pair on another scale."""
 
 
 def diffs_from_cells(
@@ -87,19 +87,20 @@ def diffs_from_cells(
 
 
 def _beyond_squares(cells: Cells, wide: Sequence[int]) -> set[int]:
-    """Of the pairs that hold float64, those with sums that overflowed or vanished."""
+    """Those pairs with float64 whose sums overflowed or vanished."""
     if not wide:
         return set()
     rows = cells[wide]
     dd, rr = rows[:, TOTALS + SUM_DD], rows[:, TOTALS + SUM_RR]
     has_vanished = (rr < _LEAST_SUM) | ((dd < _LEAST_SUM) & (rows[:, PEAKS] > 0))
-    has_overflowed = ~(np.abs(rows[:, TOTALS : TOTALS + OUTSIDE]) < _MOST_SUM).all(axis=1)  # nor is a NaN
+    has_overflowed = ~(np.abs(rows[:, TOTALS : TOTALS + OUTSIDE]) < _MOST_SUM).all(axis=1)  # true for NaN
     is_beyond = has_vanished | has_overflowed
     return {wide[place] for place in np.flatnonzero(is_beyond).tolist()}
 
 
 def _fill_wide(found: WideDiff, reals: Numbers, counts: Numbers) -> NDArray[np.float64]:
-    """Put numbers of another scale in the place of those from the cells; where sides stand apart, few have any."""
+    """Replace the numbers from the cells by those of another scale; if the sides stand apart, few of them are
+    defined."""
     reals[REF_RMS], counts[OUTSIDES] = found.ref_rms, found.outside
     if not counts[APART]:
         reals[:RMS] = found.max_abs, found.max_rel, found.mean_abs, found.mse
@@ -113,7 +114,8 @@ def _diff(reals: list[float], counts: list[int], elements: int, profile: Profile
     at_abs, at_rel, outside, nan_ref, nan_cand, inf_ref, inf_cand, apart = counts
     nan, inf = _shared_counts(nan_ref, nan_cand), _shared_counts(inf_ref, inf_cand)
     if not (max_abs or max_rel or mean_abs or mse or rms or apart):
-        # Of the rows of a large dump most may be equal: they share their zeros, which else take as much as the rest.
+        # In a large dump most rows may be equal. They share their zeros, which otherwise take as much memory as all the
+        # rest.
         return Diff(
             0.0, at_abs, 0.0, at_rel, 0.0, 0.0, 0.0, 0.0 if rel_l2 == 0 else rel_l2, 0.0 if cosine == 0 else cosine,
             outside, elements, nan, inf, 0, ref_rms, 1.0 if scale == 1 else scale, _zeros(len(profile)),
@@ -127,19 +129,19 @@ def _diff(reals: list[float], counts: list[int], elements: int, profile: Profile
 
 @lru_cache(maxsize=1024)
 def _shared_counts(ref: int, cand: int) -> tuple[int, int]:
-    """One tuple for all pairs that have as many."""
+    """A pair of counts; the tuple is shared by all pairs with the same counts."""
     return ref, cand
 
 
 @lru_cache(maxsize=1024)
 def _shared_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One tuple for all pairs of a shape."""
+    """A shape; the tuple is shared by all pairs of that shape."""
     return shape
 
 
 @cache
 def _zeros(count: int) -> Profile:
-    """The profile of all pairs that are equal."""
+    """The profile of equal pairs, shared by all of them."""
     zeros = np.zeros(count, np.float32)
     zeros.flags.writeable = False
     return zeros
@@ -149,13 +151,14 @@ FillAll = Callable[[Cells, NDArray[np.int64], Numbers, Numbers], None]
 
 
 def fill_in_python(cells: Cells, elements: NDArray[np.int64], reals: Numbers, counts: Numbers) -> None:
-    """``fill`` every row."""
+    """Apply ``fill`` to every row."""
     for k in range(len(elements)):
         fill(cells[k].tolist(), int(elements[k]), reals[k], counts[k])
 
 
 def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
-    """All numbers of a pair but its profile. Where sums cancel, ``fill_ratios`` needs better products."""
+    """All numbers of a pair except its profile. If sums cancel, ``fill_ratios`` is called again with better
+    products."""
     n = max(elements, 1)
     max_abs, max_rel, at_abs, at_rel = cells[PEAKS], cells[PEAKS + 1], cells[WHERE], cells[WHERE + 1]
     total_abs, dd = cells[TOTALS + SUM_ABS], cells[TOTALS + SUM_DD]
@@ -180,7 +183,7 @@ def fill(cells: Any, elements: int, reals: Any, counts: Any) -> None:
 
 
 def fill_ratios(dd: float, rr: float, rd: float, cc: float, rc: float, reals: Any) -> None:
-    """The scale-free numbers: rel_l2, the cosine distance, the factor that fits best."""
+    """The scale-free numbers: rel_l2, the cosine distance, the best-fitting factor."""
     reals[REL_L2] = ratio(dd, rr)
     reals[COSINE] = cosine_distance(dd, rr, rd, cc, rc)
     reals[SCALE] = rc / rr if rr != 0 else math.nan
@@ -192,7 +195,7 @@ def is_cancelling(dd: float, rr: float, rd: float, cc: float) -> bool:
 
 
 def ratio(dd: float, rr: float) -> float:
-    """||d|| / ||r||; with a zero reference it is 0 without an error and infinite with one."""
+    """|d|| / ||r||; for a zero reference it is 0 without an error and infinite with one."""
     if rr != 0:
         return math.sqrt(dd) / math.sqrt(rr)
     return 0.0 if dd == 0 else dd * math.inf
@@ -208,7 +211,7 @@ def cosine_distance(dd: float, rr: float, rd: float, cc: float, rc: float) -> fl
     cosine = rc / math.sqrt(rr) / math.sqrt(cc)
     if cosine <= 0:
         return min(2.0, 1 - cosine)
-    # Two formulas give the orthogonal component; take the one that cancels less.
+    # Two formulas give the orthogonal component; take the one with less cancellation.
     across = dd - rd * (rd / rr) if dd < cc else cc - rc * (rc / rr)
     return max(0.0, across) / cc / (1 + min(cosine, 1.0))
 
@@ -217,7 +220,7 @@ Profile = NDArray[np.floating[Any]]
 
 
 def _profiles(elements: Sequence[int], cells: Cells) -> list[Profile]:
-    """RMS error of each bucket, precise enough to draw: in float32, but for errors that it cannot hold."""
+    """RMS error of each bucket, precise enough to draw: in float32 unless that cannot hold it."""
     squares = cells[:, SQUARES:]
     held = lengths(elements[0]) if len(set(elements)) == 1 else np.array([lengths(n) for n in elements])
     with np.errstate(all="ignore"):

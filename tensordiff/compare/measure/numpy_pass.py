@@ -1,6 +1,6 @@
-"""The numpy pass: the plainest statement of what each number is, and what an install without the compiled one gets.
+"""The numpy pass: the simplest definition of each number, and the fallback for installs without the compiled pass.
 
-Everything is computed in float64, in stretches that fit the cache. Both passes fill the same ``Sums``.
+Everything is computed in float64, in stretches that fit into the cache. Both passes fill the same ``Sums``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
 STRETCH = 1 << 13
-"""Elements at a time: temporaries stay in the cache, and below the size the allocator returns to the system."""
+"""Elements per stretch: temporaries stay in the cache, and below the size that the allocator returns to the system."""
 
 
 def collect(ref: Array, cand: Array, offset: int, sums: Sums, atol: float, rtol: float) -> None:
@@ -35,7 +35,7 @@ def difference(ref: Array, cand: Array) -> Floats:
     if any(are_long) and ref.dtype.kind in "iub" and cand.dtype.kind in "iub":
         (high_c, low_c), (high_r, low_r) = _halves(cand), _halves(ref)
         return (high_c - high_r) * 2.0**32 + (low_c - low_r)
-    # Where values are near each other the first step is exact; where they are not, the rest is below its rounding.
+    # If the values are close, the first step is exact; if not, the rest is below its rounding error.
     d: Floats = cand.astype(np.float64) - ref.astype(np.float64)
     return d + _rest(cand) if are_long[1] else d - _rest(ref) if are_long[0] else d
 
@@ -47,7 +47,7 @@ def _halves(array: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _rest(array: Array) -> Floats:
-    """What float64 leaves out of 64-bit integers: at most a few hundred, exactly."""
+    """What float64 loses of 64-bit integers: at most a few hundred, exactly."""
     high, low = _halves(array)
     return np.asarray((high * 2.0**32 - array.astype(np.float64)) + low, np.float64)
 
@@ -87,7 +87,7 @@ def _take_peak(which: int, values: Floats, offset: int, sums: Sums) -> None:
 def _set_nonfinite_aside(
     r: Floats, c: Floats, d: Floats, offset: int, sums: Sums
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Count non-finite places; give ref and difference with zeros there, and where the sides stand apart."""
+    """Count non-finite places; return ref and difference with zeros there, and where the sides stand apart."""
     nan_r, nan_c, inf_r, inf_c = np.isnan(r), np.isnan(c), np.isinf(r), np.isinf(c)
     nonfinite_r, nonfinite = nan_r | inf_r, nan_r | inf_r | nan_c | inf_c
     apart = nonfinite & ~((nan_r & nan_c) | (r == c))
@@ -102,7 +102,7 @@ def _set_nonfinite_aside(
 
 
 def products(ref: Array, cand: Array) -> Products:
-    """Inner products of the finite places, in float64."""
+    """Inner products over the finite places, in float64."""
     total = np.zeros(5)
     for begin in range(0, len(ref), STRETCH):
         r, c = ref[begin : begin + STRETCH], cand[begin : begin + STRETCH]

@@ -1,6 +1,6 @@
-"""Cores, batches and pieces: how much is measured in one call, and by whom.
+"""Cores, batches and pieces: how much is measured in one call, and by which threads.
 
-To call a pass costs as much as measuring a small pair, so small pairs are measured in batches.
+Calling a pass costs as much as measuring a small pair, so small pairs are measured in batches.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from functools import cache
 from typing import TypeVar
 
 BATCH = 1 << 21
-"""Elements in a batch: a few milliseconds of work, so that rows still seem to come one by one."""
+"""Elements in a batch: a few milliseconds of work, so that rows still seem to arrive one by one."""
 FIRST, MOST = 8, 64
-"""Most items in the first batch, and in any."""
+"""Maximum number of items in the first batch, and in any batch."""
 PIECE = 1 << 20
-"""Elements in a piece of a pair. Each searches its largest error anew, which costs as much as a thousand elements."""
+"""Elements in a piece of a pair. Each piece searches its own maximum, which costs as much as a thousand elements."""
 T = TypeVar("T")
 
 
 @cache
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def pool() -> ThreadPoolExecutor:
-    """Threads for work that releases the GIL, beside the calling thread."""
+    """Threads for work that releases the GIL, in addition to the calling thread."""
     return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="tensordiff")
 
 
 def in_batches(
     items: Iterable[T], size: Callable[[T], int], is_full: Callable[[list[T]], bool] = lambda _: False
 ) -> Iterator[list[T]]:
-    """Group items into batches, small ones first, so that the first results come at once; some are full sooner."""
+    """Group items into batches, small ones first so that the first results arrive at once; ``is_full`` may end one
+    early."""
     batch: list[T] = []
     load, most = 0, FIRST
     for item in items:

@@ -1,9 +1,9 @@
-"""Pairs of float64 that plain sums of squares cannot measure: values beyond 1e154, or below 1e-154.
+"""Measure float64 pairs that plain sums of squares cannot: values beyond 1e154 or below 1e-154.
 
-Their squares overflow or vanish, and the difference of two may lie beyond the largest float although both sides are
-finite. Both passes then leave sums that are infinite, NaN or next to nothing; such pairs, and only they, are read again
-here. Each sum is taken on a scale of its own: values are multiplied by a power of
-two, which rounds nothing, and the result is scaled back. What float64 can hold is right; what it cannot is infinite.
+Their squares overflow or vanish, and the difference of two values may exceed the largest float although both are
+finite. Both passes then return sums that are infinite, NaN or nearly zero; only such pairs are read again here. Each
+sum is taken on its own scale: values are multiplied by a power of two, which rounds nothing, and the result is scaled
+back. A result is right if float64 can hold it, and infinite otherwise.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tensordiff.dump.dtypes import Array
 
 Floats = NDArray[np.float64]
 FlatChunks = Callable[[], Iterator[tuple[int, Array, Array]]]
-"""Gives a pair's flat chunks, each with its offset, from the beginning."""
+"""Yields a pair's flat chunks, each with its offset, from the beginning."""
 _BEYOND = 1025
-"""The exponent of a difference that no float64 holds."""
-_ALIKE = 2  # powers of two by which both sides may differ and still be put on one scale
+"""The exponent of a difference that float64 cannot hold."""
+_ALIKE = 2  # powers of two by which both sides may differ and still share a scale
 
 
 def measure_wide(chunks: FlatChunks, elements: int, tolerance: Tolerance) -> WideDiff:
-    """Read a pair twice: for the largest values, which say on what scale to sum, then for the sums."""
+    """Read a pair twice: for the largest values, which determine the scales, then for the sums."""
     with np.errstate(all="ignore"):
         peaks = _Peaks()
         for offset, r, c in _stretches(chunks):
@@ -48,7 +48,7 @@ def _stretches(chunks: FlatChunks) -> Iterator[tuple[int, Array, Array]]:
 
 
 class _Stretch:
-    """A stretch of a pair in float64, 0 where it is not finite; ``difference`` may have overflowed."""
+    """A stretch of a pair in float64, with 0 at non-finite places; ``difference`` may have overflowed."""
 
     def __init__(self, ref: Array, cand: Array) -> None:
         r, c, d = ref.astype(np.float64), cand.astype(np.float64), difference(ref, cand)
@@ -61,14 +61,14 @@ class _Stretch:
         self.overflows = np.isinf(self.d)
 
     def scaled_difference(self, exponent: int) -> Floats:
-        """cand - ref, times 2 to the minus ``exponent``; where it overflows, of sides scaled first."""
+        """cand - ref divided by 2**exponent; where the difference overflows, the sides are scaled first."""
         beyond = np.ldexp(self.c, -exponent) - np.ldexp(self.r, -exponent)
         return np.where(self.overflows, beyond, np.ldexp(self.d, -exponent))
 
 
 @dataclass
 class _Peaks:
-    """The largest errors, the elements outside, and the largest values of each side."""
+    """The largest errors, the number of elements outside, and the largest values of each side."""
 
     errors: list[float] = field(default_factory=lambda: [0.0, 0.0])
     places: list[int] = field(default_factory=lambda: [0, 0])
@@ -76,7 +76,7 @@ class _Peaks:
     largest: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     def add(self, part: _Stretch, offset: int, tolerance: Tolerance) -> None:
-        """Take in a stretch that begins at ``offset``."""
+        """Add a stretch that begins at ``offset``."""
         error, size = np.abs(part.d), np.abs(part.r)
         relative = error / np.maximum(size, REL_GUARD)
         outside = error > tolerance.atol + tolerance.rtol * size
@@ -105,17 +105,18 @@ def _exponent(largest: float) -> int:
 
 
 class _ScaledSums:
-    """Sums of a pair, each on the scale of what is summed."""
+    """Sums of a pair, each on its own scale."""
 
     def __init__(self, elements: int, of_error: int, of_ref: int, of_cand: int) -> None:
         self.elements, self.exponents = elements, (of_error, of_ref, of_cand)
         self.sum_abs, self.dd, self.rr = 0.0, 0.0, 0.0
         self.products = np.zeros(5)
-        """For the cosine, which no scale changes: of r and c on their scales, and of what lies between these."""
+        """Products for the cosine, which does not depend on scale: of r and c on their scales, and of their
+        difference."""
         self.squares = np.zeros(BUCKETS)
 
     def add(self, part: _Stretch, offset: int) -> None:
-        """Take in a stretch that begins at ``offset``."""
+        """Add a stretch that begins at ``offset``."""
         of_error, of_ref, of_cand = self.exponents
         d, whole_r = part.scaled_difference(of_error), np.ldexp(part.r, -of_ref)
         self.sum_abs += float(np.abs(d).sum())
@@ -130,7 +131,7 @@ class _ScaledSums:
         self.squares[first : first + len(cuts)] += np.add.reduceat(d * d, cuts)
 
     def finish(self, peaks: _Peaks) -> WideDiff:
-        """The numbers."""
+        """The numbers, scaled back."""
         of_error, of_ref, of_cand = self.exponents
         _, rr, _, _, rc = self.products.tolist()
         n = max(self.elements, 1)
@@ -153,7 +154,7 @@ class _ScaledSums:
 
 
 def _scaled(value: float, exponent: int) -> float:
-    """The value times a power of two; infinite where float64 does not hold it."""
+    """The value times a power of two; infinite if float64 cannot hold it."""
     try:
         return math.ldexp(value, exponent)
     except OverflowError:

@@ -1,7 +1,8 @@
-"""The measuring pass in C: its sources, and the library that the build compiled from them, beside them.
+"""The measuring pass in C: its sources, and beside them the library that the build compiled from them.
 
-Whether an install has it is decided when it is installed: ``why_missing`` says why there is none. Nothing is imported
-here but the standard library, as the build (``build_kernel.py``) runs this file by its path and the app asks at start.
+Installation decides whether there is a library; ``why_missing`` gives the reason if there is none. Only the standard
+library is imported here, since the build (``build_kernel.py``) runs this file by its path and the app calls it at
+start.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ FOLDER = Path(__file__).parent
 SOURCES = ("bytes.h", "elements.h", "float8.h", "lanes.h", "library.c", "pass.c")
 LIBRARIES = {"win32": "kernel.dll", "darwin": "kernel.dylib"}
 LIBRARY = Path(os.environ.get("TENSORDIFF_KERNEL") or FOLDER / LIBRARIES.get(sys.platform, "kernel.so"))
-"""Beside its sources; for tests, another one that was compiled from them."""
+"""The library beside its sources; tests may set another one that was compiled from them."""
 REASON = FOLDER / "no_kernel.txt"
-"""Written by the build where it could not compile the library: a sentence that says why."""
+"""Written by the build if it could not compile the library: a sentence with the reason."""
 
 
 class NoKernel(Exception):
@@ -27,7 +28,7 @@ class NoKernel(Exception):
 
 
 def digest() -> str:
-    """A hash of the sources, which the library carries: one that was compiled from others is not used."""
+    """A hash of the sources, which the library contains; a library compiled from other sources is not used."""
     total = hashlib.sha256()
     for name in SOURCES:
         total.update(hashlib.sha256((FOLDER / name).read_bytes()).digest())
@@ -36,7 +37,7 @@ def digest() -> str:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library; raises ``NoKernel`` where this install has none that was compiled from these sources."""
+    """The library; raises ``NoKernel`` if this install has none that was compiled from these sources."""
     if not LIBRARY.exists():
         raise NoKernel(_reason())
     try:
@@ -59,7 +60,7 @@ def _reason() -> str:
 
 @cache
 def why_missing() -> str | None:
-    """Why this install has no library, as the end of a sentence; None where it has one."""
+    """Why this install has no library, as the end of a sentence; None if it has one."""
     try:
         library()
     except NoKernel as error:
@@ -68,13 +69,13 @@ def why_missing() -> str | None:
 
 
 def slow_notice() -> str | None:
-    """What a person is told once where this install measures in numpy; None where it does not."""
+    """What a user is told once if this install measures in numpy; None if it does not."""
     why = why_missing()
     return None if why is None else f"tensordiff measures in numpy here, right but many times slower: {why}"
 
 
 def describe() -> str:
-    """Which pass measures in this install, and by which instructions."""
+    """Which pass measures in this install, and with which instructions."""
     if why := why_missing():
         return f"numpy, as there is no compiled pass: {why}"
     level = library().td_best_level()
