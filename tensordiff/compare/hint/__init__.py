@@ -1,6 +1,6 @@
-"""What kind of error a pair shows: a lost residual, swapped heads, a missing scale.
+"""Hints: what kind of error a pair shows, such as a lost residual, swapped heads or a missing scale.
 
-``catalogue`` lists every kind that is recognized; ``row_hint`` asks it about a row of a comparison.
+``catalogue`` lists every kind that is recognized; ``row_hint`` applies it to a row of a comparison.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ Evidence = dict[str, float | int | str | list[int] | list[float]]
 
 
 class Hint(NamedTuple):
-    """A kind of error, and why it is thought to be that."""
+    """A kind of error, and the evidence for it."""
 
     kind: str
     sentence: str
@@ -19,5 +19,5 @@ class Hint(NamedTuple):
 
 
 def explained(left: float) -> str:
-    """How much of the error a hint accounts for, for a sentence; ``left`` is the share that it does not."""
+    """The clause of a hint that says how much of the error it accounts for; ``left`` is the share that it does not."""
     return f"this explains all but {left:.0e} of the error" if left else "this explains all of the error"

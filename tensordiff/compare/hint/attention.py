@@ -1,8 +1,8 @@
-"""Attention computed anew from its queries, keys and values, to tell what the candidate did otherwise.
+"""Recompute attention from its queries, keys and values to find out what the candidate does differently.
 
-Where both sides hold their weights (what softmax gave), masks and scales are read off them. Else, and for rotary
-positions, the reference's output is first computed from its own parts; only if that succeeds, so that nothing about the
-layer is guessed, one thing after the other is changed until the candidate's output comes out.
+If both sides hold the attention weights (the output of the softmax), masks and scales are read off them. Otherwise, and
+for rotary positions, the reference's output is first recomputed from its own parts. Only if that succeeds, so that
+nothing about the layer is guessed, one property after the other is changed until the candidate's output results.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tensordiff.compare.judge.verdict import floor_for
 Mask = NDArray[np.bool_]
 _MOST_TOKENS = 512
 _LEFT = 0.05
-"""The share of the difference that an explanation may leave, in exact types ..."""
+"""The share of the difference that an explanation may leave, in exact types."""
 _LEFT_OF_FEW_BITS = 0.2
-"""... and where the rest is no more than rounding."""
+"""The same if the rest is no more than rounding."""
 
 
 def attention(around: Surroundings) -> Hint | None:
-    """The row is what an attention gave, and what it did otherwise can be told."""
+    """Recognize what is different in an attention, if the row is the output of one."""
     weights = _weights(around)
     noise = _noise(around)
     if weights is not None and (hint := _by_scores(*weights, noise)):
@@ -41,7 +41,7 @@ def _noise(around: Surroundings) -> float:
 
 
 def _weights(around: Surroundings) -> tuple[Floats, Floats] | None:
-    """Both sides of what softmax gave, [rows, heads, queries, keys]."""
+    """Both sides of the softmax's output, [rows, heads, queries, keys]."""
     for pair in (*around.outputs, *(p for p in around.within if not p.reference.is_input)):
         if len(pair.reference.spec.shape) != 4 or (sides := floats_of(pair)) is None:
             continue
@@ -59,7 +59,7 @@ def _are_weights(side: Floats) -> bool:
 
 
 def _by_masks(ref: Floats, cand: Floats) -> Hint | None:
-    """What one side sees and the other does not."""
+    """Places that only one side attends to."""
     sees, seen = ref > 0, cand > 0
     extra, lost = seen & ~sees, sees & ~seen
     if not extra.any() and not lost.any():
@@ -103,7 +103,7 @@ def _count_mask(extra: Mask, lost: Mask) -> tuple[str, str]:
 
 
 def _by_scores(ref: Floats, cand: Floats, noise: float) -> Hint | None:
-    """The same is seen, with other scores: a factor, a sink, or a bias of the distance."""
+    """The same places are attended to, with different scores: a factor, a sink, or a bias that depends on distance."""
     shown = (ref > 1e-12) & (cand > 1e-12)
     if shown.sum() < 64:
         return None
@@ -161,22 +161,22 @@ _AFTER = re.compile(r"o_proj|out_proj|dense|c_proj|o|to_out|to_out\.0|wo|out_lin
 _TABLES = re.compile(r"position_embeddings_([01])$|^input_(cos|sin)$")
 _MASK = re.compile(r"mask$|position_bias$")
 _FACTORS = tuple(2.0 ** (power / 2) for power in (*range(-8, 0), *range(1, 9)))
-"""Softmax scales that are tried: wrong ones are off by the root of a size, as a rule."""
+"""Softmax scales that are tried; wrong ones are usually off by the square root of a size."""
 
 
 class _Recipe(NamedTuple):
-    """How attention is computed."""
+    """A way to compute attention."""
 
     rope: str = "halves"
     scale: float = 1.0
     mask: str = "given"
     repeat: str = "each"
     split: str = "thirds"
-    """How queries, keys and values stand in a part that gives all three."""
+    """How a fused part arranges queries, keys and values."""
 
 
 class _Change(NamedTuple):
-    """One thing done otherwise."""
+    """One property that is computed differently."""
 
     way: _Recipe
     kind: str
@@ -184,13 +184,13 @@ class _Change(NamedTuple):
 
 
 class _AttentionTensors(NamedTuple):
-    """The parts of an attention, both sides' outputs, and its mask."""
+    """The tensors to recompute an attention from, both sides' outputs, and the mask."""
 
     q: Floats
     k: Floats
     v: Floats
     fused: Floats | None
-    """All three in one, where one part gives them."""
+    """The output of a fused part that computes queries, keys and values together, if there is one."""
     tables: tuple[Floats, Floats] | None
     mask: Floats | None
     ref: Floats
@@ -225,7 +225,8 @@ def _by_recomputing(around: Surroundings, noise: float) -> Hint | None:
 
 
 def _are_alike(made: list[Floats], limit: float) -> bool:
-    """Whether explanations come to the same: a rotation by the head's number cancels where keys have as many heads."""
+    """Whether explanations are equivalent: rotating by the head's number cancels if there are as many key heads as
+    heads."""
     return all(rms(one - made[0]) <= limit / 2 for one in made)
 
 
@@ -234,7 +235,7 @@ def _equals(side: Floats, made: Floats, noise: float) -> bool:
 
 
 def _attention_tensors(around: Surroundings) -> _AttentionTensors | None:
-    """What attention is computed from, by the names of its parts; None where something is missing or large."""
+    """Find the tensors of an attention by the names of its parts; None if one is missing or too large."""
     parts = {name: floats_of(around.part_output(regex)) for name, regex in _PARTS.items()}
     after = floats_of(around.part_input(_AFTER) or (around.row.pair if not around.row.is_input else None))
     fused = floats_of(around.part_output(_FUSED))
@@ -260,7 +261,7 @@ def _attention_tensors(around: Surroundings) -> _AttentionTensors | None:
     masks = [found[0] for pair in around.inputs(_MASK) if (found := floats_of(pair)) is not None]
     if len({mask.shape[-2:] for mask in masks}) > 1:
         return None
-    # Where a bias of positions is handed on, the mask is in it already.
+    # A position bias that is passed in already includes the mask.
     mask = max(masks, key=lambda one: one.shape[1]) if masks and all(one.ndim == 4 for one in masks) else None
     pair = (tables[0][0], tables[1][0]) if len(tables) == 2 else None
     keys = k.shape[1]
@@ -270,17 +271,17 @@ def _attention_tensors(around: Surroundings) -> _AttentionTensors | None:
         or (mask is not None and mask.shape[-1] != keys)
         or not after[0].any()
     ):
-        return None  # keys of a cache are there, too
+        return None  # the keys include those of a cache
     return _AttentionTensors(_flat(q), _flat(k), _flat(v), whole, pair, mask, *after)
 
 
 def _flat(side: Floats) -> Floats:
-    """[rows, tokens, heads times channels]; a norm of each head gives them on an axis of their own."""
+    """Reshape to [rows, tokens, heads times channels]; a norm per head returns heads on an axis of their own."""
     return side.reshape(*side.shape[:2], -1) if side.ndim == 4 else side
 
 
 def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
-    """Sizes of a head and ways to compute attention that are usual."""
+    """Usual head sizes and ways to compute attention."""
     width = known.q.shape[-1]
     rotated = known.tables[0].shape[-1] if known.tables else 0
     sizes = [size for size in (16, 32, 64, 80, 96, 128, 256, 8, 40, 48, 72, 160, 192) if width % size == 0]
@@ -295,7 +296,7 @@ def _usual_recipes(known: _AttentionTensors) -> Iterator[tuple[int, _Recipe]]:
 
 
 def _changes(way: _Recipe, known: _AttentionTensors) -> Iterator[_Change]:
-    """One thing changed after the other, each with its kind and a sentence."""
+    """Every single change of a recipe, with its kind and a sentence."""
     if known.tables:
         other = "neighbours" if way.rope == "halves" else "halves"
         pairs = {"neighbours": "channels that are neighbours", "halves": "channels of two halves"}

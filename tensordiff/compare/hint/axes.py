@@ -1,8 +1,8 @@
-"""Pairs with their axes as the reference has them, so that a hint's words for axes are true.
+"""Put the axes of pairs into the reference's order, so that a hint names axes correctly.
 
-Where the candidate has tokens before the batch, a rule compares it with a reference whose axes are permuted. Its first
-axis is then no batch, and tensors around it in the reference's dump are laid out otherwise. So the candidate's axes are
-put in the reference's order instead.
+If the candidate has tokens before the batch, a rule compares it with a permuted view of the reference. The first axis
+of that view is not the batch, and the tensors around it in the reference's dump are laid out differently. So the
+candidate is permuted instead.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tensordiff.dump.model import Entry, Spec
 from tensordiff.errors import AlignError, DumpError
 
 _MOVES = frozenset(("permute", "transpose", "swap_heads"))
-"""Views that put axes in another order and do nothing else."""
+"""Views that only reorder axes."""
 
 
 class DumpedPairs:
-    """All pairs of two runs; those that are looked at have the reference's axes in the order in which they were dumped.
+    """All pairs of two runs; those that are looked at have the axis order of the reference's dump.
 
-    There may be very many, and a hint looks at few. So they are chosen by what moving axes leaves as it is: the layer,
-    port, step and call of the reference's entry.
+    There may be very many pairs and a hint looks at few, so pairs are selected by properties that reordering axes does
+    not change: layer, port, step and call of the reference's entry.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -36,11 +36,11 @@ class DumpedPairs:
         self._as_dumped: dict[int, Pair] = {}
 
     def where(self, test: Callable[[Entry], object]) -> Iterator[Pair]:
-        """Pairs whose entry of the reference passes a test, in order."""
+        """Pairs whose reference entry passes a test, in order."""
         return (self._dumped(k) for k, pair in enumerate(self._pairs) if test(pair.reference))
 
     def first(self, count: int) -> list[Pair]:
-        """The first few."""
+        """The first few pairs."""
         return [self._dumped(k) for k in range(min(count, len(self._pairs)))]
 
     def _dumped(self, k: int) -> Pair:
@@ -50,13 +50,13 @@ class DumpedPairs:
 
 
 def row_as_dumped(row: Row) -> Row:
-    """A row whose pair has the reference's axes in the order in which they were dumped."""
+    """A row whose pair has the axis order of the reference's dump."""
     pair = as_dumped(row.pair)
     return row if pair is row.pair else row._replace(pair=pair, shape=pair.reference.spec.shape)
 
 
 def as_dumped(pair: Pair) -> Pair:
-    """A pair with the reference's axes in the order in which they were dumped; as it is where they are not moved."""
+    """A pair in the axis order of the reference's dump; unchanged unless a view only reorders axes."""
     if not isinstance(pair.reference.stored, ComputedTensor):
         return pair
     try:
@@ -67,7 +67,7 @@ def as_dumped(pair: Pair) -> Pair:
 
 
 def _axes(computed: ComputedTensor) -> list[int] | None:
-    """Which axis of an entry each axis of its view is; None where the view does more than to move them."""
+    """For each axis of a view, the axis of the entry that it is; None if the view does more than reorder axes."""
     if len(computed.entries) != 1 or not _only_moves(computed.expression):
         return None
     [(name, entry)] = computed.entries.items()
@@ -84,7 +84,7 @@ def _only_moves(expression: Expression) -> bool:
 def _moved_back(pair: Pair, axes: list[int]) -> Pair:
     [reference], shape = parts_of(pair.reference), pair.reference.spec.shape
     if math.prod(pair.candidate.spec.shape) != math.prod(shape):
-        return pair  # one is spread over the other's rows
+        return pair  # one side is broadcast over the other's rows
     back = f"permute {' '.join(map(str, np.argsort(axes)))}"
     is_same = pair.candidate.spec.shape == shape
     view = back if is_same else f"reshape {' '.join(map(str, shape))} | {back}"
@@ -92,7 +92,7 @@ def _moved_back(pair: Pair, axes: list[int]) -> Pair:
 
 
 def _viewed(entry: Entry, view: str) -> Entry:
-    """An entry with a view applied, after any that it has."""
+    """An entry with a view applied after those that it already has."""
     stored = entry.stored
     before, entries = (
         (stored.expression, stored.entries)

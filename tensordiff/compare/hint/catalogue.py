@@ -1,10 +1,10 @@
-"""Every kind of error that is recognized: ``HINTS`` lists the tests, in the order in which they are tried.
+"""The catalogue of recognized kinds of error: ``HINTS`` lists the tests in the order in which they are tried.
 
-To add a kind, write a function that takes a ``SampledPair`` and returns a ``Hint`` or None, in the module it belongs to
-(``linear``, ``layouts``, ``functions``, ``localized``, ``precision``), and add a line to ``HINTS``. The first test that
-returns a hint wins, so exact tests stand before likely ones and narrow ones before wide ones. A test passes by a clear
-margin or returns None: a wrong hint is worse than none (``tests/compare/hint/test_confusion.py`` plants every kind and
-counts).
+To add a kind, write a function that takes a ``SampledPair`` and returns a ``Hint`` or None, in the module that it
+belongs to (``linear``, ``layouts``, ``functions``, ``localized``, ``parts``, ``precision``), and add a line to
+``HINTS``. The first test that returns a hint wins, so exact tests come before likely ones and narrow ones before wide
+ones. A test either passes by a clear margin or returns None, since a wrong hint is worse than none
+(``tests/compare/hint/test_confusion.py`` plants every kind and counts).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ HINTS: tuple[Callable[[SampledPair], Hint | None], ...] = (
 
 
 def find_hint(ref: Array, cand: Array, context: HintContext | None = None) -> Hint | None:
-    """What kind of error two tensors of one shape show; None if no kind stands clear.
+    """The kind of error that two tensors of one shape show; None if no kind is clear.
 
-    It samples the tensors and takes milliseconds: ask it about the culprit, or a row that a person chose, not about
-    every pair.
+    It reads samples and takes milliseconds, so use it for the culprit or a row that a person selected, not for every
+    pair.
     """
     if ref.shape != cand.shape:
         raise ValueError(f"shapes differ: {ref.shape} and {cand.shape}; reconcile them first")
@@ -76,7 +76,7 @@ def find_hint(ref: Array, cand: Array, context: HintContext | None = None) -> Hi
         return None
     with np.errstate(all="ignore"):
         pair = SampledPair.of(ref, cand, context or HintContext())
-        # Where one side is NaN or infinite and the other is not, no other number says anything.
+        # If one side is NaN or infinite and the other is not, no other number means anything.
         hint = precision.nonfinite(pair)
         if hint is not None or not pair.has_error or pair.exceeds_float64:
             return hint

@@ -1,7 +1,7 @@
-"""What is known beside a pair, for tests that need more than its two tensors: inputs, parts, routes, incoming error.
+"""The context of a pair, for tests that need more than its two tensors: inputs, parts, routes, incoming error.
 
-A lost residual is one of the tensors around the layer in the reference's dump; a wrong activation is told from what
-the layer was given; a wrong expert from the routes. Only tensors of the same size as the pair are read.
+A lost residual is one of the tensors around the layer in the reference's dump; a wrong activation shows in the layer's
+input; a wrong expert shows in the routes. Only tensors of the same size as the pair are read.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from tensordiff.dump.model import Dump, Entry
 from tensordiff.errors import DumpError, printable
 
 _MOST_TENSORS = 16
-_MOST_CHOICES = 64  # experts a token may be sent to; a longer row of integers is something else
+_MOST_CHOICES = 64  # experts per token; a longer row of integers is not routes
 
 
 @dataclass(frozen=True)
 class HintContext:
-    """What is known beside a pair; all of it may be empty."""
+    """The context of a pair; every field may be empty."""
 
     near: Mapping[str, Array] = field(default_factory=dict)
     """Tensors of the reference, by name, that the candidate may have lost or added twice."""
     given: Mapping[str, Array] = field(default_factory=dict)
     """The inputs of the layer itself, in the reference."""
     routes: tuple[tuple[Array, Array], ...] = ()
-    """Which experts each token was sent to, on both sides, where the layer belongs to a mixture of experts."""
+    """The experts that each token was sent to, on both sides, if the layer belongs to a mixture of experts."""
     is_router: bool = False
     """Whether the layer itself chose the experts."""
     carried: float = 0.0
-    """The error (rel_l2) of what came in."""
+    """The error (rel_l2) of the layer's input."""
     siblings: Mapping[str, Array] = field(default_factory=dict)
-    """What other matrix products beside the layer gave, in the reference, where the layer is one."""
+    """The outputs of other matrix products of the same module, in the reference, if the layer is a matrix product."""
     has_weights: bool = False
-    """Whether the layer is a matrix product or a table of embeddings, and nothing else."""
+    """Whether the layer is a single matrix product or embedding table."""
     are_expert_weights: bool = False
-    """Whether the pair holds the weights of the experts that were chosen, and the same were."""
+    """Whether the pair holds the weights of the chosen experts, and both sides chose the same experts."""
     batch: int = 0
-    """How many rows a batch has; 0 where that is not known."""
+    """The number of rows of a batch; 0 if unknown."""
     hidden: NDArray[np.bool_] | None = None
-    """Which tokens the attention mask hides, [rows, tokens]; None where no mask was dumped, or it hides none."""
+    """Tokens that the attention mask hides, [rows, tokens]; None if no mask was dumped, or it hides none."""
     computed_in: tuple[str, str] | None = None
-    """The coarsest types that explain the pair's error; None where those it is stored in do."""
+    """The coarsest types that explain the pair's error; None if those are the stored types."""
     are_tokens_of_expert: bool = False
-    """Whether rows are the tokens of one expert, which may be others on the other side."""
+    """Whether rows are the tokens of one expert, which may be different tokens on each side."""
 
 
 def context_of(row: Row, pairs: DumpedPairs, reference: Dump, size: int) -> HintContext:
-    """All that is known beside a row whose tensors have ``size`` elements."""
+    """Collect the context of a row whose tensors have ``size`` elements."""
     entry = row.pair.reference
     routes = tuple(_routes(row.pair, pairs))
     gives_routes = any(pair.reference.layer == entry.layer and not pair.reference.is_input for pair, _ in routes)
@@ -85,14 +85,14 @@ _MATRIX_CLASS = re.compile(r"(?:Linear|Embedding|Conv1D)$")
 
 
 def _has_weights(entry: Entry, dump: Dump) -> bool:
-    """Whether a layer is a single matrix product or table, and what it was given is known."""
+    """Whether a layer is a single matrix product or table, and its inputs are known."""
     if not any(_is_input_of(other, entry) for other in dump.entries):
-        return False  # what came in may be as wrong
+        return False  # its input may be just as wrong
     return _is_matrix(entry, dump)
 
 
 def _is_matrix(entry: Entry, dump: Dump) -> bool:
-    """Whether a layer is one: by its class, or its name where no class is known."""
+    """Whether a layer is a matrix product or table, by its class, or by its name if the class is unknown."""
     if entry.is_input or any(other.layer.startswith(f"{entry.layer}.") for other in dump.entries):
         return False
     kind = entry.origin.module_class if entry.origin else ""
@@ -105,10 +105,10 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out)$")
 
 
 def _is_head(row: Row, dump: Dump) -> bool:
-    """Whether a row is what a head makes of the last states, and all that ran before agrees.
+    """Whether a row is the output of a head, and everything that ran before agrees.
 
-    Its inputs need not have been dumped: between the last states and the head there is a norm, and nothing that could
-    make something else of them. A whole model's output is that of its head if it has another width than its blocks.
+    Its inputs need not have been dumped: between the last states and the head there is only a norm, which could not
+    change that. The output of a whole model is that of its head if its width differs from that of its blocks.
     """
     entry, carried = row.pair.reference, carried_into(row)
     if entry.is_input or not carried or carried > floor_for(*(row.computed_in or row.dtypes or ("", "")))[1].agrees:
@@ -124,7 +124,7 @@ def _is_head(row: Row, dump: Dump) -> bool:
 
 
 def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
-    """What parts of the same module gave, but for the layer itself. Equal values need no inputs to prove a swap."""
+    """Outputs of the other parts of the same module. Equal values prove a swap even without inputs."""
     parent = parent_of(entry.layer)
     if not parent or not _is_matrix(entry, dump):
         return {}
@@ -140,7 +140,7 @@ def _siblings(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
 
 
 def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bool:
-    """Whether a pair has a number for each chosen expert, and both sides chose the same."""
+    """Whether a pair has one number per chosen expert, and both sides chose the same experts."""
     spec = readable_spec(pair.reference)
     if spec is None:
         return False
@@ -154,7 +154,7 @@ def _are_expert_weights(pair: Pair, routes: Sequence[tuple[Array, Array]]) -> bo
 
 
 def _hidden(entry: Entry, pairs: DumpedPairs) -> NDArray[np.bool_] | None:
-    """The tokens that are hidden by the mask that the model was given in a step."""
+    """The tokens that the model's attention mask hides in a step."""
     masks = pairs.where(
         lambda other: other.is_input and other.step == entry.step and other.port.endswith("attention_mask")
     )
@@ -169,7 +169,7 @@ _OF_BATCH = re.compile(r"input_ids$|attention_mask$|pixel_values$|input_values$|
 
 
 def batch_of(pairs: DumpedPairs) -> int:
-    """The number of rows of a batch, by what the model was given; 0 where that was not dumped."""
+    """The number of rows of a batch, from the model's inputs; 0 if they were not dumped."""
     for pair in pairs.where(lambda entry: entry.is_input and _OF_BATCH.search(entry.port)):
         shape = _shape(pair)
         if len(shape) >= 2:
@@ -188,12 +188,13 @@ def _shape_of(entry: Entry) -> tuple[int, ...]:
 
 
 def carried_into(row: Row) -> float:
-    """The error of what came in, as the row knows it."""
+    """The error of the row's input, as far as the row records it."""
     return row.diff.rel_l2 / row.amplification if row.diff and row.amplification else 0.0
 
 
 def tensors_near(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
-    """Tensors of ``size`` elements that an output may be off by: its layer's inputs first, then what its parts hold."""
+    """Tensors of ``size`` elements that an output may be off by: inputs of its layer first, then the tensors of its
+    parts."""
     if entry.is_input:
         return {}
     near = (other for other in dump.entries if other.step == entry.step and _is_near(other, entry))
@@ -201,7 +202,7 @@ def tensors_near(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
 
 
 def inputs_of(entry: Entry, dump: Dump, size: int) -> dict[str, Array]:
-    """The inputs of an output's layer, by name, as far as they have ``size`` elements."""
+    """The inputs of an output's layer with ``size`` elements, by name."""
     if entry.is_input:
         return {}
     return _first_few((other for other in dump.entries if _is_input_of(other, entry)), size)
@@ -227,7 +228,7 @@ def _first_few(entries: Iterable[Entry], size: int) -> dict[str, Array]:
 
 
 def _read(entry: Entry, size: int) -> dict[str, Array]:
-    """An entry by its name, or nothing: one that cannot be read has a row of its own, which says why."""
+    """An entry by its name; empty if it cannot be read, which the entry's own row reports."""
     try:
         fits = entry.spec.size == size and is_float(entry.spec.dtype)
         return {printable(entry.name): entry.read()} if fits else {}
@@ -236,7 +237,7 @@ def _read(entry: Entry, size: int) -> dict[str, Array]:
 
 
 def _routes(pair: Pair, pairs: DumpedPairs) -> Iterator[tuple[Pair, tuple[Array, Array]]]:
-    """Pairs that may be routes: integers, a few a token, that the layer, a part of it or a sibling takes or gives."""
+    """Pairs that may be routes: integers, a few per token, of the layer, of a part of it or of a sibling."""
     entry, parent = pair.reference, parent_of(pair.reference.layer)
 
     def is_near(other: Entry) -> bool:

@@ -1,8 +1,8 @@
-"""Kinds in which both sides are known functions of the layer's input, and not the same one.
+"""Kinds in which both sides are known functions of the layer's input, but not the same one.
 
-The inputs of a culprit agree, or it would be none. So if the reference is one activation of its input and the candidate
-another, or one norm and another, or a matrix product with a weight and with its transpose, that can be shown without
-knowing any weight.
+The inputs of a culprit agree, or it would not be the culprit. So it can be shown without knowing any weight that the
+reference is one activation of its input and the candidate another, or one norm and another, or a product with a weight
+and with its transpose, or a gated product with its two factors swapped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Array]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "tanh": np.tanh, "softplus": lambda x: np.logaddexp(x, 0),
     "nothing": lambda x: x,
 }  # fmt: skip
-_ENOUGH = 64  # elements from which an activation is told
+_ENOUGH = 64  # elements needed to recognize an activation
 _CLEARLY = 0.2  # share of the error that may be left unexplained on either side
 _TOKENS = 256  # tokens whose products are compared
 _MOST_FACTORS = 6  # tensors that are tried as factors of a gated product, each with each
 
 
 def activation(pair: SampledPair) -> Hint | None:
-    """The reference is one activation of what came in, the candidate another."""
+    """The reference is one activation of its input, the candidate another."""
     for array in pair.context.given.values():
         x = _rows_of(pair, array)
         if x is None or x.size < _ENOUGH:
@@ -60,7 +60,8 @@ def _are_told_apart(pair: SampledPair, ref: Floats, cand: Floats) -> bool:
 
 
 def norm_kind(pair: SampledPair) -> Hint | None:
-    """One side subtracts the mean before it normalizes (LayerNorm), the other does not (RMSNorm), with one weight."""
+    """One side subtracts the mean before it normalizes (LayerNorm) and the other does not (RMSNorm), with the same
+    weight."""
     if np.prod(pair.rows.ref.shape[:2]) < 4 or pair.channels < 8:
         return None
     for array in pair.context.given.values():
@@ -81,7 +82,7 @@ def _normed(x: Floats) -> Floats:
 
 
 def _normed_otherwise(pair: SampledPair, kind: str, of_ref: Floats, of_cand: Floats) -> Hint | None:
-    """Fit weight and bias on the reference; they must fit the candidate, too."""
+    """Fit weight and bias on the reference, and check that they also fit the candidate."""
     sample = pair.rows
     weight, bias = _line(of_ref, sample.ref)
     rest = sample.cand - (of_cand * weight + bias)
@@ -96,7 +97,7 @@ def _normed_otherwise(pair: SampledPair, kind: str, of_ref: Floats, of_cand: Flo
 
 
 def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """For each channel the factor and the constant that fit y = factor * x + constant best."""
+    """For each channel, the factor and the constant of the best fit y = factor * x + constant."""
     mean_x, mean_y = x.mean((0, 1)), y.mean((0, 1))
     spread = np.square(x - mean_x).sum((0, 1))
     both = ((x - mean_x) * (y - mean_y)).sum((0, 1))
@@ -107,7 +108,7 @@ def _line(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def weight_transposed(pair: SampledPair) -> Hint | None:
     """A square weight was applied transposed: x_i · W x_j on one side is x_j · W' x_i on the other.
 
-    This needs only the input, not the weight. A bias adds terms that depend on one of the two tokens alone.
+    This needs only the input, not the weight. A bias adds terms that depend on only one of the two tokens.
     """
     for array in pair.context.given.values():
         x = _rows_of(pair, array)
@@ -124,13 +125,16 @@ def weight_transposed(pair: SampledPair) -> Hint | None:
 
 
 def _uneven(table: Floats) -> Floats:
-    """A table without the parts that depend on its row or on its column alone."""
+    """A table without the parts that depend only on its row or only on its column."""
     rows, columns = table.mean(1, keepdims=True), table.mean(0, keepdims=True)
     return np.asarray(table - rows - columns + table.mean())
 
 
 def gate_swapped(pair: SampledPair) -> Hint | None:
-    """The reference is f(a) * b, and the candidate f(b) * a."""
+    """The activation is applied to the wrong factor: the reference is f(a) * b, the candidate f(b) * a.
+
+    Both products must be found among tensors of the reference, since a match of only one side could be chance.
+    """
     sample = pair.rows
     if sample.ref.size < _ENOUGH:
         return None
@@ -148,6 +152,6 @@ def gate_swapped(pair: SampledPair) -> Hint | None:
 
 
 def _is_product(pair: SampledPair, side: Floats, made: Floats) -> bool:
-    """Whether hardly anything is left of a side without a product."""
+    """Whether a side equals a product, except for a small rest."""
     rest = side - made / pair.rows.unit
     return rms(rest) <= 0.05 * rms(side) and pair.explains(rest, pair.rows)

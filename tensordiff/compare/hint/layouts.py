@@ -1,8 +1,8 @@
 """Kinds in which the candidate holds the reference's numbers in another order.
 
-Units (heads, blocks of channels, tokens) are matched by a few of their values. The layout that the match proposes is
-then tried on the whole sample, and the hint is given only if it explains the error. ``kv_heads`` tells key heads that
-are repeated in another order from what attention makes of them.
+Units (heads, blocks of channels, tokens) are matched by a few of their values. The layout that the match suggests is
+then tried on the whole sample, and the hint is given only if it explains the error. ``kv_heads`` recognizes key heads
+that are repeated in another order from the output of attention.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tensordiff.compare.hint.sample import (
     rms_along,
 )
 
-_SHIFTS = (1, 2, 3, 4)  # places that tokens may be off by
-_FEW = 16  # tokens by which a layout is proposed
+_SHIFTS = (1, 2, 3, 4)  # places by which tokens may be shifted
+_FEW = 16  # tokens from which a layout is suggested
 _UNITS = 256  # most units matched with each other
 _VALUES = 64  # values by which a unit is recognized
-_CONTENT = 16  # fewest values: with fewer, an unrelated unit may match
-_ENOUGH = 16  # elements from which a layout is told
+_CONTENT = 16  # fewest values per unit; with fewer, an unrelated unit may match
+_ENOUGH = 16  # elements needed to recognize a layout
 
 Rearranged = Callable[[Floats], Floats]
 
 
 def transposed(pair: SampledPair) -> Hint | None:
-    """The last two axes, of one length, are swapped."""
+    """The last two axes, which have the same length, are swapped."""
     if pair.tokens != pair.channels or pair.tokens < 4:
         return None
     sample = pair.corner
@@ -52,7 +52,7 @@ def _residual_evidence(rest: Floats, sample: Sample) -> Evidence:
 
 
 def shifted(pair: SampledPair) -> Hint | None:
-    """Every token holds what its neighbour should."""
+    """Every token holds the values of its neighbour."""
     sample = pair.rows
     if sample.ref.shape[1] < 4 or sample.ref[:, 1:].size < _ENOUGH:
         return None
@@ -75,7 +75,7 @@ def shifted(pair: SampledPair) -> Hint | None:
 
 
 def rope_order(pair: SampledPair) -> Hint | None:
-    """Within each head, halves stand interleaved or the other way round."""
+    """Within each head, one side interleaves the two halves of the channels and the other does not."""
     if not pair.sees_all_channels or not _have_same_norms(pair):
         return None
     for width in _widths(pair.channels, least=4, most=pair.channels):
@@ -97,7 +97,7 @@ def _rope_hint(pair: SampledPair, kind: str, width: int, rest: Floats) -> Hint:
 
 
 def _interleaved(width: int) -> Indices:
-    """Where the channels of two halves come from when they are interleaved."""
+    """The order that interleaves the channels of two halves."""
     return np.arange(width).reshape(2, width // 2).T.reshape(-1) if width % 2 == 0 else np.arange(width)
 
 
@@ -106,7 +106,7 @@ def _reordered_within(side: Floats, order: Indices, width: int) -> Floats:
 
 
 def heads_in_memory(pair: SampledPair) -> Hint | None:
-    """[heads, tokens, width] was read as [tokens, heads, width], or the other way round: a transpose was lost."""
+    """[heads, tokens, width] was read as [tokens, heads, width] or the reverse: a transpose is missing."""
     if not pair.sees_all or pair.tokens < 2 or pair.rows.ref.size < _ENOUGH:
         return None
     for width in _widths(pair.channels, least=1, most=pair.channels // 2):
@@ -122,7 +122,7 @@ def heads_in_memory(pair: SampledPair) -> Hint | None:
 
 
 def _left_when_swapped(pair: SampledPair, split: tuple[int, int, int]) -> Floats | None:
-    """The rest when the reference is split and swapped, if that explains the error."""
+    """The rest after splitting and swapping the reference, if that explains the error."""
     sample = pair.rows
     swapped = sample.ref.reshape(len(sample.ref), *split).swapaxes(1, 2)
     first = swapped[:, 0].reshape(len(swapped), -1)
@@ -134,9 +134,9 @@ def _left_when_swapped(pair: SampledPair, split: tuple[int, int, int]) -> Floats
 
 
 def blocks(pair: SampledPair) -> Hint | None:
-    """Blocks of channels are in another order (heads, gate and up, q and k); the widest blocks that show it.
+    """Blocks of channels are in another order (heads, gate and up, q and k); reports the widest blocks that show it.
 
-    Where heads repeat, blocks wider than a head match, too, so narrower ones are tried for ``kv_repeat``.
+    If heads repeat, blocks wider than a head match as well, so narrower blocks are tried for ``kv_repeat``.
     """
     if not pair.sees_all_channels:
         return None
@@ -151,7 +151,7 @@ def blocks(pair: SampledPair) -> Hint | None:
 
 
 def _by_width(pair: SampledPair, few: tuple[Floats, Floats], width: int) -> tuple[Hint | None, bool]:
-    """The hint from blocks of one width, and whether each block is found once."""
+    """The hint from blocks of one width, and whether the order is a permutation."""
     ref, cand = (_blocks_of(side, width) for side in few)
     order = _match(ref, cand)
     rest = None if order is None else _rest_if_explained(pair, partial(_reordered_blocks, order=order, width=width))
@@ -163,7 +163,7 @@ def _by_width(pair: SampledPair, few: tuple[Floats, Floats], width: int) -> tupl
 
 
 def slices(pair: SampledPair) -> Hint | None:
-    """The same for heads that have an axis of their own, before the tokens."""
+    """Heads on an axis of their own, before the tokens, are in another order."""
     if pair.groups < 2 or not pair.sees_all_groups or len(pair.shape) < 4:
         return None
     ref, cand = (side.reshape(len(side), -1) for side in (pair.rows.ref, pair.rows.cand))
@@ -192,7 +192,7 @@ def _blocks_hint(order: Indices, labels: Indices, width: int, evidence: Evidence
 
 
 def _repeats(ref: Indices, cand: Indices) -> int:
-    """How often each head repeats, if one side interleaves the repeats and the other tiles them; else 0."""
+    """How often each head repeats if one side interleaves the repeats and the other tiles them; else 0."""
     count, different = len(ref), len(np.unique(ref))
     times = count // different
     if times < 2 or different < 2 or times * different != count:
@@ -203,7 +203,7 @@ def _repeats(ref: Indices, cand: Indices) -> int:
 
 
 def token_rows(pair: SampledPair) -> Hint | None:
-    """Tokens hold the values of other tokens: one of them everywhere, or all in another order."""
+    """Tokens hold the values of other tokens: all of a single one, or each of another one."""
     sample, count = pair.rows, min(_UNITS, pair.rows.ref.shape[1])
     if count < 4 or pair.context.are_tokens_of_expert or pair.tokens != sample.ref.shape[1]:
         return None
@@ -224,7 +224,7 @@ def token_rows(pair: SampledPair) -> Hint | None:
 
 
 def _widths(channels: int, least: int, most: int) -> Iterator[int]:
-    """Widths that divide the channels, the widest first."""
+    """Widths that divide the number of channels, widest first."""
     largest = max(1, channels // max(1, least))
     counts = (count for count in range(1, min(largest, _UNITS) + 1) if channels % count == 0)
     return (channels // count for count in counts if least <= channels // count <= most)
@@ -263,12 +263,12 @@ def _rest_if_explained(pair: SampledPair, rearranged: Rearranged) -> Floats | No
 
 
 def _is_worth_trying(pair: SampledPair, rearranged: Floats, ref: Floats, cand: Floats) -> bool:
-    """Whether a part of the reference, rearranged, is much nearer to the candidate."""
+    """Whether a rearranged part of the reference is much nearer to the candidate."""
     return rms(cand - rearranged) <= max(0.5 * rms(cand - ref), pair.floor * rms(ref))
 
 
 def _match(ref: Floats, cand: Floats) -> Indices | None:
-    """For each unit of the candidate the nearest one of the reference; None if all are their own."""
+    """For each unit of the candidate the nearest unit of the reference; None if every unit matches its own."""
     count, content = ref.shape
     if not 2 <= count <= _UNITS or content < _CONTENT:
         return None
@@ -290,9 +290,9 @@ def _labels(units: Floats) -> Indices:
 
 
 def kv_heads(pair: SampledPair) -> Hint | None:
-    """Heads are wrong exactly where ``repeat`` and ``repeat_interleave`` of the key heads give them another one.
+    """Heads are wrong exactly where ``repeat`` and ``repeat_interleave`` assign different key heads.
 
-    Attention with other keys is no permutation of anything; but heads that get the same key head are right.
+    Attention with other keys is not a permutation of anything, but heads that get the same key head are right.
     """
     if pair.channels < 64 or len(pair.shape) > 3 or not pair.sees_all:
         return None
@@ -327,7 +327,7 @@ def _head_counts(channels: int) -> Iterator[int]:
 
 
 def _wrong_heads(pair: SampledPair, heads: int) -> Mask | None:
-    """Which heads are wrong, if each is clearly right or wrong."""
+    """Which heads are wrong, if each one is clearly right or wrong."""
     sides = (side.reshape(-1, heads, pair.channels // heads) for side in (pair.rows.ref, pair.rows.error))
     own, off = (rms_along(side, (0, 2)) for side in sides)
     errors = off / np.where(own > 0, own, 1.0)

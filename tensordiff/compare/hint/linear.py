@@ -15,21 +15,21 @@ from tensordiff.compare.hint import Evidence, Hint, explained
 from tensordiff.compare.hint.sample import UNEXPLAINED, UNEXPLAINED_NOISE, Floats, Sample, SampledPair, rms
 from tensordiff.dump.dtypes import is_float
 
-_UNEXPLAINED_RESIDUAL = 0.2  # parts after a lost residual get other inputs, so they differ, too
+_UNEXPLAINED_RESIDUAL = 0.2  # larger, since parts after a lost residual get other inputs and differ as well
 _ROUNDS = 12
 _TINY = 1e-300
-_ENOUGH = 16  # elements from which a fit of one number says something
+_ENOUGH = 16  # elements needed to fit a single number
 
 
 def zero(pair: SampledPair) -> Hint | None:
-    """The candidate holds nothing but zeros."""
+    """The candidate holds only zeros."""
     if any(sample.cand.any() for sample in (pair.rows, pair.across)) or np.count_nonzero(pair.rows.ref) < _ENOUGH:
         return None
     return Hint("zero", "the candidate is all zeros", {"elements": pair.rows.cand.size})
 
 
 def constant(pair: SampledPair) -> Hint | None:
-    """The candidate holds one value over and over."""
+    """The candidate holds a single value everywhere."""
     sample = pair.across
     value = sample.cand.flat[0]
     if sample.cand.size < _ENOUGH or (sample.cand != value).any() or (pair.rows.cand != pair.rows.cand.flat[0]).any():
@@ -70,7 +70,7 @@ def _factor(ref: Floats, cand: Floats) -> float:
 
 
 def _named(factor: float, channels: int) -> str:
-    """The name of a factor that models are built with; empty for any other."""
+    """The name of a factor that is common in models; empty for any other factor."""
     known = {f"1/sqrt({n})": n**-0.5 for n in (*HEAD_SIZES, channels)}
     known |= {f"sqrt({n})": math.sqrt(n) for n in (*HEAD_SIZES, channels)}
     return next((name for name, value in known.items() if abs(abs(factor) / value - 1) < 2e-3 and value != 1), "")
@@ -106,7 +106,8 @@ def bias_per_channel(pair: SampledPair) -> Hint | None:
 
 
 def _explains_what_varies(pair: SampledPair, rest: Floats, sample: Sample, axes: tuple[int, ...]) -> bool:
-    """Whether little is left even against the variation along some axes: a constant fits whatever does not vary."""
+    """Whether little is left even compared with the variation along some axes; a constant fits anything that does not
+    vary."""
     if not pair.explains(rest, sample):
         return False
     varies = min(rms(side - side.mean(axes, keepdims=True)) for side in (sample.ref, sample.cand))
@@ -118,7 +119,7 @@ def _count(values: Floats) -> int:
 
 
 def scale_per_token(pair: SampledPair) -> Hint | None:
-    """Each token is scaled by its own factor: a norm's epsilon, or what a norm divides by."""
+    """Each token is scaled by its own factor: a norm's epsilon, or the value that a norm divides by."""
     tokens = pair.rows.ref.shape[1]
     if tokens < 2 or pair.channels < 2 or (pair.channels < 16 and tokens * (pair.channels - 1) < _ENOUGH):
         return None
@@ -133,19 +134,19 @@ def scale_per_token(pair: SampledPair) -> Hint | None:
 
 
 def _is_one_factor(sample: Sample, rest: Floats, factors: Floats) -> bool:
-    """Whether one factor for all tokens does as well, but for noise."""
+    """Whether one factor for all tokens fits as well, up to noise."""
     alike = float(np.ptp(factors)) < 0.1 * abs(float(factors.mean()) - 1)
     return alike and rms(sample.cand - _factor(sample.ref, sample.cand) * sample.ref) < 3 * rms(rest)
 
 
 def _is_one_way(by: Floats) -> bool:
-    """Whether all tokens are scaled up, or all down, by amounts an epsilon explains, and not all by the same."""
+    """Whether all tokens are scaled up, or all down, by different amounts that an epsilon explains."""
     sizes = np.abs(by)
     return bool(((by > 0).all() or (by < 0).all()) and sizes.min() > 0.02 * sizes.max() > 0.02 * 1.5 * sizes.min())
 
 
 def _fit_scale_around_vector(sample: Sample) -> tuple[Floats, Floats]:
-    """Fit a factor per token to the reference less one vector, a norm's bias; gives the rest and the factors.
+    """Fit a factor per token to the reference minus one vector (a norm's bias); returns the rest and the factors.
 
     The model is error = by * (ref - vector), with factors 1 + by.
     """
@@ -174,7 +175,7 @@ def scale_per_channel(pair: SampledPair) -> Hint | None:
 
 
 def _fit_scale_and_bias(sample: Sample) -> tuple[Floats, Floats]:
-    """Fit a factor and a constant per channel, as in a norm with a bias; gives the rest and the factors."""
+    """Fit a factor and a constant per channel, as in a norm with a bias; returns the rest and the factors."""
     ref, cand = (side - side.mean((0, 1)) for side in (sample.ref, sample.cand))
     spread = np.square(ref).sum((0, 1))
     factors = np.divide((ref * cand).sum((0, 1)), spread, where=spread > 0, out=np.ones_like(spread))
@@ -182,7 +183,7 @@ def _fit_scale_and_bias(sample: Sample) -> tuple[Floats, Floats]:
 
 
 def _fit_scale(sample: Sample, axes: tuple[int, ...]) -> tuple[Floats, Floats]:
-    """Fit factors of the reference, one for all of ``axes``; gives the rest and the factors."""
+    """Fit factors of the reference, one for all of ``axes``; returns the rest and the factors."""
     of_ref = np.square(sample.ref).sum(axes, keepdims=True)
     both = (sample.ref * sample.cand).sum(axes, keepdims=True)
     factors = np.divide(both, of_ref, where=of_ref > 0, out=np.ones_like(both))
@@ -197,12 +198,12 @@ def _scale_per_axis_hint(what: str, why: str, factors: Floats, rest: Floats, sam
 
 
 def residual(pair: SampledPair) -> Hint | None:
-    """The candidate is off by another tensor, or is that tensor."""
+    """The candidate is off by another tensor, or equals that tensor."""
     return _residual(pair, UNEXPLAINED)
 
 
 def residual_roughly(pair: SampledPair) -> Hint | None:
-    """The same as ``residual`` with more left unexplained; the last resort."""
+    """Like ``residual``, but with more left unexplained; tried as a last resort."""
     return _residual(pair, _UNEXPLAINED_RESIDUAL)
 
 
@@ -218,7 +219,7 @@ def _residual(pair: SampledPair, left: float) -> Hint | None:
 
 
 def _scaled_residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str) -> Hint | None:
-    """The error is a factor times another tensor: it was scaled before it was added."""
+    """The error is a factor times another tensor, which was scaled before it was added."""
     factor = _factor(other, sample.error)
     rest = sample.error - factor * other
     if (
@@ -248,7 +249,7 @@ def _residual_hint(pair: SampledPair, sample: Sample, other: Floats, name: str, 
 
 
 def _is_other_tensor(pair: SampledPair, ref: Floats, other: Floats) -> bool:
-    """Whether the other tensor is more than the reference itself, times a factor."""
+    """Whether the other tensor is more than a multiple of the reference itself."""
     if not ref.any():
         return False
     return rms(other - _factor(ref, other) * ref) > max(0.1, pair.floor) * rms(other)

@@ -1,7 +1,7 @@
-"""Kinds told by where the error is: some tokens, one head, a block of channels, one expert, growing along the tokens.
+"""Kinds recognized by where the error is: some tokens, one head, a block of channels, one expert, a trend over tokens.
 
-A position is right if its error is no more than rounding, or than a fiftieth of the worst position's and well within
-what healthy layers show. It is wrong if its error is five times that, on a good part of its elements. Where any
+A position is right if its error is no more than rounding, or no more than a fiftieth of the worst position's and well
+within what healthy layers show. It is wrong if its error is five times that, on a good part of its elements. If any
 position is neither, no hint is given.
 """
 
@@ -20,25 +20,25 @@ from tensordiff.dump.dtypes import Array
 
 _ALL_BUT_ONE = ("all_but_first", "all_but_last")
 _BY_NO_CHANCE = 12.0
-"""-log of the probability that errors which could be anywhere are only in these places must reach this."""
+"""Required -log of the probability that errors are in just these places by chance."""
 _TOO_FEW = 4
-"""Wrong elements in a token below which its error is a matter of chance."""
+"""Wrong elements in a token below which its error may be chance."""
 _FEWEST_RIGHT = 4
-"""Right tokens from which it is told, in types of few bits, where the wrong ones begin."""
+"""Right tokens needed, in types of few bits, to tell where the wrong ones begin."""
 _FEW_BITS = 1e-4
-"""Of types with larger roundings than this it is told by the quietest places, not by the floor, what rounding is."""
+"""Unit of rounding from which the quietest places, rather than the floor, define what rounding is."""
 _RANKED = 8
-"""Tokens needed to speak of a trend ..."""
+"""Tokens needed to speak of a trend."""
 _RISING = 0.8
-"""... and the rank correlation of error and position ..."""
+"""Rank correlation of error and position that is a trend."""
 _BARELY_RISING = 0.35
-"""... or less, where nothing is said of the trend."""
+"""Smaller rank correlation that is required where the hint does not claim a trend."""
 _FEW_CHANNELS = 16
-"""Weights of experts have fewer; their order may differ for a token that is right."""
+"""Weights of experts have fewer channels; their order may differ for a token that is right."""
 
 
 class _AxisErrors(NamedTuple):
-    """The error at each position of an axis, and which positions are surely right and surely wrong."""
+    """The error at each position of an axis, and which positions are clearly right and clearly wrong."""
 
     sizes: Floats
     right: Mask
@@ -46,9 +46,9 @@ class _AxisErrors(NamedTuple):
     shares: Floats
     """The share of elements that are off, at each position."""
     elements: int
-    """At each position."""
+    """The number of elements at each position."""
     limit: float
-    """The error up to which a position is right."""
+    """The largest error of a right position."""
 
     @property
     def are_told_apart(self) -> bool:
@@ -60,9 +60,10 @@ class _AxisErrors(NamedTuple):
 
 
 def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int, *, is_strict: bool = False) -> _AxisErrors:
-    """Errors along an axis, each relative to the reference there, or to its median where that is larger.
+    """Errors along an axis, each relative to the reference there or, if that is larger, to part of its median.
 
-    Strictly, right places are about as right as the best of them: a bug may be small at one place, and below rounding.
+    If ``is_strict``, right places must be about as right as the best one, since a bug may be small, or below rounding,
+    at some places.
     """
     axes = tuple(a for a in range(ref.ndim) if a != axis)
     own = rms_along(ref, axes)
@@ -85,7 +86,7 @@ def _along(pair: SampledPair, ref: Floats, error: Floats, axis: int, *, is_stric
 
 
 def _wrong_tokens(pair: SampledPair) -> Mask | None:
-    """Which tokens are wrong, if each is surely right or surely wrong."""
+    """Which tokens are wrong, if each is clearly right or wrong."""
     sample = pair.rows
     ref, error = (side.reshape(1, -1, pair.channels) for side in (sample.ref, sample.error))
     errors = _along(pair, ref, error, 1)
@@ -99,13 +100,13 @@ def tokens(pair: SampledPair) -> Hint | None:
 
 
 def all_but_one(pair: SampledPair) -> Hint | None:
-    """All tokens but the first, or the last, are wrong. Tried after ``position``, which says more."""
+    """All tokens except the first, or the last, are wrong. Tried after ``position``, which is more specific."""
     hint = from_an_edge(pair)
     return hint if hint is not None and hint.kind in _ALL_BUT_ONE else None
 
 
 def from_an_edge(pair: SampledPair) -> Hint | None:
-    """All right tokens stand at one end. Tried late: not all others need to be surely wrong."""
+    """All right tokens are at one end. Tried late, since not all other tokens need to be clearly wrong."""
     return _some_tokens(pair, _at_an_edge(pair, _along(pair, pair.across.ref, pair.across.error, 1, is_strict=True)))
 
 
@@ -118,7 +119,7 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
     if named is None or (named[0] in ("from_token", "up_to_token") and not _has_edge(pair, errors)):
         return None
     if named[0] == "all_but_last" and _rank_correlation(errors.sizes[:-1]) > -_BARELY_RISING:
-        return None  # without a mask the first tokens see most that they should not; one right token may be chance
+        return None  # without a mask the first tokens are most wrong; a single right token may be chance
     evidence: Evidence = {
         "tokens": [int(t) for t in wrong[:100]], "of": pair.tokens, "axis": max(0, len(pair.shape) - 2),
         "worst_wrong": float(errors.sizes[errors.wrong].max()), "worst_right": float(errors.sizes[errors.right].max()),
@@ -128,9 +129,9 @@ def _some_tokens(pair: SampledPair, errors: _AxisErrors) -> Hint | None:
 
 
 def later_tokens(pair: SampledPair) -> Hint | None:
-    """In few bits: the first token is right and most others are not, but from which on cannot be told.
+    """In few bits, the first token is right and most others are not, but where the error begins cannot be told.
 
-    Said only where the right ones stand at the beginning, and the error is no more than rounding there.
+    Reported only if the right tokens are at the beginning, and the error there is no more than rounding.
     """
     sample = pair.across
     if pair.unit <= _FEW_BITS or len(sample.tokens) < _RANKED or pair.context.are_tokens_of_expert:
@@ -151,9 +152,9 @@ def later_tokens(pair: SampledPair) -> Hint | None:
 
 
 def scattered_tokens(pair: SampledPair) -> Hint | None:
-    """Some tokens are wrong, here and there, and all others right: it depends on the token, not on its position.
+    """Scattered tokens are wrong and all others right: the error depends on the token, not on its position.
 
-    What attends would spread it to all later tokens. Tried after the kinds that say more.
+    Attention would spread such an error to all later tokens. Tried after the more specific kinds.
     """
     if pair.groups != 1 or pair.tokens < _RANKED or pair.channels < _FEW_CHANNELS or pair.context.are_tokens_of_expert:
         return None
@@ -178,14 +179,14 @@ def scattered_tokens(pair: SampledPair) -> Hint | None:
 
 
 def _has_edge(pair: SampledPair, errors: _AxisErrors) -> bool:
-    """Whether the last right token is surely right: a bug may begin small, and below rounding."""
+    """Whether the last right token is clearly right; an error may begin small, and below rounding."""
     if pair.unit > _FEW_BITS:
         return int(errors.right.sum()) >= _FEWEST_RIGHT
     return float(errors.sizes[errors.right].max()) <= max(pair.quiet, 3 * pair.context.carried)
 
 
 def _at_an_edge(pair: SampledPair, errors: _AxisErrors) -> _AxisErrors:
-    """Where all right positions are at one end, the others count as wrong if most of them clearly are."""
+    """If all right positions are at one end, count the others as wrong if most of them clearly are."""
     off = ~errors.right
     count = int(off.sum())
     is_run = bool(count) and bool(off[-count:].all() or off[:count].all())
@@ -202,15 +203,16 @@ def _at_an_edge(pair: SampledPair, errors: _AxisErrors) -> _AxisErrors:
 
 
 def _is_first_alone(errors: _AxisErrors) -> bool:
-    """Whether the first position alone is right, and every other several times further off, most of them many times."""
+    """Whether only the first position is right, and all others are several times, most of them many times, further
+    off."""
     first, others = float(errors.sizes[0]), errors.sizes[1:]
     return bool(errors.right[0] and others.min() >= 3 * first > 0 and np.median(others) >= 10 * first)
 
 
 def _steps_up(errors: _AxisErrors) -> bool:
-    """Whether the right positions are evenly right, and all others far above them from the first one on.
+    """Whether the right positions are evenly right, and all others are far above them from the first one on.
 
-    In few bits a bug that begins small is below rounding in the tokens where it does; then there is no step.
+    In few bits, an error that begins small is below rounding in the first affected tokens; then there is no step.
     """
     right, off = errors.sizes[errors.right], errors.sizes[~errors.right]
     if len(right) < 2 * _FEWEST_RIGHT:
@@ -266,7 +268,7 @@ def channels(pair: SampledPair) -> Hint | None:
 
 
 def _nothing_in_a_block(pair: SampledPair) -> Hint | None:
-    """A block of channels is all zeros, which no rounding explains."""
+    """A block of channels is all zeros, which rounding cannot explain."""
     sample = pair.rows
     nothing = np.asarray(~sample.cand.any((0, 1)) & sample.ref.any((0, 1)))
     run = channel_run(nothing)
@@ -282,7 +284,8 @@ def _nothing_in_a_block(pair: SampledPair) -> Hint | None:
 
 
 def channel_run(wrong: Mask) -> tuple[int | None, int, int] | None:
-    """The head (if it is one), begin and end of the single run of channels in a mask; None if it is no single run."""
+    """The head (if it is one), begin and end of the only run of channels in a mask; None if there is not exactly
+    one."""
     at = np.flatnonzero(wrong)
     if not len(at) or not wrong[at[0] : at[-1] + 1].all() or len(at) == len(wrong):
         return None
@@ -316,7 +319,7 @@ def groups(pair: SampledPair) -> Hint | None:
 
 
 def _split(errors: _AxisErrors) -> _AxisErrors:
-    """Rows of a batch, where some are evenly right and all others several times as far off as any of those."""
+    """Split rows of a batch if some are evenly right and all others several times as far off as any of those."""
     ordered = np.sort(errors.sizes)
     steps = ordered[1:] / np.maximum(ordered[:-1], np.finfo(np.float64).tiny)
     at = int(steps.argmax())
@@ -350,7 +353,7 @@ def _grows(pair: SampledPair, sizes: Floats) -> Evidence | None:
     usual = float(np.median(others))
     if not math.isfinite(float(sizes.max())):
         return None
-    # In few bits the floor is far above one rounding, and the first token itself says what rounding is.
+    # In few bits the floor is far above one rounding, so the first token itself shows what rounding is.
     is_quiet_first = pair.unit > _FEW_BITS and usual > pair.quiet and first <= min(2 * pair.unit, usual / 10)
     if not is_quiet_first and (usual <= 5 * pair.quiet or first > max(pair.quiet, 0.05 * usual)):
         return None
@@ -362,7 +365,7 @@ def _grows(pair: SampledPair, sizes: Floats) -> Evidence | None:
 
 
 def _rank_correlation(values: Floats) -> float:
-    """Spearman's, of values with their positions."""
+    """Spearman's rank correlation of values with their positions."""
     ranks = np.empty(len(values))
     ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
     return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
@@ -395,13 +398,13 @@ def one_expert(pair: SampledPair) -> Hint | None:
 
 
 def router(pair: SampledPair) -> Hint | None:
-    """The layer is a router, and sent tokens to other experts."""
+    """The layer is a router that sent tokens to other experts."""
     hints = (other_routes(sides) for sides in (pair.context.routes if pair.context.is_router else ()))
     return next(filter(None, hints), None)
 
 
 def other_routes(sides: tuple[Array, Array]) -> Hint | None:
-    """Tokens are sent to other experts, and more of them than near-ties explain."""
+    """More tokens were sent to other experts than near-ties explain."""
     ref, cand = sides
     if any(side.dtype.kind not in "iu" for side in sides) or ref.ndim < 2 or ref.shape != cand.shape:
         return None  # floats beside integers are something else

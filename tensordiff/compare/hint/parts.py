@@ -1,6 +1,6 @@
-"""Kinds told by what other parts hold, or by what a part is: a gate, a sibling's values, weights that are others.
+"""Kinds recognized by other parts or by the part's role: a gate, a sibling's values, different weights, padding.
 
-Each is tried on the whole sample, as in ``linear``, and given only if hardly anything is left of the error.
+Each is tried on the whole sample, as in ``linear``, and given only if hardly anything of the error is left.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from tensordiff.compare.hint import Evidence, Hint
 from tensordiff.compare.hint.sample import Floats, SampledPair, listed, rms
 
 _TINY = 1e-300
-_UNRELATED = 0.15  # cosine of two sides that have nothing to do with each other
+_UNRELATED = 0.15  # largest cosine of two unrelated sides
 _LARGEST_CAP = 1e4  # beyond it every float is a round number, and what looks capped is a mask
-_ENOUGH_TOKENS = 8  # of which a mean can be taken out
-_ENOUGH = 256  # elements from which that says something
+_ENOUGH_TOKENS = 8  # tokens needed to subtract a mean
+_ENOUGH = 256  # elements needed for a conclusion
 
 
 def gate(pair: SampledPair) -> Hint | None:
-    """The error is another tensor, times a factor for each token or each channel: a gate is missing, or another."""
+    """The error is another tensor times a factor per token or per channel: a gate is missing or different."""
     sample = pair.rows
     for name, array in pair.context.near.items():
-        other = pair.rows_of(array) if name not in pair.context.given else None  # which a norm scales by itself
+        other = (
+            pair.rows_of(array) if name not in pair.context.given else None
+        )  # a norm scales its own input by such factors
         if other is None or not other.any() or _is_same_direction(sample.ref, other):
             continue
         for what, axes, count in (("token", (2,), pair.channels), ("channel", (0, 1), math.prod(other.shape[:2]))):
@@ -44,7 +46,7 @@ def gate(pair: SampledPair) -> Hint | None:
 
 
 def _is_same_direction(ref: Floats, other: Floats) -> bool:
-    """Whether the other tensor is the reference, scaled a little by token or channel: that is no gate on a part."""
+    """Whether the other tensor is the reference scaled a little by token or channel, which is no gate on a part."""
     both = np.abs((ref * other).sum(-1)) / np.maximum(
         np.linalg.norm(ref, axis=-1) * np.linalg.norm(other, axis=-1), _TINY
     )
@@ -94,7 +96,7 @@ def softcap(pair: SampledPair) -> Hint | None:
         is_bent = float(np.abs(plain).max()) > 0.3 * cap and rms(sample.error) > pair.floor * rms(plain)
         is_small = rms(rest) <= 0.05 * rms(capped) and np.median(np.abs(rest)) <= 0.05 * np.median(np.abs(capped))
         at = cap * sample.unit
-        is_round = 0.9 < at < _LARGEST_CAP and abs(at - round(at)) <= 0.01 * at  # as those in configurations are
+        is_round = 0.9 < at < _LARGEST_CAP and abs(at - round(at)) <= 0.01 * at  # configured caps are round numbers
         if is_round and is_bent and is_small and rms(rest) <= max(0.02, min(0.2, pair.noise_share)) * rms(sample.error):
             told = f"the {side} is not capped, the other side is: {at:.4g} * tanh(x / {at:.4g})"
             return Hint("softcap", told, {"cap": at, "without": side})
@@ -102,14 +104,14 @@ def softcap(pair: SampledPair) -> Hint | None:
 
 
 def _sampled_elements(plain: Floats, capped: Floats) -> tuple[Floats, Floats]:
-    """The largest and some other elements of two tensors."""
+    """The largest element and evenly ranked others of two tensors."""
     flat, other = plain.reshape(-1), capped.reshape(-1)
     at = np.argsort(np.abs(flat))[:: max(1, flat.size // 512)]
     return flat[at], other[at]
 
 
 def sibling(pair: SampledPair) -> Hint | None:
-    """The candidate holds what another part beside the layer gives in the reference."""
+    """The candidate holds what a sibling part outputs in the reference."""
     sample = pair.rows
     for name, array in pair.context.siblings.items():
         other = pair.rows_of(array)
@@ -123,12 +125,12 @@ def sibling(pair: SampledPair) -> Hint | None:
 
 
 def other_weights(pair: SampledPair) -> Hint | None:
-    """A matrix product or a table whose output has nothing to do with the reference's, though what came in agrees."""
+    """The output of a matrix product or table is unrelated to the reference's, although its inputs agree."""
     sample = pair.rows
     if not pair.context.has_weights or sample.ref.size < _ENOUGH or pair.channels < 16:
         return None
     ref, cand = sample.ref, sample.cand
-    if math.prod(ref.shape[:2]) >= _ENOUGH_TOKENS:  # without the bias, which may be the same
+    if math.prod(ref.shape[:2]) >= _ENOUGH_TOKENS:  # subtract the bias, which may be the same
         ref, cand = ref - ref.mean((0, 1)), cand - cand.mean((0, 1))
     cosine = float(np.vdot(ref, cand) / max(rms(ref) * rms(cand) * ref.size, _TINY))
     each = (ref * cand).sum(-1) / np.maximum(np.linalg.norm(ref, axis=-1) * np.linalg.norm(cand, axis=-1), _TINY)
@@ -141,7 +143,7 @@ def other_weights(pair: SampledPair) -> Hint | None:
 
 
 def expert_weights(pair: SampledPair) -> Hint | None:
-    """The weights of the chosen experts differ, and the experts do not."""
+    """The weights of the chosen experts differ although the experts are the same."""
     if not pair.context.are_expert_weights:
         return None
     sums = [side.sum(-1) for side in (pair.rows.ref * pair.rows.unit, pair.rows.cand * pair.rows.unit)]
@@ -162,7 +164,7 @@ def expert_weights(pair: SampledPair) -> Hint | None:
 
 
 def sinusoids(pair: SampledPair) -> Hint | None:
-    """A table of sines and cosines that stand in halves on one side and in turns on the other."""
+    """A table of sines and cosines that are in halves on one side and interleaved on the other."""
     if pair.channels % 2 or pair.channels < 8 or not pair.sees_all_channels:
         return None
     layouts = [_layout(side * pair.rows.unit) for side in (pair.rows.ref, pair.rows.cand)]
@@ -182,10 +184,10 @@ def _layout(side: Floats) -> str:
 
 
 def norm_groups(pair: SampledPair) -> Hint | None:
-    """One side norms groups of channels each by itself, the other all of them, or larger groups.
+    """One side normalizes groups of channels separately, the other all of them together or larger groups.
 
-    For each token and group there is a factor; and if groups are normed by themselves, the means of their squares,
-    over the weight, are those of the whole. That needs no input: the inverse squares of the factors average to one.
+    Each token and group then has a factor. If groups are normalized separately, the mean square of each group, divided
+    by the weight, is that of the whole, so the inverse squares of the factors average to one. That needs no input.
     """
     if pair.channels < 16 or not pair.sees_all_channels or pair.rows.ref.shape[0] * pair.rows.ref.shape[1] < 4:
         return None
@@ -222,7 +224,7 @@ def batch_rows(wrong: list[int], of: int, worst_right: float) -> Hint:
 
 
 def padding(pair: SampledPair) -> Hint | None:
-    """Just those tokens are wrong that the attention mask hides."""
+    """Exactly the tokens that the attention mask hides are wrong."""
     hidden, lead = pair.context.hidden, pair.shape[:-1]
     if hidden is None or len(lead) != 2 or hidden.shape != lead or not pair.sees_all:
         return None

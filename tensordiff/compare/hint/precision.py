@@ -1,7 +1,7 @@
-"""Kinds told by the number format: NaN and infinity on one side only, overflow, a cast inside, the last bits.
+"""Kinds recognized by the number format: NaN or infinity on one side only, overflow, an inner cast, the last bits.
 
-A type is known by the bits of its mantissa. Values that were rounded to a type lie on its grid, which other values
-hardly ever do; and the relative error of a rounding ends sharply at half a step, which that of noise does not.
+A type is recognized by the bits of its mantissa. Values that were rounded to a type lie on its grid, which other values
+hardly ever do. And the relative error of rounding ends sharply at half a step, which that of noise does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def nonfinite(pair: SampledPair) -> Hint | None:
 
 
 def _nonfinite_side(ref: Floats, cand: Floats, apart: Mask) -> tuple[bool, str]:
-    """Whether NaN rather than infinity stands apart, and on which side there is more of it."""
+    """Whether the sides differ in NaN rather than infinity, and which side has more of it."""
     of_ref, of_cand = (~np.isfinite(side) & apart for side in (ref, cand))
     side, values = ("reference", ref) if of_ref.sum() > of_cand.sum() else ("candidate", cand)
     return bool((np.isnan(values) & apart).any()), side
@@ -61,7 +61,7 @@ def _nonfinite_places(pair: SampledPair, sample: Sample, apart: Mask) -> tuple[s
 
 
 def _overflowed(ref: Floats, apart: Mask) -> str:
-    """The type whose largest value separates the infinite elements from the others; empty if none does."""
+    """The type whose largest value separates the infinite elements from the others; empty if there is none."""
     inside, outside = np.abs(ref[apart]), np.abs(ref[~apart])
     least, most = inside.min(), outside.max(initial=0.0, where=np.isfinite(outside))
     return next((name for name, top in _LARGEST.items() if most <= 1.01 * top and least >= 0.99 * top), "")
@@ -70,7 +70,7 @@ def _overflowed(ref: Floats, apart: Mask) -> str:
 _TYPES = ((2, "float8_e5m2"), (3, "float8_e4m3"), (7, "bfloat16"), (10, "float16 or TF32"))
 _ENOUGH = 64
 _ENOUGH_FOR_A_BOUND = 512
-_MOST = 1 << 16  # elements looked at: taking bits apart is slow
+_MOST = 1 << 16  # elements that are read, since taking bits apart is slow
 
 
 def _bits(dtype: DType) -> int:
@@ -78,14 +78,14 @@ def _bits(dtype: DType) -> int:
 
 
 def _sides(pair: SampledPair) -> tuple[Floats, Floats]:
-    """Both sides where neither is zero, limited to what is needed."""
+    """Both sides where neither is zero, limited in number."""
     ref, cand = pair.rows.ref.reshape(-1)[:_MOST], pair.rows.cand.reshape(-1)[:_MOST]
     both = (ref != 0) & (cand != 0)
     return ref[both], cand[both]
 
 
 def _steps(values: Floats, bits: int) -> Floats:
-    """The distance to the next number, for each value, in a type with so many bits."""
+    """For each value, the distance to the next number of a type with this many mantissa bits."""
     return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - 1 - bits))
 
 
@@ -100,7 +100,7 @@ def _rounded(values: Floats, bits: int) -> Floats:
 
 
 def last_bits(pair: SampledPair) -> Hint | None:
-    """Nearly all elements differ by a step or two of their type: another order of summing, an FMA."""
+    """Nearly all elements differ by only a step or two of their type: another order of summing, an FMA."""
     if not all(map(is_float, pair.dtypes)) or pair.rows.ref.size < _ENOUGH:
         return None
     bits, name = min((_bits(dtype), dtype.name) for dtype in pair.dtypes)
@@ -129,7 +129,7 @@ def rounded(pair: SampledPair) -> Hint | None:
 
 
 def _by_grid(pair: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
-    """The coarsest grid that all of one side lies on and the other does not."""
+    """The coarsest grid that holds all of one side but not the other."""
     sides = (("candidate", cand, ref, pair.dtypes[1]), ("reference", ref, cand, pair.dtypes[0]))
     for bits, name in _TYPES:
         for side, values, others, dtype in sides:
@@ -139,7 +139,7 @@ def _by_grid(pair: SampledPair, ref: Floats, cand: Floats) -> Hint | None:
 
 
 def _if_small(bits: int, name: str, side: str, sides: tuple[Floats, Floats], is_own: bool) -> Hint | None:
-    """The hint, if rounding is all the error there is; for a side's own type only if the cast explains every value."""
+    """The hint if rounding is all of the error; for a side's own type, only if the cast explains every value."""
     values, others = sides
     equal = float((_rounded(others, bits) == values).mean())
     relative = rms(values - others) / rms(others)

@@ -1,7 +1,7 @@
-"""Tables of rotary positions that differ: by their base, their scaling, their positions, or their precision.
+"""Rotary position tables that differ in base, scaling, positions or precision.
 
-A table is known by its values: cosines and sines of one angle, whose squares add up to the same everywhere. Its
-frequencies follow from neighbouring positions, so nothing of a configuration needs to be known.
+A table is recognized by its values: cosines and sines of the same angles, whose squares add up to the same number
+everywhere. Its frequencies follow from neighbouring positions, so the configuration need not be known.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tensordiff.dump.dtypes import name_of
 
 Complex = NDArray[np.complex128]
 _POSITIONS = re.compile(r"position|timestep|cache_position")
-_FURTHEST = 512  # positions that an offset may be
+_FURTHEST = 512  # largest position offset that is tried
 _CLEARLY = 0.1  # share of the difference that an explanation may leave
 
 
 class _Table:
-    """Both sides of a table as complex numbers, [rows, tokens, frequencies], and what is known of its positions."""
+    """Both sides of a table as complex numbers, [rows, tokens, frequencies], and its positions."""
 
     def __init__(self, ref: Complex, cand: Complex, positions: Floats, unit: float) -> None:
         self.ref, self.cand, self.positions, self.unit = ref, cand, positions, unit
 
     @property
     def noise(self) -> float:
-        """What rounding of a cosine may leave, by far."""
+        """An upper bound on what rounding may leave of a cosine."""
         return 4 * self.unit
 
     def explains(self, made: Complex) -> bool:
-        """Whether the candidate is this, clearly, but for rounding."""
+        """Whether the candidate clearly equals ``made``, up to rounding."""
         rest = float(np.sqrt(np.square(np.abs(self.cand - made)).mean()))
         whole = float(np.sqrt(np.square(np.abs(self.cand - self.ref)).mean()))
         return rest <= max(_CLEARLY * whole, min(self.noise, 0.3 * whole))
 
 
 def rope_table(around: Surroundings) -> Hint | None:
-    """The row is a table of rotary positions, and what differs in it can be told."""
+    """Recognize what differs, if the row is a table of rotary positions."""
     table = _table_of(around)
     if table is None:
         return None
@@ -63,7 +63,7 @@ def rope_table(around: Surroundings) -> Hint | None:
 
 
 def _table_of(around: Surroundings) -> _Table | None:
-    """The table that a call gave, cosine first; None where its outputs are none."""
+    """The table that a call returned, cosine first; None if its outputs are not a table."""
     pairs = [pair for pair in around.outputs if pair.reference.call_key == around.row.pair.reference.call_key]
     sides = [found for pair in pairs if (found := floats_of(pair)) is not None]
     if len(pairs) != 2 or len(sides) != 2 or sides[0][0].shape != sides[1][0].shape or sides[0][0].ndim < 2:
@@ -83,7 +83,7 @@ def _table_of(around: Surroundings) -> _Table | None:
 
 
 def _without_repeats(table: Complex) -> Complex:
-    """Without the repetition that a table for halves, or for neighbours, has."""
+    """The table without the repetition for halves or for neighbouring channels."""
     half = table.shape[-1] // 2
     if table.shape[-1] % 2 == 0 and half:
         if np.array_equal(table[..., :half], table[..., half:]):
@@ -99,20 +99,20 @@ def _is_table(table: Complex) -> bool:
 
 
 def _positions(around: Surroundings, shape: tuple[int, int]) -> Floats | None:
-    """The positions of both sides, where they were given and are the same; else those that count from 0."""
+    """The positions if they were dumped and are equal on both sides; 0, 1, 2, … if they were not dumped."""
     for pair in around.inputs(_POSITIONS):
         sides = arrays_of(pair)
         if sides is None or any(side.dtype.kind not in "iu" for side in sides) or sides[0].size % shape[1]:
             continue
         if not np.array_equal(*sides):
-            return None  # the fault lies before the table
+            return None  # the error is before the table
         rows = sides[0].reshape(-1, shape[1]).astype(np.float64)
         return np.broadcast_to(rows, shape) if len(rows) in (1, shape[0]) else None
     return np.broadcast_to(np.arange(shape[1], dtype=np.float64), shape)
 
 
 def _frequencies(table: Complex, positions: Floats) -> Floats | None:
-    """The angle of one step, for each frequency: first from neighbours, then from further and further apart."""
+    """The angle of one step for each frequency: first from neighbours, then refined from positions further apart."""
     found: Floats | None = None
     gap = 1
     while gap < table.shape[1]:
@@ -131,7 +131,7 @@ def _frequencies(table: Complex, positions: Floats) -> Floats | None:
 
 
 def _known_frequencies(around: Surroundings) -> Floats | None:
-    """Those of the reference's table for several tokens, in another step."""
+    """The frequencies of the reference's table in another step that has several tokens."""
     entry = around.row.pair.reference
     pairs = list(around.pairs.where(lambda other: other.layer == entry.layer and other.call == entry.call))
     for step in sorted({pair.reference.step for pair in pairs} - {entry.step}):
@@ -139,7 +139,7 @@ def _known_frequencies(around: Surroundings) -> Floats | None:
         sides = [found for pair in outputs if (found := floats_of(pair)) is not None]
         if len(sides) == 2 and sides[0][0].shape == sides[1][0].shape and sides[0][0].shape[-2] > 1:
             whole = (sides[0][0] + 1j * sides[1][0]).reshape(-1, *sides[0][0].shape[-2:])
-            table = _without_repeats(whole[-1:])  # the last row of a batch that is padded before the others
+            table = _without_repeats(whole[-1:])  # the last row, since the first rows of a batch may be padded
             return _frequencies(table, np.arange(table.shape[1], dtype=np.float64)[None])
     return None
 
@@ -154,7 +154,7 @@ def _other_size(table: _Table, sizes: list[float]) -> Hint | None:
 
 
 def _by_offset(table: _Table, frequencies: Floats) -> Hint | None:
-    """Each row is that of positions further on, or further back."""
+    """Each row of the candidate is that of positions further on or further back."""
     offsets = [_offset(table, row, frequencies) for row in range(len(table.ref))]
     known = [offset for offset in offsets if offset is not None]
     if len(known) != len(offsets) or not any(known):
@@ -172,7 +172,7 @@ def _by_offset(table: _Table, frequencies: Floats) -> Hint | None:
 
 
 def _offset(table: _Table, row: int, frequencies: Floats) -> int | None:
-    """By how many positions a row of the candidate's is off; None where no offset explains it."""
+    """The position offset of one row of the candidate; None if no offset explains it."""
     ref, cand = table.ref[row], table.cand[row]
     if float(np.abs(cand - ref).max()) <= 4 * table.noise:
         return 0
@@ -185,10 +185,10 @@ def _offset(table: _Table, row: int, frequencies: Floats) -> int | None:
 
 
 def _by_precision(table: _Table, frequencies: Floats) -> Hint | None:
-    """Frequencies, or angles, were rounded to 16 bits before their cosine was taken."""
+    """Frequencies or angles were rounded to 16 bits before the cosine was taken."""
     size = float(np.abs(table.ref).mean())
     exact = np.exp(1j * table.positions[..., None] * frequencies)
-    turn = (table.ref / size * exact.conj()).mean((0, 1))  # what an unknown beginning adds
+    turn = (table.ref / size * exact.conj()).mean((0, 1))  # the contribution of an unknown first position
     for name in ("bfloat16", "float16"):
         short = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[name]
         rounded = frequencies.astype(short)
@@ -207,7 +207,7 @@ def _is_same(table: _Table, angles: Floats, exact: Complex) -> bool:
 
 
 def _by_frequencies(table: _Table, ref: Floats, cand: Floats | None) -> Hint | None:
-    """The candidate's frequencies are others, and its table follows from them."""
+    """The candidate has other frequencies, and its table follows from them."""
     if cand is None or len(cand) < 4:
         return None
     size, turned = float(np.abs(table.ref).mean()), table.positions - table.positions[:, :1]
@@ -236,14 +236,14 @@ def _by_frequencies(table: _Table, ref: Floats, cand: Floats | None) -> Hint | N
         )
         return Hint("rope_scaling", told, evidence)
     if bool(bases[0]) == bool(bases[1]) or off[0] or np.abs(ratios - 1).max() < 0.05:
-        return None  # neither side, or both, follow one base: what was done to them cannot be told
+        return None  # neither side, or both, follow one base, so the scaling cannot be told
     one = "candidate" if bases[1] else "reference"
     told = f"{int(off.sum())} of {len(off)} rotary frequencies differ, {ratios.min():.4g} to {ratios.max():.4g} times"
     return Hint("rope_scaling", f"{told} the reference's: those of the {one} are not scaled (llama3, yarn)", evidence)
 
 
 def _base(frequencies: Floats, error: float) -> float:
-    """The base that all frequencies are powers of, from 1 down; 0 where they are not."""
+    """The base of which all frequencies are powers, beginning with 1; 0 if there is none."""
     places = np.arange(len(frequencies)) / len(frequencies)
     use = frequencies > 16 * error
     use[0] = False
@@ -256,7 +256,7 @@ def _base(frequencies: Floats, error: float) -> float:
 
 
 def lost_partial(around: Surroundings) -> Hint | None:
-    """A table of another width: rotary positions for all channels on one side and for some on the other."""
+    """The tables have different widths: one side rotates all channels of a head, the other only some."""
     outputs = [pair for pair in around.outputs if not pair.reference.is_input]
     if len(outputs) != 2 or re.search(r"rot|rope", around.layer, re.IGNORECASE) is None:
         return None

@@ -1,8 +1,8 @@
-"""The hint for a row of a comparison: which of its tensors to look at, and with what context.
+"""The hint for a row of a comparison: selects the tensors to look at, and their context.
 
-A module that is wrong between its parts shows that best in the first wrong input of a part: there the residual is just
-lost, or the heads just stand in another order, and no matrix product has mixed them yet. This reads a few tensors; ask
-it about the culprit, or about a row that a person chose.
+If a module is wrong between its parts, the first wrong input of a part shows that best: there the residual is just
+lost, or the heads are just in another order, and no matrix product has mixed them yet. A hint reads a few tensors, so
+use it for the culprit or a row that a person selected.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tensordiff.dump.dtypes import Array, name_of
 from tensordiff.dump.model import Dump
 from tensordiff.errors import printable
 
-_MOST_PARTS = 256  # pairs inside a module that are looked through
+_MOST_PARTS = 256  # pairs inside a module that are checked
 
 
 def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | None:
-    """What kind of error a row shows; None if no kind stands clear, or nothing was measured."""
+    """The kind of error that a row shows; None if no kind is clear or nothing was measured."""
     if reference.statistics:
         return None  # a vector of statistics has no tokens, channels or inputs
     row, dumped = row_as_dumped(row), DumpedPairs(pairs)
@@ -56,7 +56,8 @@ def hint_for_row(row: Row, pairs: Sequence[Pair], reference: Dump) -> Hint | Non
 
 
 def _swapped_parts(row: Row, pairs: DumpedPairs) -> Hint | None:
-    """Two parts of a wrong module that values pair crosswise, against their names: each gives what the other should."""
+    """Two parts of a wrong module that are paired crosswise by value, against their names: each returns the other's
+    values."""
     sides = (row.pair.reference, row.pair.candidate)
     crossed: dict[tuple[str, str], Pair] = {}
     for pair in _pairs_inside(row.pair, pairs):
@@ -76,7 +77,7 @@ def _swapped_parts(row: Row, pairs: DumpedPairs) -> Hint | None:
 
 
 def _other_count(row: Row) -> Hint | None:
-    """A router that sends each token to fewer experts, or to more."""
+    """A router that sends each token to fewer or more experts."""
     sides = row.pair.reference.spec, row.pair.candidate.spec
     are_routes = all(side.dtype.kind in "iu" and len(side.shape) >= 2 for side in sides) or "expert" in row.pair.name
     ref, cand = (side.shape[-1] if side.shape else 0 for side in sides)
@@ -87,7 +88,7 @@ def _other_count(row: Row) -> Hint | None:
 
 
 def _hint_inside(row: Row, inner: Pair, pairs: DumpedPairs, reference: Dump) -> Hint | None:
-    """The kind of error in what a part was given, with the tensors near the whole module as context."""
+    """The kind of error in a part's input, with the tensors near the whole module as context."""
     sides = values_of(inner)
     if sides is None:
         return None
@@ -106,7 +107,7 @@ def _hint_inside(row: Row, inner: Pair, pairs: DumpedPairs, reference: Dump) -> 
 
 
 def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hint | None:
-    """The hint for two tensors; those of a convolution have their channels before the places."""
+    """The hint for two tensors; those of a convolution have their channels before the positions."""
     if sides[0].ndim < 3 or not is_convolution(pair.reference):
         return find_hint(*sides, context)
     if sides[0].ndim == 4 and (hint := transposed(SampledPair.of(*sides))):
@@ -123,7 +124,8 @@ def _hint_of(pair: Pair, sides: tuple[Array, Array], context: HintContext) -> Hi
 
 
 def _first_wrong_inside(row: Row, pairs: DumpedPairs) -> Pair | None:
-    """The first wrong tensor inside a module, if it is the input of a part; None if it is an output or missing."""
+    """The first wrong tensor inside a module, if it is the input of a part; None if it is an output or there is
+    none."""
     for pair in _pairs_inside(row.pair, pairs):
         sides = values_of(pair)
         if sides is None:
@@ -134,13 +136,13 @@ def _first_wrong_inside(row: Row, pairs: DumpedPairs) -> Pair | None:
             continue
         dtypes = name_of(sides[0].dtype), name_of(sides[1].dtype)
         most = max(floor_for(*dtypes)[1].agrees, growth_for(dtypes) * carried_into(row))
-        if not measure(*sides).rel_l2 <= most:  # a NaN is not
+        if not measure(*sides).rel_l2 <= most:  # true for NaN
             return pair if pair.reference.is_input else None
     return None
 
 
 def _pairs_inside(module: Pair, pairs: DumpedPairs) -> Iterator[Pair]:
-    """Pairs inside a module in order, without masks; not too many."""
+    """Pairs inside a module in order, without masks, limited in number."""
     entry, prefix = module.reference, f"{module.reference.layer}."
     inside = pairs.where(lambda other: other.step == entry.step and other.layer.startswith(prefix))
     for count, pair in enumerate(inside):
@@ -151,7 +153,10 @@ def _pairs_inside(module: Pair, pairs: DumpedPairs) -> Iterator[Pair]:
 
 
 def later_call(row: Row, pairs: DumpedPairs) -> Hint | None:
-    """The layer is right in every earlier call of the model, and wrong in this one."""
+    """The layer is right in every earlier call of the model and wrong in this one.
+
+    So the state that a model keeps from one call to the next is wrong, or is used wrongly.
+    """
     entry = row.pair.reference
     own = entry.layer, entry.port, entry.call
     earlier = list(pairs.where(lambda one: one.step < entry.step and (one.layer, one.port, one.call) == own))

@@ -1,10 +1,10 @@
-"""What the tests of the catalogue look at: a bounded sample of a pair, and when a kind explains its error.
+"""What the catalogue's tests look at: a bounded sample of a pair, and whether a kind explains its error.
 
-A tensor is arranged as [groups, tokens, channels]: its last axis is channels, the one before tokens, all others
-groups. However large the tensor, a hint costs little, because only samples of it are read: the first rows (whole, for
-tests that depend on their layout; the beginning of a row that is too long) and tokens spread over all of it (with some
-of their channels, for tests that depend on the position). Complex numbers become pairs of reals in the sample only. No
-other module of this package touches the tensors themselves.
+A tensor is arranged as [groups, tokens, channels]: the last axis is channels, the one before it tokens, all others
+groups. Only samples are read, so that a hint is cheap for any tensor: the first rows (whole, for tests that depend on
+layout; only the beginning of a row that is too long), and tokens spread over the tensor (with some of their channels,
+for tests that depend on position). Complex numbers become pairs of reals in the sample only. No test of the catalogue
+reads the tensors themselves.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Indices = NDArray[np.int64]
 _Part = tuple[slice, slice, slice] | tuple[Indices, ...]
 
 SAMPLE_SIZE = 1 << 18
-"""Most elements in a sample."""
+"""Maximum number of elements in a sample."""
 SAMPLED_TOKENS = 1024
-"""Most tokens in a sample that is spread over the tensor ..."""
+"""Maximum number of tokens in a sample that is spread over the tensor."""
 SCATTERED_SIZE = 1 << 16
-"""... and most elements."""
+"""Maximum number of elements in a sample that is spread over the tensor."""
 UNEXPLAINED = 0.02
 """The share of an error that a kind may leave unexplained."""
 UNEXPLAINED_NOISE = 0.3
-"""The same where the rest is no more than rounding."""
+"""The same if the rest is no more than rounding."""
 _EXACT_INTEGERS = 2.0**53
 _NO_CONTEXT = HintContext()
 
 
 class Sample:
-    """Some values of a pair, [groups, tokens, channels]; zero where both sides are equal and not finite."""
+    """Some values of a pair, [groups, tokens, channels]; places that are not finite on either side hold zeros."""
 
     def __init__(self, ref: Array, cand: Array, tokens: Indices, unit: float | None = None) -> None:
         wide_ref, wide_cand = ref.astype(np.float64), cand.astype(np.float64)
@@ -57,16 +57,16 @@ class Sample:
 
     @cached_property
     def error(self) -> Floats:
-        """candidate - reference, over the unit."""
+        """candidate - reference, divided by the unit."""
         return self.cand - self.ref
 
     @cached_property
     def least(self) -> float:
-        """The RMS of the smallest of error and sides."""
+        """The smallest RMS among error, reference and candidate."""
         return min(map(rms, (self.error, self.ref, self.cand)))
 
     def part(self, tokens: slice) -> Sample:
-        """Some tokens of it."""
+        """The sample of only some tokens."""
         return Sample(self.ref[:, tokens], self.cand[:, tokens], self.tokens[tokens], 1.0)
 
 
@@ -77,7 +77,7 @@ def _unit(ref: Floats, cand: Floats) -> float:
 
 
 def rms_along(values: Floats, axis: tuple[int, ...] | None = None) -> Floats:
-    """Root mean square along some axes; 0 of nothing."""
+    """Root mean square along some axes; 0 if there are no values."""
     count = values.size if axis is None else math.prod(values.shape[a] for a in axis)
     return np.asarray(np.sqrt(np.square(values).sum(axis) / max(1, count)))
 
@@ -93,15 +93,16 @@ class SampledPair:
 
     shape: tuple[int, ...]
     raw: tuple[Array, Array]
-    """As they lie in memory: complex numbers are not yet pairs."""
+    """The tensors as they are in memory, with complex numbers not yet split."""
     context: HintContext = _NO_CONTEXT
-    """What is known beside the pair."""
+    """The context of the pair."""
 
     @classmethod
     def of(cls, ref: Array, cand: Array, context: HintContext = _NO_CONTEXT) -> SampledPair:
         """Sample a pair of one shape; complex numbers are pairs of reals along the channels.
 
-        Where the axes before the tokens cannot be joined without a copy, only the first of the outermost is used.
+        If the axes before the tokens cannot be joined without a copy, only the first slice of the outermost axis is
+        used.
         """
         while ref.ndim > 3 and ref.size > SAMPLE_SIZE and not (ref.flags.c_contiguous and cand.flags.c_contiguous):
             ref, cand = ref[0], cand[0]
@@ -109,11 +110,11 @@ class SampledPair:
 
     @cached_property
     def _reals(self) -> int:
-        """How many channels one number takes."""
+        """The number of channels per number."""
         return 2 if any(side.dtype.kind == "c" for side in self.raw) else 1
 
     def _sample(self, part: _Part, tokens: Indices, unit: float | None = None) -> Sample:
-        """A part of both sides; its last axis counts numbers, of which a complex one is two channels."""
+        """A part of both sides; its last axis counts numbers, and a complex number is two channels."""
         sides = (side[part] for side in self.raw)
         ref, cand = (_as_reals(side) for side in sides) if self._reals > 1 else sides
         return Sample(ref, cand, tokens, unit)
@@ -135,13 +136,13 @@ class SampledPair:
 
     @property
     def dtypes(self) -> tuple[DType, DType]:
-        """Of the reference, of the candidate; of complex numbers that of their parts."""
+        """The types of the reference and the candidate; for complex numbers those of their parts."""
         ref, cand = (side.dtype if side.dtype.kind != "c" else side[:0].real.dtype for side in self.raw)
         return ref, cand
 
     @cached_property
     def _precision(self) -> tuple[str, Floor]:
-        """The type that decides what rounding is, and its floor: the coarsest on the way, where that is known."""
+        """The type that defines rounding, and its floor: the coarsest on the way, if that is known."""
         reference, candidate = self.context.computed_in or map(name_of, self.dtypes)
         return floor_for(reference, candidate)
 
@@ -157,17 +158,17 @@ class SampledPair:
 
     @property
     def quiet(self) -> float:
-        """The error up to which a token or channel is right: the floor, or less where little came in."""
+        """The largest error of a right token or channel: the floor, or less if the incoming error is small."""
         return min(self.floor, 3 * self.context.carried) if self.context.carried else self.floor
 
     @property
     def healthy(self) -> float:
-        """The error up to which a layer may be healthy."""
+        """The largest error of a healthy layer."""
         return self._precision[1].diverges
 
     @cached_property
     def rows(self) -> Sample:
-        """The first tokens of the first groups, with all their channels, or as many as a sample holds."""
+        """The first tokens of the first groups with all their channels, or as many as a sample holds."""
         channels = max(self._reals, min(self.channels, SAMPLE_SIZE))
         few = max(1, SAMPLE_SIZE // (16 * channels))
         groups = min(self.groups, few)
@@ -199,21 +200,21 @@ class SampledPair:
 
     @property
     def sees_all_channels(self) -> bool:
-        """Whether ``rows`` holds whole rows, which every test of a layout needs."""
+        """Whether ``rows`` holds whole rows, which every test of layout needs."""
         return int(self.rows.ref.shape[2]) == self.channels
 
     @property
     def sees_all_groups(self) -> bool:
-        """Whether ``rows`` holds some of every group."""
+        """Whether ``rows`` holds a part of every group."""
         return len(self.rows.ref) == self.groups
 
     def of_tokens(self) -> str:
-        """For a sentence: how many tokens there are, or how many of them were looked at."""
+        """The number of tokens for a sentence, and how many of them were sampled."""
         looked = len(self.across.tokens)
         return f"{self.tokens}" if looked == self.tokens else f"the {looked} of {self.tokens} looked at"
 
     def rows_of(self, other: Array) -> Floats | None:
-        """The values of another tensor at ``rows``; None if it has another size, or is not finite."""
+        """The values of another tensor at ``rows``; None if it has another size or is not finite."""
         shape = self.groups, self.tokens, self.channels
         laid = _in_three_axes(other, shape) if other.size == math.prod(shape) and other.dtype.kind != "c" else None
         if laid is None:
@@ -228,7 +229,7 @@ class SampledPair:
 
     @property
     def noise_share(self) -> float:
-        """The same over the RMS of a side; it includes what came in, which may have grown a little."""
+        """The same relative to the RMS of a side; it includes the incoming error, which may have grown a little."""
         return max(self.floor / 3, 1.5 * self.context.carried)
 
     @property
@@ -245,8 +246,8 @@ class SampledPair:
     def explains(self, rest: Floats, sample: Sample, left: float = UNEXPLAINED) -> bool:
         """Whether hardly anything of a sample's error is left, on nearly all tokens and channels.
 
-        The rest must also be small against both sides, or an error next to nothing would be explained by anything; and
-        one large channel alone must not decide.
+        The rest must also be small compared with both sides, or anything would explain an error that is next to
+        nothing; and a single large channel must not decide.
         """
         allowed = max(left * sample.least, min(UNEXPLAINED_NOISE * sample.least, self.noise(sample)))
         if not 0 < sample.least < math.inf or not rms(rest) <= allowed:
@@ -266,12 +267,12 @@ def _as_three_axes(array: Array) -> Array:
 
 
 def _as_reals(part: Array) -> Array:
-    """Complex numbers as pairs of reals; real ones get an imaginary part of zero."""
+    """Complex numbers as pairs of reals; real numbers get an imaginary part of zero."""
     return np.ascontiguousarray(part, np.complex128).view(np.float64)
 
 
 def _in_three_axes(array: Array, shape: tuple[int, int, int]) -> Array | None:
-    """A tensor in a shape of three axes; None where that would copy a large one."""
+    """A tensor reshaped to three axes; None if that would copy a large one."""
     if array.flags.c_contiguous or array.size <= SAMPLE_SIZE:
         return array.reshape(shape)
     three = _as_three_axes(array) if array.ndim <= 3 else None
@@ -279,7 +280,7 @@ def _in_three_axes(array: Array, shape: tuple[int, int, int]) -> Array | None:
 
 
 def evenly_spaced(count: int, most: int) -> Indices:
-    """At most ``most`` evenly spaced positions of an axis, with the first and the last."""
+    """At most ``most`` evenly spaced positions of an axis, including the first and the last."""
     if count <= most:
         return np.arange(count)
     return np.unique(np.linspace(0, count - 1, most).astype(np.int64))

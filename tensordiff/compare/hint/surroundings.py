@@ -1,7 +1,7 @@
-"""The pairs around a row, found by what they are: the inputs and outputs of its call, and those of its parts.
+"""The pairs around a row, selected by their role: inputs and outputs of its call, and those of its parts.
 
-Kinds that compute a layer anew (``attention``, ``tables``) need several tensors of it, from both sides. Nothing is read
-before it is asked for, and nothing large.
+Kinds that recompute a layer (``attention``, ``rope_tables``) need several of its tensors from both sides. Tensors are
+read only on request, and large ones never.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tensordiff.dump.dtypes import Array, is_float
 from tensordiff.dump.model import Entry
 
 MOST = 1 << 20
-"""Elements of a tensor that is read for a hint."""
+"""Largest number of elements of a tensor that is read for a hint."""
 _MOST_PAIRS = 512
 
 
 class Surroundings:
-    """The call that a row belongs to, and the parts that ran within it."""
+    """The call that a row belongs to, and the parts that ran inside it."""
 
     def __init__(self, row: Row, pairs: DumpedPairs) -> None:
         self.row = row
@@ -40,15 +40,16 @@ class Surroundings:
 
     @cached_property
     def within(self) -> list[Pair]:
-        """What its parts were given and gave, in order; of a module that is called several times, all calls."""
+        """Inputs and outputs of the parts, in order: of all their calls for the module's first call, and empty for
+        others."""
         entry, prefix = self.row.pair.reference, f"{self.layer}."
         if entry.call != 1:
-            return []  # which calls of its parts are its own is not known
+            return []  # it is unknown which calls of its parts belong to this call
         found = self.pairs.where(lambda other: other.step == entry.step and other.layer.startswith(prefix))
         return [pair for _, pair in zip(range(_MOST_PAIRS), found, strict=False)]
 
     def inputs(self, port: re.Pattern[str] | None = None) -> Iterator[Pair]:
-        """Inputs of the call, those whose port matches."""
+        """Inputs of the call, optionally only those whose port matches."""
         return (p for p in self.own if p.reference.is_input and (port is None or port.search(p.reference.port)))
 
     @property
@@ -73,7 +74,7 @@ class Surroundings:
 
 
 def floats_of(pair: Pair | None) -> tuple[Floats, Floats] | None:
-    """Both sides as float64; None where there is no such pair, or it is large, complex or not finite."""
+    """Both sides as float64; None if there is no such pair, or it is large, complex or not finite."""
     sides = None if pair is None else arrays_of(pair)
     if sides is None or not all(is_float(side.dtype) and side.dtype.kind != "c" for side in sides):
         return None
@@ -82,7 +83,7 @@ def floats_of(pair: Pair | None) -> tuple[Floats, Floats] | None:
 
 
 def arrays_of(pair: Pair) -> tuple[Array, Array] | None:
-    """Both sides in one shape; None where there is none, or they are large."""
+    """Both sides in one shape; None if there is no common shape or they are large."""
     sides = values_of(pair)
     return None if sides is None or not 0 < sides[0].size <= MOST else sides
 
@@ -92,6 +93,6 @@ _CONVOLUTION_NAME = re.compile(r"(?:^|[._])conv(?:1d|2d|_in|_out)?\d?$")
 
 
 def is_convolution(entry: Entry) -> bool:
-    """Whether a layer has its channels on the second axis: by its class, or its name where no class is known."""
+    """Whether a layer has its channels on the second axis, by its class, or by its name if the class is unknown."""
     kind = entry.origin.module_class if entry.origin else ""
     return _CONVOLUTION.search(kind) is not None if kind else _CONVOLUTION_NAME.search(entry.layer) is not None

@@ -1,1 +1,1 @@
-"""What the numbers of a pair mean: its verdict, in the light of the pairs before it."""
+"""Judge pairs: the verdict on a pair from its numbers and from the pairs before it."""

@@ -1,13 +1,13 @@
-"""Pairs that are held to less than the floor, because more is known of them: integers, tables, the first block.
+"""Pairs that must meet less than the floor, because more is known about them: integers, tables, the first block.
 
-Integers that one side holds as floats, such as ids, are no less integers: each must be the same number. The others are
-in few bits.
+Integers such as ids remain integers if one side stores them as floats: every number must be the same. The other cases
+concern types of few bits.
 
-A table of rotary positions is made of integers, without sums. The first block of a dump that holds blocks alone has
-nothing quiet before it to stand out from, but its own tokens say what rounding is. It is even: all tokens of a block
-are off by about as much, but for a few that may have taken other experts. Where most tokens are many times as far off
-as the quietest one, that is no rounding: the first token of a causal model sees only itself, and rows of a batch may
-not be hit at all.
+A table of rotary positions is computed from integers, without sums, so its error is a rounding or two. The first block
+of a dump that holds only blocks has no earlier pair to stand out from, but its own tokens show what rounding is: it is
+even, so all tokens of a block are off by about as much, except a few that may have taken other experts. If most tokens
+are many times as far off as the quietest one, that is not rounding: a bug may spare some tokens, since the first token
+of a causal model sees only itself, and some rows of a batch may not be affected at all.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _TABLE = re.compile(r"rotary|(?:^|[._])rope(?:[._]|$)|RotaryEmb|RoPE", re.IGNORE
 _OTHER_INTEGER = 0.5
 _FEWEST = 8  # tokens
 _FEW = 0.3  # share of the tokens that may have taken other experts
-_TIMES = 8.0  # how much further off than the quietest token the others are
+_TIMES = 8.0  # factor over the error of the quietest token
 
 
 def _is_table(pair: Pair) -> bool:
-    """Whether a layer is named like a table of rotary positions, or its class is."""
+    """Whether a layer's name or class is that of a table of rotary positions."""
     entry = pair.reference
     kind = (entry.origin and entry.origin.module_class) or ""
     return _TABLE.search(entry.layer.rpartition(".")[2]) is not None or _TABLE.search(kind) is not None
 
 
 def wrong_table(history: History, row: Row, measured: Measurement) -> Verdict | None:
-    """A table of positions that is off by more than a few roundings, in a type of few bits.
+    """The verdict on a table of positions that is off by more than a few roundings, in a type of few bits.
 
-    It is made of integers, without sums, so that its error is no more than that of a rounding or two.
+    The table is computed from integers, without sums, so its error should be no more than a rounding or two.
     """
     kind, _ = floor_for(*measured.dtypes)
     if growth_of(kind) == GROWTH or row.is_input or row.is_exact or is_golden_judged(measured):
@@ -57,7 +57,7 @@ def wrong_table(history: History, row: Row, measured: Measurement) -> Verdict | 
 
 
 def wrong_integer(diff: Diff, dtypes: tuple[str, str]) -> Verdict | None:
-    """Integers on one side, floats on the other: a float that is nearer to another integer is wrong."""
+    """The verdict on integers that one side stores as floats: a float that is nearer to another integer is wrong."""
     if dtypes[0] == dtypes[1]:
         return None
     kinds = [floor_for(name, name)[0] == "exact" for name in dtypes]
@@ -68,7 +68,7 @@ def wrong_integer(diff: Diff, dtypes: tuple[str, str]) -> Verdict | None:
 
 
 def uneven_block(history: History, row: Row, measured: Measurement) -> Verdict | None:
-    """The verdict on a first block, most tokens of which are above rounding and far further off than the quietest."""
+    """The verdict on a first block if most tokens are above rounding and far further off than the quietest one."""
     kind, floor = floor_for(*measured.dtypes)
     if row.is_input or measured.diff.apart or growth_of(kind) == GROWTH or measured.golden is not None:
         return None

@@ -1,4 +1,4 @@
-"""What is known when a pair is judged: what was measured of it, and what earlier pairs of the run say."""
+"""The evidence for judging a pair: its own measurements, and what earlier pairs of the run showed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_MIXTURES = frozenset(("experts", "router", "gate", "moe", "block_sparse_moe"
 
 
 class Measurement(NamedTuple):
-    """What was measured of a pair, before it is judged."""
+    """The measurements of a pair, before it is judged."""
 
     pair: Pair
     dtypes: tuple[str, str]
@@ -31,22 +31,22 @@ class Measurement(NamedTuple):
     limits: Limits
     """The limits of this pair."""
     kl_div: float | None
-    """Measured only where it has a limit."""
+    """Measured only if it has a limit."""
 
 
 def is_golden_judged(measured: Measurement) -> bool:
-    """Whether a golden run decides on a pair."""
+    """Whether a golden run decides the verdict on a pair."""
     return measured.golden is not None and measured.golden.is_trusted(measured.dtypes)
 
 
 def of_visible(measured: Measurement) -> Measurement:
-    """Masked scores without what both sides hide."""
+    """The measurement of masked scores without the places that both sides hide."""
     visible = None if measured.limits.are_set else diff_of_visible(measured.pair, measured.diff)
     return measured if visible is None else measured._replace(diff=visible)
 
 
 class History:
-    """All that earlier pairs say about the next one."""
+    """What earlier pairs of a run say about the next one."""
 
     def __init__(self, precision: Precision, pairing: Pairing | None = None, *, is_dense: bool = False) -> None:
         self.is_dense = is_dense
@@ -57,27 +57,28 @@ class History:
         self.flips: RouteFlips | None = None
         self.has_flipped_before = False
         self.are_flips_proven = True
-        """Whether logits show of all routes that differed so far that they were near-ties."""
+        """Whether the logits prove that all routes that differed so far were near-ties."""
         self.right_routers: set[tuple[str, int]] = set()
-        """Mixtures and steps in which many tokens went where they should, but for what rounding explains."""
+        """Mixtures and steps in which many tokens were routed as in the reference, except where rounding explains
+        otherwise."""
         self.mixtures: set[str] = set()
         """Modules that hold a router and experts."""
 
     def note_mixture(self, pair: Pair) -> None:
-        """Note the mixture of experts that a pair belongs to, by its name: a router of it, or its experts."""
+        """Note the mixture of experts that a pair belongs to, if its name is that of a router or of experts."""
         names = f"{pair.name}.{pair.reference.layer}"
         if not _OF_MIXTURES.isdisjoint(names.split(".")):
             self.mixtures.add(mixture_of(pair.reference.layer))
 
     def routed_rightly_before(self, pair: Pair) -> bool:
-        """Whether the router of a pair's mixture was right in an earlier step of many tokens."""
+        """Whether the router of a pair's mixture was right in an earlier step with many tokens."""
         mixture, step = mixture_of(pair.reference.layer), pair.reference.step
         if step and self.upstream.same_routes.get((mixture, 0)):
             return True
         return any(before < step and one == mixture for one, before in self.right_routers)
 
     def note_flips(self, flips: RouteFlips | None) -> None:
-        """Remember routes that differ, and that others did before."""
+        """Remember routes that differ, and whether other routers' routes differed before."""
         if flips is None:
             return
         if flips.tokens > FEW_DECODED:

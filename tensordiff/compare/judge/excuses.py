@@ -1,6 +1,7 @@
-"""What may excuse a pair that stands out, whatever the model: each takes a row that diverges and gives it back.
+"""Explanations that excuse a pair that stands out, for any model.
 
-What excuses mixtures of experts has modules of its own (``experts``, ``unseen_routes``).
+Each function takes a row that diverges and returns it, either unchanged or with a milder verdict. Excuses for mixtures
+of experts are in ``experts`` and ``unseen_routes``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from tensordiff.dump.model import Entry
 from tensordiff.errors import printable
 
 _FEW_NUMBERS = 8
-_CANCELLED = 10.0  # how many times the floor a few numbers may be off by, where their terms cancel
-_MULTIPLIED = 3.0  # how many times further off than healthy layers go one may be that scales small tokens up
-_GROWTH_OF_BLOCK = 4.5  # how much a whole block may multiply an error, in few bits
+_CANCELLED = 10.0  # factor over the floor for a few numbers whose terms cancel
+_MULTIPLIED = 3.0  # factor over the limit of healthy layers for a layer that scales small tokens up
+_GROWTH_OF_BLOCK = 4.5  # how much a whole block may amplify an error, in few bits
 
 
 def unless_padding(history: History, row: Row, measured: Measurement) -> Row:
-    """Padding that came in wrong, and not into a module around the layer, is that module's fault."""
+    """Excuse a layer whose input is wrong only in padding, if the enclosing module got right padding: that module is at
+    fault."""
     if row.is_input or not history.padding.has_wrong_padding_input(row):
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}, and its input is wrong in tokens that the mask hides"
@@ -33,7 +35,8 @@ def unless_padding(history: History, row: Row, measured: Measurement) -> Row:
 
 
 def unless_downcast(_: History, row: Row, measured: Measurement) -> Row:
-    """A candidate of fewer bits cannot be nearer than the reference cast to its type, which is measured here."""
+    """Excuse a candidate of fewer bits that is about as far off as the reference cast to its type, which is measured
+    here."""
     own = row.dtypes or measured.dtypes
     sides = values_of(row.pair) if is_coarser(own) else None
     if sides is None:
@@ -55,7 +58,7 @@ def unless_downcast(_: History, row: Row, measured: Measurement) -> Row:
 
 
 def unless_cancelled(history: History, row: Row, measured: Measurement) -> Row:
-    """A sum whose terms cancel may be off by as much as its terms are."""
+    """Excuse a sum whose terms cancel: it may be off by as much as its terms are."""
     left = None if measured.diff.apart else history.upstream.cancellation_error(row)
     if left is None or measured.diff.rel_l2 > growth_for(measured.dtypes) * left:
         return row
@@ -64,7 +67,7 @@ def unless_cancelled(history: History, row: Row, measured: Measurement) -> Row:
 
 
 def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Row:
-    """A norm scales small tokens up, so what came in may be worse than its error says."""
+    """Excuse a norm that scales small tokens up, so that its input is worse than the input's error says."""
     given = [] if row.is_input else history.upstream.inputs_of(row.pair)
     even = max((even_error(other.pair) for other in given if other.shape == row.shape), default=0.0)
     verdict = judge_diff(measured.diff, measured.dtypes, even, Limits(), None, history.upstream.worst_agreeing)
@@ -75,10 +78,10 @@ def unless_small_tokens(history: History, row: Row, measured: Measurement) -> Ro
 
 
 def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement) -> Row:
-    """A norm of which no inputs were dumped may have been given small tokens, in few bits: then few of them are off.
+    """Excuse a norm whose inputs were not dumped, in few bits, if only a few tokens are off: they may have been small.
 
-    What a recurrence gives nearly cancels for some tokens and heads, and the norm behind it makes them as large as all
-    others.
+    The output of a recurrence nearly cancels for some tokens and heads, and the norm after it makes them as large as
+    all others.
     """
     if (
         row.is_input
@@ -101,7 +104,7 @@ def unless_small_tokens_unseen(history: History, row: Row, measured: Measurement
 
 
 def unless_part_multiplies(history: History, row: Row, measured: Measurement) -> Row:
-    """A module that gives on what a part of it rightly multiplied, in few bits, is judged without that factor."""
+    """Excuse, in few bits, a module that passes on the output of a part that rightly amplifies its input."""
     if row.is_input or not _stands_out_only(measured, _MULTIPLIED):
         return row
     error, carried = measured.diff.rel_l2, history.upstream.carried_into(row.pair)
@@ -127,19 +130,20 @@ def unless_part_multiplies(history: History, row: Row, measured: Measurement) ->
 
 
 def is_norm(entry: Entry) -> bool:
-    """Whether a layer is a norm, by its class, or by its name where that is not known."""
+    """Whether a layer is a norm, by its class, or by its name if the class is unknown."""
     kind = (entry.origin.module_class if entry.origin else None) or entry.layer.rpartition(".")[2]
     return "norm" in kind.lower()
 
 
 def _stands_out_only(measured: Measurement, times: float = 1.0) -> bool:
-    """Whether a pair, in few bits, is wrong only because it stands out of a quiet run: healthy layers go as far."""
+    """Whether a pair, in few bits, is wrong only because it stands out of a quiet run; healthy layers can be as far
+    off."""
     is_short, most = growth_for(measured.dtypes) != GROWTH, times * floor_for(*measured.dtypes)[1].diverges
     return is_short and not measured.diff.apart and measured.diff.rel_l2 <= most
 
 
 def unless_block(history: History, row: Row, measured: Measurement) -> Row:
-    """A block of which nothing else was dumped is many layers, which may multiply more than one does."""
+    """Excuse a block of which nothing else was dumped: it is many layers, which may amplify more than a single one."""
     entry, floor = row.pair.reference, floor_for(*measured.dtypes)[1]
     is_all = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
     is_block = entry.layer.rpartition(".")[2].isdigit() and is_all
@@ -154,11 +158,11 @@ def unless_block(history: History, row: Row, measured: Measurement) -> Row:
 
 
 def unless_few_numbers(_: History, row: Row, measured: Measurement) -> Row:
-    """One number a token, of a few tokens: where terms cancel, nothing is left to be near to."""
+    """Excuse one number per token, of a few tokens: if terms cancel, the relative error says nothing."""
     shape = measured.views.shape
     if not shape or shape[-1] != 1 or measured.diff.elements >= _FEW_NUMBERS or measured.diff.apart:
         return row
-    # The first step has more tokens to judge by.
+    # the first step has more tokens to judge by
     is_late = row.pair.reference.step > 0 and growth_for(measured.dtypes) != GROWTH
     most = math.inf if is_late else _CANCELLED * floor_for(*measured.dtypes)[1].diverges
     if measured.golden is not None or row.is_exact or not measured.diff.rel_l2 <= most:

@@ -1,4 +1,4 @@
-"""What routers and experts give, where tokens took other experts: judged by the tokens that took the same ones."""
+"""Judge the outputs of routers and experts when tokens took other experts: by the tokens that took the same ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def by_routes(history: History, row: Row, measured: Measurement) -> Verdict:
 
 
 def _sorted(history: History, row: Row) -> tuple[Verdict, RouteFlips] | None:
-    """The verdict on what a router gives sorted by expert."""
+    """The verdict on a router's output that is sorted by expert."""
     is_padded = history.padding.is_known(row.pair.reference.step)
     return judge_sorted(row, history.upstream.latest_outputs, is_padded=is_padded)
 
@@ -63,7 +63,7 @@ def _judge_equal_routes(history: History, measured: Measurement, flips: RouteFli
 
 
 def propagated_error(history: History, row: Row, measured: Measurement) -> float | None:
-    """The error to pass on instead of rel_l2: rows sorted by expert only seem wrong, so what came in counts."""
+    """The error to pass on instead of rel_l2: rows sorted by expert only seem wrong, so the incoming error counts."""
     if row.verdict.name != "drifts":
         return None
     flips = history.flips
@@ -74,7 +74,7 @@ def propagated_error(history: History, row: Row, measured: Measurement) -> float
 
 
 def unless_rows_of_expert(history: History, row: Row, measured: Measurement) -> Row:
-    """Rows of one expert are of other tokens, where tokens took other experts."""
+    """Excuse rows of a single expert, which may belong to different tokens if tokens took other experts."""
     if not _may_be_of_other_tokens(history, row, measured):
         return row
     why = f"rel_l2 {measured.diff.rel_l2:.1e}: its rows are tokens of one expert, and may be other tokens here"
@@ -82,7 +82,7 @@ def unless_rows_of_expert(history: History, row: Row, measured: Measurement) -> 
 
 
 def _may_be_of_other_tokens(history: History, row: Row, measured: Measurement) -> bool:
-    """Whether a row is of one expert's part, and that expert may have got other tokens on each side."""
+    """Whether a row belongs to a single expert's part, and that expert may have got different tokens on each side."""
     entry = row.pair.reference
     if not _PART_OF_EXPERTS.search(entry.layer) or len(measured.views.shape) != 2:
         return False
@@ -99,7 +99,8 @@ def _may_be_of_other_tokens(history: History, row: Row, measured: Measurement) -
 
 
 def unmeasured(history: History, row: Row) -> Row:
-    """A row that could not be measured; an expert that got other tokens may have got another number of them."""
+    """The verdict on a row that could not be measured; an expert may have got a different number of tokens on each
+    side."""
     entry = row.pair.reference
     if row.dtypes is None or not _PART_OF_EXPERTS.search(entry.layer):
         return row

@@ -1,12 +1,12 @@
-"""Judging gradients: the backward of a module is right when it gives right gradients from right ones.
+"""Judge gradients: the backward of a module is right if it computes right gradients from right ones.
 
-The backward of a call is given the gradient of its output, and what its forward computed. So a gradient that it gives
-is wrong by itself only where both agree; where the forward already differs, its gradients have to. A module that was
-called several times has one gradient for each parameter, the sum over its calls.
+The backward of a call gets the gradient of its output and the values of its forward. So a gradient that it computes is
+wrong by itself only if both of these agree; if the forward already differs, its gradients must differ, too. A module
+that was called several times has one gradient per parameter, the sum over its calls.
 
-A gradient may be zero but for rounding: that of the bias of keys is, since it moves all scores of a token alike. Two
-such gradients have nothing in common, and neither is wrong. The gradient of a bias is the sum of those that came in, so
-the errors of these, and rounding, are all that it may be off by.
+A gradient may be zero except for rounding. The gradient of the bias of attention keys is, since that bias shifts all
+scores of a token alike. Two such gradients have nothing in common, and neither is wrong. The gradient of a bias is a
+sum of incoming gradients, so it may be off only by their errors and by rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_INPUT = "output_grad_input"
 
 
 class _Given(NamedTuple):
-    """The gradients that a backward was given: their norm, that of their error, and how many numbers they are."""
+    """The gradients that a backward got: the norm of their values, the norm of their error, and their number."""
 
     size: float
     error: float
@@ -39,18 +39,18 @@ class _Given(NamedTuple):
 
 
 class GradientJudge:
-    """Judges the gradients of a run in the light of its forward."""
+    """Judges the gradients of a run, using its forward."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self._forward: dict[CallKey, float] = {}
-        """The worst error of what a call was given and gave, forward."""
+        """The worst error of a call's inputs and outputs, in the forward."""
         self._given: dict[tuple[str, int], _Given] = {}
-        """The gradients that the backward of a layer was given, by layer and step."""
+        """The gradients that the backward of a layer got, by layer and step."""
         self._calls: dict[tuple[str, int], set[int]] = {}
 
     def note(self, row: Row) -> Row:
-        """Remember a row for the gradients that follow; gives it back."""
+        """Remember a row for the gradients that follow, and return it."""
         entry, diff = row.pair.reference, row.diff
         if diff is None:
             return row
@@ -65,7 +65,7 @@ class GradientJudge:
         return row
 
     def row(self, measured: Measurement) -> Row:
-        """Judge a measured gradient by precision, the gradient that came in and the forward."""
+        """Judge a measured gradient by precision, by the incoming gradient and by the forward."""
         pair, dtypes, views, diff, _, golden, _, _ = measured
         gradient, forward = self._incoming(pair), self._of_forward(pair)
         carried, has_flipped = worse(gradient or 0.0, forward), self.history.flips is not None
@@ -84,11 +84,12 @@ class GradientJudge:
             where = between_parts(row, self.history.upstream)
             row = row._replace(verdict=Verdict("diverges", f"{row.verdict.why}{where}"))
         if not is_parameter:
-            self.history.upstream.record(row)  # the gradient of a parameter goes no further
+            self.history.upstream.record(row)  # the gradient of a parameter is not passed on
         return row
 
     def _incoming(self, pair: Pair) -> float | None:
-        """The error of the gradient that came into the backward of a call; of a parameter, into that of any call."""
+        """The error of the gradient that came into the backward of a call; for a parameter, of any of the module's
+        calls."""
         entry = pair.reference
         if entry.is_input or entry.port.startswith(_OF_INPUT):
             return self.history.upstream.carried_into(pair)
@@ -97,7 +98,7 @@ class GradientJudge:
         return max(known) if known else self.history.upstream.carried_into(pair)
 
     def _of_forward(self, pair: Pair) -> float:
-        """The error of a call's forward; of a parameter, of all calls of its module."""
+        """The error of a call's forward; for a parameter, of all calls of its module."""
         entry = pair.reference
         layer = split_backward(entry.layer)[1]
         is_of_one = entry.port.startswith(_OF_INPUT)
@@ -119,7 +120,8 @@ class GradientJudge:
         return _explained(verdict, row.is_input, gradient, forward, floor) or verdict
 
     def _is_sum_of_errors(self, row: Row, kind: str) -> bool:
-        """Whether the gradient of a bias is off by no more than the gradients that it is the sum of, and rounding."""
+        """Whether the gradient of a bias is off by no more than rounding and the errors of the gradients that it
+        sums."""
         entry, diff = row.pair.reference, row.diff
         given = self._given.get((entry.layer, entry.step))
         is_parameter = not row.is_input and not entry.port.startswith(_OF_INPUT)
@@ -130,9 +132,9 @@ class GradientJudge:
         return math.sqrt(diff.elements) * diff.rms <= most
 
     def _is_of_softmax(self, row: Row, kind: str, floor: Floor) -> bool:
-        """Whether a gradient within attention, in few bits, is off by no more than rounding in the softmax explains.
+        """Whether a gradient inside attention, in few bits, is off by no more than rounding in the softmax explains.
 
-        The backward of a softmax subtracts what is nearly equal where it attends to many tokens alike.
+        The backward of a softmax subtracts nearly equal numbers where it attends to many tokens alike.
         """
         entry, diff = row.pair.reference, row.diff
         if diff is None or growth_of(kind) == GROWTH or not _ATTENTION.search(entry.layer):
@@ -142,7 +144,7 @@ class GradientJudge:
 
 
 def _explained(verdict: Verdict, is_input: bool, gradient: float, forward: float, floor: Floor) -> Verdict | None:
-    """A verdict in terms of a backward; None where there is nothing to add. Its first words are the error."""
+    """A verdict in terms of a backward; None if there is nothing to add. Its sentence begins with the error."""
     error, agree = verdict.why.partition(",")[0].partition(" is ")[0], worse(gradient, forward) <= floor.agrees
     if verdict.name == "drifts" and agree:
         return None

@@ -1,8 +1,8 @@
-"""Judging measured pairs in execution order: from measurements to rows.
+"""Judge measured pairs in execution order: turn measurements into rows.
 
-``verdict`` decides from an error and what came in. Here it is asked in the right order, and a pair that does not agree
-is looked at for what may excuse it: a mask in other numbers, an expert that got other tokens, terms that cancelled, a
-type that cannot hold the reference. That reads the pair again, which few pairs need.
+``verdict`` decides from an error and the incoming error. This module asks it in the right order, and checks whether
+anything excuses a pair that does not agree: a mask made of other numbers, an expert that got other tokens, terms that
+cancel, a type that cannot hold the reference. Checking reads the pair again, which few pairs need.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _EXCUSES = (
 )
 
 _OF_ONE_TOKEN = 3.0
-"""How many times as far off as all tokens together one of them may be, where none may be left out."""
+"""How far off one token may be, as a multiple of the error of all tokens, if none may be left out."""
 
 
 class Judge:
-    """Judges pairs in execution order, each in the light of those before it."""
+    """Judges pairs in execution order, each with the history of those before it."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Judge:
     ) -> None:
         self.history = History(precision, pairing, is_dense=is_dense)
         self.gradients = GradientJudge(self.history) if has_gradients else None
-        """Remembers every row of the forward, which is in vain where no gradients follow."""
+        """Needed only if gradients follow, since it remembers every row of the forward."""
 
     def row(self, measured: Measurement) -> Row:
         """Judge a measured pair, and remember its row for those that follow.
 
-        It is ``unknown`` where what had to be looked at again is gone, since that might excuse it.
+        The verdict is ``unknown`` if a tensor that had to be read again is gone, since it might have excused the pair.
         """
         try:
             return self._by_limits(measured)
@@ -80,9 +80,9 @@ class Judge:
             return unknown_row(measured.pair, str(error))
 
     def _by_limits(self, measured: Measurement) -> Row:
-        """A user's own limits decide whether a pair passes.
+        """Let the user's own limits decide whether a pair passes.
 
-        What they decide says nothing about where an error begins, so the pair is judged without them as well.
+        Limits say nothing about where an error begins, so the pair is also judged without them.
         """
         limits = measured.limits
         if not limits.are_set:
@@ -101,7 +101,7 @@ class Judge:
         return self.gradients.note(judge(measured))
 
     def _row(self, measured: Measurement) -> Row:
-        """Judge by precision and what came in."""
+        """Judge by precision and by the incoming error."""
         measured = of_visible(measured)
         self.history.note_mixture(measured.pair)
         pair, dtypes, views, diff, injected, golden, _, _ = measured
@@ -160,7 +160,7 @@ class Judge:
         return dtypes if are_few_wrong(pair, diff, dtypes, way) else way
 
     def _of_visible_tokens(self, row: Row, measured: Measurement, visible: Visible) -> Row:
-        """A row that does not agree, judged by the tokens that are no padding."""
+        """Judge a row that does not agree by the tokens that are not padding."""
         measured = measured._replace(diff=measure(visible.ref, visible.cand))
         by_norm = self._verdict(measured, self.history.upstream.carried_into(row.pair))
         seen, measured = self._by_worst_token(row._replace(verdict=by_norm, worst_token=None), measured, visible)
@@ -180,7 +180,7 @@ class Judge:
     def _by_worst_token(
         self, row: Row, measured: Measurement, visible: Visible | None = None
     ) -> tuple[Row, Measurement]:
-        """A row judged by its worst token, where the norm of all tokens, or of the visible ones, hides that error."""
+        """Judge a row by its worst token, if the norm over all (or all visible) tokens hides that token's error."""
         loud = loud_stretches(measured.diff, measured.dtypes)
         if not loud or row.verdict.name == "diverges" or measured.golden is not None:
             return row, measured
@@ -194,7 +194,7 @@ class Judge:
         return row._replace(worst_token=error), measured._replace(diff=measured.diff._replace(rel_l2=error))
 
     def _verdict(self, measured: Measurement, carried: float | None) -> Verdict:
-        """By the golden run where it says something, else by the floor and what came in."""
+        """The verdict by the golden run if that decides, else by the floor and the incoming error."""
         pair, dtypes, _, diff, _, golden, limits, kl_div = measured
         may_judge = golden is not None and golden.is_trusted(dtypes)
         if golden is not None and may_judge and not diff.apart and diff.elements:
@@ -204,7 +204,7 @@ class Judge:
         return judge_diff(diff, dtypes, carried, limits, kl_div, self.history.upstream.worst_agreeing)
 
     def _after_excuses(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
-        """A row that does not agree, after everything that may excuse it."""
+        """A row that does not agree, after checking everything that may excuse it."""
         if is_same_mask(row.pair, measured.diff):
             return row._replace(verdict=Verdict("agrees", "the same mask, in other numbers"), amplification=None)
         row = row._replace(verdict=experts.by_routes(self.history, row, measured))
@@ -216,7 +216,7 @@ class Judge:
         return self._located(row, measured, hidden)
 
     def _located(self, row: Row, measured: Measurement, hidden: float | None) -> Row:
-        """A row that does not agree and that nothing excuses, after what an injected run and its parts say of it."""
+        """A row that nothing excuses, after the injected run and the row's parts have been considered."""
         if measured.injected is not None:
             plain, weighed = row.verdict, _judge_injected(row.verdict, measured, measured.injected)
             row = row._replace(verdict=weighed, plain_verdict=None if plain.name == weighed.name else plain)
@@ -228,13 +228,13 @@ class Judge:
         return row
 
     def _is_excused_block(self, row: Row, measured: Measurement) -> bool:
-        """Whether a block is excused as it is, so that no padding need be guessed."""
+        """Whether a block is excused anyway, so that no padding needs to be guessed."""
         for check in (unseen_routes.unless_few_tokens, excuses.unless_block):
             row = check(self.history, row, measured) if row.verdict.name == "diverges" else row
         return row.verdict.name != "diverges"
 
     def unmeasured(self, row: Row) -> Row:
-        """A row that could not be measured."""
+        """The row of a pair that could not be measured."""
         try:
             return experts.unmeasured(self.history, row)
         except ReleasedError as error:
@@ -242,14 +242,14 @@ class Judge:
 
 
 def _amplification(error: float, carried: float | None) -> float | None:
-    """The error over that of what came in; None where that is unknown or zero."""
+    """The error divided by the incoming error; None if that is unknown or zero."""
     if carried is None or carried == 0 or not math.isfinite(carried):
         return None
     return error / carried
 
 
 def _judge_injected(verdict: Verdict, measured: Measurement, injected: Diff) -> Verdict:
-    """A layer that is still wrong with the right inputs is a culprit; one that is right again is a victim."""
+    """A layer that is still wrong with right inputs is a culprit; one that becomes right is a victim."""
     alone = judge_diff(injected, measured.dtypes, None, Limits())
     if alone.name == "agrees":
         why = f"rel_l2 {measured.diff.rel_l2:.1e}, but {injected.rel_l2:.1e} when given the reference's inputs"

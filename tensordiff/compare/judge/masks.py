@@ -1,8 +1,8 @@
-"""Masks: numbers so far below zero that a softmax takes nothing from where they stand.
+"""Masks: numbers so far below zero that a softmax ignores the places where they stand.
 
 A float16 run cannot hold the -3.4e38 that a float32 run masks with, and some runs use minus infinity. Masks that hide
-the same places agree whatever number they hide them with. In scores that are already masked, the mask's number is all
-that a norm sees: what both sides hide is left out, so that the visible scores are judged.
+the same places agree, whatever numbers they use. In scores that are already masked, the mask's numbers dominate the
+norm. So places that both sides hide are left out, and only the visible scores are judged.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tensordiff.compare.row import values_of
 from tensordiff.dump.dtypes import Array, is_real_float, name_of
 
 HIDDEN = -1e4
-"""A mask hides places with this or less ..."""
-_HIDDEN_SCORE = 0.9 * HIDDEN  # ... and scores that it was added to may be a little above
-_LOUD_RMS = 100.0  # of a reference in which one place in ten thousand may be hidden
+"""A mask hides places with this number or less."""
+_HIDDEN_SCORE = 0.9 * HIDDEN  # masked scores may be a little above the mask's own number
+_LOUD_RMS = 100.0  # RMS of a reference in which one place in ten thousand may be hidden
 _FLOAT_LIMITS = (65504.0, float(np.finfo(np.float32).max))
-_SAME = 1e-2  # relative distance from the number that a mask usually has
-_SPREAD = 1e-4  # of a mask's number, beside the scores that it was added to: bfloat16 rounds the sum
-_SAMPLE = 1 << 16  # elements that are looked at before all are
+_SAME = 1e-2  # relative distance from the numbers that masks usually use
+_SPREAD = 1e-4  # relative spread of a mask's number after scores were added to it: bfloat16 rounds the sum
+_SAMPLE = 1 << 16  # elements that are checked before all are read
 _NO_LETTERS = re.compile(r"[^a-z]+")
 
 
 def is_same_mask(pair: Pair, diff: Diff) -> bool:
-    """Whether both sides are masks that hide the same places. Reads them only where the measured error allows it."""
+    """Whether both sides are masks that hide the same places. They are read only if the measured error allows it."""
     is_named = _is_named(pair)
     may_be = (is_named or pair.reference.is_input) and (diff.apart or diff.max_abs >= -HIDDEN / 2)
     sides = values_of(pair) if may_be else None
@@ -50,13 +50,13 @@ def is_same_mask(pair: Pair, diff: Diff) -> bool:
 
 
 def _is_named(pair: Pair) -> bool:
-    """Whether a word of the name says that it is a mask; what was masked, or unmasked, is none."""
+    """Whether a word of the name ends in mask; a name like ``masked`` or ``unmask`` does not count."""
     words = _NO_LETTERS.split(pair.reference.name.lower())
     return any(word.endswith(("mask", "masks")) and not word.startswith("unmask") for word in words)
 
 
 def _is_mask(side: Array) -> bool:
-    """Whether every element is 0 (visible) or far below (hidden), and some are hidden."""
+    """Whether every element is either 0 (visible) or far below (hidden), and some are hidden."""
     hidden = _hidden(side)
     return bool(((side == 0) | hidden).all() and hidden.any())
 
@@ -70,10 +70,10 @@ def _hidden(side: Array, most: float = HIDDEN) -> NDArray[np.bool_]:
 
 
 def diff_of_visible(pair: Pair, diff: Diff) -> Diff | None:
-    """The numbers of masked scores without what both sides hide; None where that would change nothing.
+    """The numbers of masked scores without the places that both sides hide; None if that changes nothing.
 
-    What is hidden counts as equal: it adds nothing to any number, just as infinities in the same place add nothing.
-    Large activations may look like a mask, so numbers that no mask is made of are left out only where that shows more.
+    Hidden places count as equal: they add nothing to any number, like infinities in the same place. Large activations
+    may look like a mask, so numbers that masks are not made of are left out only if that makes the error larger.
     """
     if not (diff.ref_rms >= _LOUD_RMS or diff.apart) or not diff.elements or diff.is_complex:
         return None
@@ -89,19 +89,19 @@ def diff_of_visible(pair: Pair, diff: Diff) -> Diff | None:
         return None
     visible = _measure_visible(ref, cand)
     if visible.ref_rms == visible.max_abs == 0:
-        return None  # a mask by itself, see is_same_mask
+        return None  # a mask without scores, see is_same_mask
     is_mask = all(place.is_mask for place in places)
     return visible if is_mask or not visible.rel_l2 <= diff.rel_l2 else None
 
 
 class _HiddenPlaces(NamedTuple):
-    """What one side holds where both sides hide, and how large the rest is."""
+    """What one side holds at the places that both sides hide, and how large the rest is."""
 
     hidden: int
     low: float
     high: float
     reach: float
-    """The largest size of what is visible."""
+    """The largest magnitude of a visible value."""
 
     @property
     def is_mask(self) -> bool:
@@ -134,7 +134,7 @@ def _with_chunk(side: _HiddenPlaces, values: NDArray[np.float64], hidden: NDArra
 
 
 def _measure_visible(ref: Array, cand: Array) -> Diff:
-    """The numbers of a pair in which all that both sides hide is zero."""
+    """The numbers of a pair with all places that both sides hide set to zero."""
 
     def visible() -> Iterator[tuple[int, Array, Array]]:
         for offset, *parts in flat_chunks(ref, cand):
@@ -154,7 +154,7 @@ def _measure_visible(ref: Array, cand: Array) -> Diff:
 
 
 def _is_usual(number: float) -> bool:
-    """Whether a mask is usually made of a number: a power of ten, or the lowest number of a type, or part of it."""
+    """Whether masks are usually made of a number: a power of ten, the lowest number of a type, or half of it."""
     size = abs(number)
     if size >= 1e30:
         return True

@@ -1,11 +1,12 @@
 """Padding: tokens that the attention mask of a run hides from all others.
 
-What a layer gives for them is nobody's business: attention written out gives the mean of everything for a token that
-sees nothing, fused attention gives zeros, and both are right. So where a mask was dumped, a pair that does not agree is
-judged by the tokens that it lets through. A module may get padding right and hand it to a part with something in it
-that should not be there, and the part mix it with the rest; then the module is to blame, not the part.
+The output of a layer for padding is arbitrary: for a token that sees nothing, attention written out returns the mean of
+everything and fused attention returns zeros, and both are right. So if a mask was dumped, a pair that does not agree is
+judged by the visible tokens. A module may get right padding, pass wrong padding on to a part, and that part may mix it
+with other tokens; then the module is to blame, not the part.
 
-An encoder and its decoder read two sequences, which may be equally long: the mask of one hides nothing of the other.
+An encoder and its decoder read two sequences, which may have the same length: the mask of one hides nothing of the
+other.
 """
 
 from __future__ import annotations
@@ -23,42 +24,43 @@ from tensordiff.dump.model import CallKey, Entry
 Mask = NDArray[np.bool_]
 _MASK = re.compile(r"attention_mask$")
 _ENCODERS = "input_encoder_attention_mask"
-"""What a decoder is given to know the encoder's padding by."""
+"""The input that tells a decoder the encoder's padding."""
 _MOST_EXPERTS = 1024
 _CACHE = re.compile(r"past|cache")
 _BESIDE_DECODER = re.compile(r"input_(?:decoder_|encoder_(?:attention_mask|hidden_states))")
-"""Inputs that only models with an encoder and a decoder have."""
+"""Inputs that only encoder-decoder models have."""
 _OF_ENCODER = re.compile(r"encoder|enc_?dec|cross", re.IGNORECASE)
-"""Layers that hold the encoder's tokens; attention to them may."""
+"""Layers that hold, or attend to, the encoder's tokens."""
 
 
 class Visible(NamedTuple):
-    """The part of a pair that a mask lets through."""
+    """The visible part of a pair."""
 
     ref: Array
     cand: Array
     told: str
-    """How many tokens that are, for a sentence."""
+    """The number of visible tokens, for a sentence."""
 
 
 class Padding:
-    """The masks of a run, by its step."""
+    """The masks of a run, by step."""
 
     def __init__(self) -> None:
         self.masks: dict[int, Mask] = {}
         self.decoder_masks: dict[int, Mask] = {}
-        """Those of the decoder, where there is an encoder too."""
+        """The decoder's masks, if there is an encoder too."""
         self.has_encoder = False
-        """Whether there are an encoder and a decoder, which read two sequences."""
+        """Whether the model has an encoder and a decoder, which read two sequences."""
         self.given: dict[tuple[str, int], bool] = {}
-        """For each layer and step whether all floats that it was given agree, in padding, too."""
+        """For each layer and step, whether all its floating-point inputs agree, padding included."""
         self.hidden: set[CallKey] = set()
-        """Calls that were given what is wrong in padding alone."""
+        """Calls whose inputs are wrong only in padding."""
         self.guessed: set[int] = set()
-        """Steps whose mask was not dumped, but told by what is wrong."""
+        """Steps whose mask was not dumped but inferred from the positions of wrong tokens."""
 
     def note_mask(self, row: Row) -> None:
-        """Remember a mask: [batch, tokens] of zeros and ones, the same on both sides, that hides some of each."""
+        """Remember a mask: [batch, tokens] of zeros and ones, equal on both sides, that hides some tokens but no whole
+        row."""
         entry, shape = row.pair.reference, row.shape or ()
         if not entry.is_input:
             return
@@ -76,21 +78,21 @@ class Padding:
             masks[entry.step] = mask.astype(bool)
 
     def is_guessed(self, row: Row) -> bool:
-        """Whether the mask of a row's step was not dumped."""
+        """Whether the mask of a row's step was inferred rather than dumped."""
         step = row.pair.reference.step
         return step in self.guessed or (step not in self.masks and bool(self.guessed))
 
     def is_known(self, step: int) -> bool:
-        """Whether some tokens of a step are padding."""
+        """Whether some tokens of a step are known to be padding."""
         return self._mask_of(step) is not None
 
     def hidden_tokens(self, step: int, tokens: int) -> Mask | None:
-        """Which of all tokens of a step are padding; None where that is not known of so many."""
+        """Which tokens of a step are padding; None if no mask with that number of tokens is known."""
         mask = self.masks.get(step)
         return None if mask is None or mask.size != tokens else ~mask.reshape(-1)
 
     def record(self, row: Row, *, is_wrong_in_padding: bool = False) -> None:
-        """Remember what a layer was given."""
+        """Remember whether a layer's inputs were right."""
         entry = row.pair.reference
         if row.is_input and not row.is_exact:
             key = entry.layer, entry.step
@@ -99,30 +101,31 @@ class Padding:
                 self.hidden.add(entry.call_key)
 
     def has_wrong_padding_input(self, row: Row) -> bool:
-        """Whether a layer was given wrong padding, which a module around it was given right."""
+        """Whether a layer got wrong padding although an enclosing module got right padding."""
         entry = row.pair.reference
         around = entry.layer.split(".")
         holders = (".".join(around[:k]) for k in range(1, len(around)))
         return entry.call_key in self.hidden and any(self.given.get((holder, entry.step), False) for holder in holders)
 
     def _mask_of(self, step: int, entry: Entry | None = None) -> Mask | None:
-        """The mask of a step, for an entry; where it has none, what it sees of the step before is hidden still."""
+        """The mask of a step for an entry; a step without a mask still sees the padding of the last step that has
+        one."""
         if not self.masks and not self.decoder_masks:
             return None
         masks = self.masks if entry is None else self._masks_for(entry)
         return masks.get(step, masks.get(max((one for one in masks if one < step), default=step)))
 
     def _masks_for(self, entry: Entry) -> dict[int, Mask]:
-        """The masks of the sequence that an entry is of."""
+        """The masks of the sequence that an entry belongs to."""
         is_of_encoder = _OF_ENCODER.search(entry.layer) or _OF_ENCODER.search(entry.port) or _CACHE.search(entry.port)
         return self.decoder_masks if self.has_encoder and not is_of_encoder else self.masks
 
     def guess(self, row: Row, limit: float, few: float) -> bool:
-        """Whether a pair is wrong only in what may be padding at one end of the rows of a batch; remembered if so.
+        """Infer padding if a pair is wrong only at one end of the rows of a batch; returns whether it was.
 
-        Rows must have different numbers of wrong tokens there, one of them none, and all others must be
-        right, but for a ``few`` (as a share) that may have taken other experts. Whether nothing after them sees those
-        tokens is seen when the rest has been judged without them.
+        The rows must have different numbers of wrong tokens at that end, one row none, and all other tokens must be
+        right, except for a share of ``few`` that may have taken other experts. Whether later layers see those tokens
+        shows when the rest has been judged without them.
         """
         step, shape = row.pair.reference.step, row.shape or ()
         masks = self._masks_for(row.pair.reference)
@@ -133,9 +136,9 @@ class Padding:
         with np.errstate(all="ignore"):
             sizes = np.linalg.norm(ref, axis=2)
             errors = np.linalg.norm(cand - ref, axis=2) / np.maximum(sizes, 0.3 * np.median(sizes))
-        wrong = ~(errors <= limit)  # a NaN is wrong
-        tries = [np.where(wrong.any(1), shape[1] - wrong[:, ::-1].argmax(1), 0)]  # up to the last that is wrong
-        tries += [np.where(wrong.all(1), shape[1], wrong.argmin(1))] if few else []  # up to the first that is right
+        wrong = ~(errors <= limit)  # true for NaN
+        tries = [np.where(wrong.any(1), shape[1] - wrong[:, ::-1].argmax(1), 0)]  # up to the last wrong token
+        tries += [np.where(wrong.all(1), shape[1], wrong.argmin(1))] if few else []  # up to the first right token
         ends = [np.where(wrong.any(1), shape[1] - wrong.argmax(1), 0)]  # the same from the end
         ends += [np.where(wrong.all(1), shape[1], wrong[:, ::-1].argmin(1))] if few else []
         places = np.arange(shape[1])
@@ -150,7 +153,7 @@ class Padding:
         return True
 
     def visible(self, row: Row) -> Visible | None:
-        """What a mask lets through of a pair; None where there is none, or the pair has no tokens that it hides."""
+        """The visible part of a pair; None if there is no mask, or it hides no token of the pair."""
         mask, shape = self._mask_of(row.pair.reference.step, row.pair.reference), row.shape or ()
         seen = None if mask is None else _seen(row.pair.reference, shape, mask)
         sides = None if seen is None or seen.all() else values_of(row.pair)
@@ -169,7 +172,7 @@ def _seen(entry: Entry, shape: tuple[int, ...], mask: Mask) -> Mask | None:
     if len(shape) >= 2 and shape[0] == rows * tokens:
         return mask.reshape(-1)
     if len(shape) == 2 and shape[0] % (rows * tokens) == 0 and 1 < shape[0] // (rows * tokens) <= _MOST_EXPERTS:
-        return np.tile(mask.reshape(-1), shape[0] // (rows * tokens))  # all tokens, for one expert after the other
+        return np.tile(mask.reshape(-1), shape[0] // (rows * tokens))  # all tokens, once for each expert
     if len(shape) == 3 and shape[1] == rows * tokens and shape[0] != rows:
         return np.broadcast_to(mask.reshape(-1), shape[:2])  # the same
     if (len(shape) < 3 and shape != mask.shape) or shape[0] != rows:
@@ -183,5 +186,5 @@ def _seen(entry: Entry, shape: tuple[int, ...], mask: Mask) -> Mask | None:
 
 
 def _axis(shape: tuple[int, ...], seen: Mask) -> int:
-    """Where the tokens stand, in a tensor that has them after the batch or after the heads."""
+    """The axis of the tokens, in a tensor that has them after the batch or after the heads."""
     return 1 if shape[1] == seen.shape[1] else 2

@@ -1,4 +1,4 @@
-"""What is known of two runs before any pair is measured: which pairs there are, and what has none."""
+"""What is known about two runs before anything is measured: which pairs there are, and what is unpaired."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensordiff.dump.model import CallKey, Dump, Entry
 
 @dataclass(frozen=True)
 class Pairing:
-    """All pairs of two runs, and what the reference has without one."""
+    """All pairs of two runs, and the reference's unpaired entries."""
 
     pairs: Sequence[Pair] = ()
     reference: Dump | None = None
@@ -24,9 +24,10 @@ class Pairing:
 
     @cached_property
     def own_results(self) -> frozenset[int]:
-        """Pairs, by their numbers, of an input of the reference's layer with what the candidate's own computes.
+        """Indices of pairs whose reference is an input of a layer and whose candidate is computed by that layer itself.
 
-        A norm adds the residual to its input and gives the sum on. What it was given is in another pair.
+        An example is a norm that adds the residual to its input and returns the sum. What such a layer was given is in
+        another pair.
         """
         odd = [pair for pair in self.pairs if pair.reference.is_input and not pair.candidate.is_input]
         if not odd:
@@ -43,9 +44,9 @@ class Pairing:
         )
 
     def parts_left_before(self, module: Entry, entry: Entry | None) -> list[Entry]:
-        """Outputs of a module's parts that are in no pair and ran before an entry; without one, or an order, all.
+        """Unpaired outputs of a module's parts that ran before ``entry``; all of them if the order is unknown.
 
-        As many modules may diverge as there are, and each asks: none looks through all entries.
+        Many modules may diverge and each one asks, so this must not go through all entries.
         """
         left = self._parts_left.get((module.step, module.layer), [])
         if not left or entry is None or self.reference is None or not self.reference.ordered:
@@ -55,7 +56,7 @@ class Pairing:
 
     @cached_property
     def _parts_left(self) -> dict[tuple[int, str], list[Entry]]:
-        """Outputs of the reference that are in no pair, in order, by their step and the module around their layer."""
+        """Unpaired outputs of the reference, in order, by their step and the parent of their layer."""
         if not self.orphans or self.reference is None:
             return {}
         found: dict[tuple[int, str], list[Entry]] = defaultdict(list)
@@ -67,5 +68,5 @@ class Pairing:
 
     @cached_property
     def _positions(self) -> dict[int, int]:
-        """Where each entry of the reference stands, by its id."""
+        """The position of each entry of the reference, by its id."""
         return {id(entry): k for k, entry in enumerate(self.reference.entries)} if self.reference else {}

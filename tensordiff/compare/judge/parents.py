@@ -1,4 +1,4 @@
-"""Which module a layer is a part of, by its name."""
+"""The module that a layer is a part of, from its name."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The precision that a tensor was computed in, which may be coarser than the type it is stored in.
 
-A residual stream kept in float32 holds what bfloat16 parts added to it, and a router's float32 logits are made of
-bfloat16 states. What a tensor may be off by is decided by the coarsest type on its way: that of its layer's inputs and
-parts where they were dumped, else that of the run, which captures note.
+A residual stream kept in float32 contains what bfloat16 parts added to it, and a router's float32 logits are computed
+from bfloat16 states. So the permitted error follows from the coarsest type on the way: that of the layer's inputs and
+parts if they were dumped, else that of the run, which captures record.
 
-What ran before explains nothing where nothing came in: a layer that was given the very same bits is held to its own
-type, and those of its inputs and parts.
+If nothing came in, earlier computation explains nothing: a layer whose inputs are equal bit for bit is judged by its
+own type and those of its inputs and parts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class _Types(NamedTuple):
     """The coarsest types that a pair was computed with."""
 
     way: Dtypes
-    """On the whole way to it."""
+    """The coarsest types on the whole way to it."""
     own: Dtypes
-    """In its own layer: its own, and those of what the layer was given and of its parts."""
+    """The coarsest types in its own layer: of the pair itself, of the layer's inputs and of its parts."""
 
 
 class Precision:
-    """The coarsest types on the way so far, of the reference and of the candidate."""
+    """Tracks the coarsest types on the way so far, for the reference and the candidate."""
 
     def __init__(
         self, run: Dtypes | None = None, in_eight_bits: Collection[str] = (), reference_tf32: Tf32 = "nowhere"
@@ -42,15 +42,17 @@ class Precision:
         self.run, self.in_eight_bits, self.reference_tf32 = run, in_eight_bits, reference_tf32
         self.inputs: dict[CallKey, _Types] = {}
         self.outputs: dict[CallKey, _Types] = {}
-        """Of calls that gave something before: a cache beside logits is made of the same parts."""
+        """Types of calls that already returned something: further outputs of a call, such as a cache, have the same
+        parts."""
         self.given: set[CallKey] = set()
         self.parts: defaultdict[tuple[str, int], list[_Types]] = defaultdict(list)
         self.before: Dtypes | None = None
 
     def on_the_way(self, pair: Pair, dtypes: Dtypes, *, is_exact: bool, is_given_equal: bool = False) -> Dtypes:
-        """The coarsest types that explain a pair's error; remembered for what is computed from it.
+        """The coarsest types that explain a pair's error; remembered for tensors that are computed from it.
 
-        ``is_given_equal`` says that what came in is equal, bit for bit: then only its own layer explains anything.
+        ``is_given_equal`` says that the inputs are equal bit for bit, so that only the pair's own layer explains an
+        error.
         """
         entry = pair.reference
         if is_exact:
@@ -76,9 +78,9 @@ class Precision:
         return found.own if is_given_equal else found.way
 
     def _as_computed(self, entry: Entry, dtypes: Dtypes) -> Dtypes:
-        """The types with TF32 for the reference's float32 where it was computed so.
+        """The types, with TF32 in place of the reference's float32 if it computed in TF32.
 
-        What a candidate says of itself could loosen how it is judged, and values do not show TF32: it is not believed.
+        A candidate's claim is not believed: it could loosen its own verdict, and values do not show TF32.
         """
         if self.reference_tf32 == "nowhere" or dtypes[0] != "float32":
             return dtypes

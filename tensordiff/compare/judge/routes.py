@@ -1,14 +1,14 @@
-"""Mixtures of experts: routes are compared first, and what the experts gave only for tokens with equal routes.
+"""Mixtures of experts: compare routes first, and outputs of experts only for tokens with equal routes.
 
-Where two experts score nearly the same for a token, rounding decides between them. Such a flip is no error of the
-router, whose logits agree, nor of an expert, which got another token. So a difference in routes is excused if each side
-took the best experts by its own logits, and outputs of experts are judged by the tokens that took the same ones. The
-logits prove that integers are routes; a router's name is believed only where both sides hold the same integers in
-another order. For all other integers, such as ids or positions, the order counts.
+If two experts score nearly the same for a token, rounding decides between them. Such a flip is an error neither of the
+router, whose logits agree, nor of an expert, which got another token. So different routes are excused if each side took
+the best experts by its own logits, and outputs of experts are judged by the tokens that took the same experts. The
+logits prove that integers are routes; a router's name is believed only if both sides hold the same integers in another
+order. For all other integers, such as ids or positions, the order matters.
 
-Some routers add a bias to their scores, or choose among groups first, and hand on only logits. Then the logits of each
-side do not say which experts are the best; but how far they are apart, and how close the scores of experts lie, says
-how many tokens rounding may send elsewhere.
+Some routers add a bias to their scores, or first choose among groups, and pass on only logits. Then a side's logits do
+not show which experts are the best. But the distance between both sides' logits, and the gaps between experts' scores,
+tell how many tokens rounding may route differently.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tensordiff.dump.dtypes import Array
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_PROVEN = 0.98  # share of tokens whose integers are the best experts by the logits: then they are routes
+_PROVEN = 0.98  # share of tokens whose integers are the best experts by the logits, from which they are routes
 _ROUTER = re.compile(r"(?:^|[._])(?:router|routing|gat(?:e|ing)|moe|experts?)(?:[._]|$)", re.IGNORECASE)
 _ROUTER_CLASS = re.compile(r"(?:router|gat(?:e|ing)|moe|moeblock|experts)$", re.IGNORECASE)
 _EXPERTS = re.compile(r"(?:^|\.)experts(?=\.|$)")
-_HARDLY = 0.02  # tokens that are expected to flip, below which none should
+_HARDLY = 0.02  # expected number of flips below which none should occur
 _OF_RANDOM_GAPS = 1 / math.sqrt(2 * math.pi)  # share of random gaps that an error of their mean size exceeds
-FEW_DECODED = 8  # tokens
-_OF_FEW_BITS = 1e-3  # how far apart logits are in types of 16 bits, at least
-_MOST_REORDERED = 0.5  # share of the tokens; more are another convention
+FEW_DECODED = 8  # tokens of a decoding step that count as few
+_OF_FEW_BITS = 1e-3  # least distance of logits in 16-bit types
+_MOST_REORDERED = 0.5  # share of the tokens; beyond it the two sides use different conventions
 _NUMBERED = re.compile(r"\.[0-9]+\.")
 
 
 class RouteFlips(NamedTuple):
-    """The routes of one layer and step, of which some differ."""
+    """The routes of one layer and step, some of which differ."""
 
     router: str
     step: int
@@ -51,7 +51,8 @@ class RouteFlips(NamedTuple):
     """[tokens, experts per token] of the reference and of the candidate, the best expert first."""
     flipped: Mask
     is_proven: bool = True
-    """Whether the logits of each side show that it took its best experts; if not, only chance explains the others."""
+    """Whether each side's logits show that it took its best experts; if not, the flips are only plausible by their
+    number."""
 
     @property
     def tokens(self) -> int:
@@ -60,7 +61,7 @@ class RouteFlips(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """How many tokens took other experts, for a sentence."""
+        """The number of tokens that took other experts, as a clause."""
         if not self.flipped.any():
             return "some tokens took the same experts in another order"
         at = "at a near-tie" if self.is_proven else "no more than rounding explains"
@@ -79,7 +80,7 @@ class RouteFlips(NamedTuple):
             return None
         ref, cand = sides
         if ref.shape == self.routes[0].shape and ref.dtype.kind not in "iu":
-            # Weights of the chosen experts stand in the order of the choice, which need not be the same.
+            # Weights of the chosen experts are in the order of choice, which may differ between the sides.
             ref, cand = (
                 np.take_along_axis(side, routes.argsort(1, kind="stable"), 1)
                 for side, routes in zip((ref, cand), self.routes, strict=True)
@@ -93,20 +94,21 @@ class RouteFlips(NamedTuple):
 
     @property
     def _reordered(self) -> Mask:
-        """Tokens that took the same experts in another order, where few did: the best may be weighed by itself."""
+        """Tokens that took the same experts in another order, if there are few: the best expert may get a special
+        weight."""
         apart = np.asarray((self.routes[0] != self.routes[1]).any(1))
         return apart if apart.mean() <= _MOST_REORDERED else np.zeros_like(apart)
 
     def has_number_per_choice(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor has one number for each token and expert, in one row, which may be sorted by expert."""
+        """Whether a tensor has one number per token and expert, in one row, which may be sorted by expert."""
         return len(shape) == 1 and shape[0] == self.routes[0].size
 
     def has_row_per_choice(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor has one row for each token and expert."""
+        """Whether a tensor has one row per token and expert."""
         return len(shape) >= 2 and shape[0] == self.routes[0].size and self.routes[0].shape[1] > 1
 
     def _same_choices(self, ref: Array, cand: Array) -> tuple[Array, Array]:
-        """The rows of tokens and experts that both sides have; rows may be sorted by token or by expert."""
+        """The rows of the tokens and experts that both sides have; rows may be sorted by token or by expert."""
         tries = []
         for by_expert in (False, True):
             rows = [_rows(routes, by_expert=by_expert) for routes in self.routes]
@@ -116,7 +118,7 @@ class RouteFlips(NamedTuple):
 
 
 def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
-    """The row of each token and expert."""
+    """The row number of each token and expert."""
     flat, each = routes.reshape(-1), routes.shape[1]
     order = flat.argsort(kind="stable") if by_expert else np.arange(len(flat))
     return {(int(at) // each, int(flat[at])): row for row, at in enumerate(order)}
@@ -125,10 +127,10 @@ def _rows(routes: Ints, *, by_expert: bool) -> dict[tuple[int, int], int]:
 def judge_routes(
     row: Row, before: Iterable[Row], hidden: Mask | None = None, *, was_right: bool = False
 ) -> tuple[Verdict, RouteFlips | None] | None:
-    """The verdict on integers that differ, if they are routes by the logits of an earlier row; None if they are not.
+    """The verdict on integers that differ, if the logits of an earlier row prove that they are routes; else None.
 
-    ``hidden`` are tokens that are padding, whose routes do not count. ``was_right`` says that the router sent the many
-    tokens of an earlier step where it should.
+    ``hidden`` marks padding tokens, whose routes do not count. ``was_right`` says that the router was right for the
+    many tokens of an earlier step.
     """
     taken = values_of(row.pair)
     if taken is None or taken[0].ndim < 2 or any(side.dtype.kind not in "iu" for side in taken):
@@ -148,9 +150,9 @@ def judge_routes(
 
 
 def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[Verdict, RouteFlips] | None:
-    """The verdict on what a router gives for each token and expert, sorted by expert, where other experts were taken.
+    """The verdict on a router's output per token and expert that is sorted by expert, if tokens took other experts.
 
-    Which were taken follows from the logits: integers in one row do not say it. None where no token took others.
+    The logits tell which experts were taken, since integers in one row do not. None if no token took other experts.
     """
     size = (row.shape or (0,))[0]
     if len(row.shape or ()) != 1 or not size or not is_router(row.pair):
@@ -182,14 +184,14 @@ def judge_sorted(row: Row, before: Iterable[Row], *, is_padded: bool) -> tuple[V
 
 
 def _is_near_router(layer: str, router: str) -> bool:
-    """Whether a layer is a router, or a part of it, or beside it in its mixture."""
+    """Whether a layer is a router, a part of it, or next to it in its mixture."""
     return layer == router or layer.startswith(f"{router}.") or (mixture_of(layer) == mixture_of(router))
 
 
 def _by_chance(
     flips: RouteFlips, row: Row, before: Iterable[Row], hidden: Mask | None, *, most_of_few: int
 ) -> tuple[Verdict, RouteFlips | None] | None:
-    """The verdict on routes that no logits prove: whether no more differ than rounding may make differ."""
+    """The verdict on routes that no logits prove: whether no more of them differ than rounding may cause."""
     logits = router_logits(row, before, len(flips.flipped)) if is_router(row.pair) else None
     seen = flips.flipped if hidden is None or hidden.shape != flips.flipped.shape else flips.flipped & ~hidden
     if logits is None or int(seen.sum()) > max(most_flips(*logits), _flips_of_few(*logits, most_of_few)):
@@ -199,13 +201,13 @@ def _by_chance(
 
 
 def _flips_of_few(ref: Array, cand: Array, most: int) -> int:
-    """Of the few tokens of a batch that decodes, so many may flip where logits are as far apart as few bits make."""
+    """How many of the few tokens of a decoding batch may flip if the logits are as far apart as few bits make them."""
     apart = float(np.linalg.norm(cand - ref)) / max(float(np.linalg.norm(ref)), np.finfo(np.float64).tiny)
     return most if 1 < len(ref) <= FEW_DECODED and apart > _OF_FEW_BITS else 0
 
 
 def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, Array] | None:
-    """Both sides of the last logits that a router of the same mixture gave for so many tokens."""
+    """Both sides of the last logits that a router of the same mixture computed for this number of tokens."""
     mixture = mixture_of(row.pair.reference.layer)
     for other in reversed(list(before)):
         entry = other.pair.reference
@@ -219,11 +221,11 @@ def router_logits(row: Row, before: Iterable[Row], tokens: int) -> tuple[Array, 
 
 
 def most_flips(ref: Array, cand: Array) -> int:
-    """How many tokens rounding may send to other experts, by far: none where the two hardly differ.
+    """An upper bound on the tokens that rounding may send to other experts; 0 if the two sides hardly differ.
 
-    Two neighbouring scores change places if the errors of both exceed what is between them. Any two neighbours may be
-    those that decide, for a choice of groups and one of experts. What a router adds to its logits before it chooses
-    need not be dumped, and makes other neighbours, so gaps of any size count as well, as often as chance makes them.
+    Two neighbouring scores change places if their errors together exceed the gap between them. Any two neighbours may
+    decide, in a choice of groups or of experts. A router may add something to its logits before it chooses, which need
+    not be dumped and makes other scores neighbours; so gaps of random size are counted as well.
     """
     gaps = np.diff(np.sort(ref, axis=1), axis=1)
     apart = np.sqrt(2 * np.square(cand - ref).mean(1, keepdims=True))
@@ -236,12 +238,12 @@ def most_flips(ref: Array, cand: Array) -> int:
 
 
 def _at_most(expected: float, deviations: int) -> int:
-    """How often something may happen that is expected so often."""
+    """An upper bound on the number of events, given the expected number."""
     return 0 if not expected >= _HARDLY else math.ceil(expected + deviations * math.sqrt(expected))
 
 
 def _above(ratios: Array) -> NDArray[np.float64]:
-    """The probability that a normal variable exceeds so many of its deviations."""
+    """The probability that a normal variable exceeds each number of standard deviations."""
     found = [0.5 * math.erfc(ratio / math.sqrt(2)) for ratio in ratios.reshape(-1).tolist()]
     return np.array(found, np.float64).reshape(ratios.shape)
 
@@ -263,7 +265,7 @@ def _by_logits(flips: RouteFlips, of_ref: Array, of_cand: Array) -> tuple[Verdic
 
 
 def is_router(pair: Pair) -> bool:
-    """Whether a layer is named like a router, by its name within its block or by its class."""
+    """Whether a layer is a router, by its name within its block or by its class."""
     sides = pair.reference, pair.candidate
     names = (pair.name, *(side.layer for side in sides))
     classes = ((side.origin and side.origin.module_class) or "" for side in sides)
@@ -271,7 +273,8 @@ def is_router(pair: Pair) -> bool:
 
 
 def _own_name(layer: str) -> str:
-    """A layer's name within its block, without its operation: a whole model may be named after its experts."""
+    """A layer's name within its block, without its operation; the rest may be the name of a model called after its
+    experts."""
     *around, own = _NUMBERED.split(layer.partition("/")[0])
     return own if around else own.rpartition(".")[2]
 
@@ -281,13 +284,14 @@ def _by_token(side: Array) -> Array:
 
 
 def _are_sets(routes: Ints) -> bool:
-    """Whether no token takes an expert twice, which ids and positions may do."""
+    """Whether no token takes an expert twice, as ids and positions might."""
     ordered = np.sort(routes, 1)
     return bool(routes.shape[1] > 1 and (ordered[:, 1:] != ordered[:, :-1]).all())
 
 
 def _logits(row: Row, before: Iterable[Row], routes: Ints, cand: Ints) -> tuple[Array, Array] | None:
-    """Both sides of the nearest earlier row that proves the reference's routes the best, and has the candidate's."""
+    """Both sides of the nearest earlier logits by which the reference's routes are the best, and which cover the
+    candidate's."""
     if min(routes.min(), cand.min()) < 0:
         return None
     for other in reversed(list(before)):
@@ -312,6 +316,6 @@ def _are_best(routes: Ints, logits: Array) -> Mask:
 
 
 def _gap(ref: Ints, cand: Ints, logits: Array) -> NDArray[np.float64]:
-    """By how much the reference's choice outscores the candidate's, by the reference's logits, over their range."""
+    """How much the reference's choice outscores the candidate's, in the reference's logits, relative to their range."""
     best = [np.take_along_axis(logits, side, 1).min(1) for side in (ref, cand)]
     return np.asarray(np.abs(best[0] - best[1]) / np.maximum(np.ptp(logits, 1), np.finfo(np.float64).tiny))

@@ -1,16 +1,17 @@
-"""Errors that are not even: those that large elements or right tokens hide, and those of a few elements or tokens.
+"""Uneven errors: errors hidden by large elements or by right tokens, and errors of only a few elements or tokens.
 
-A norm is that of its largest elements. Trained models have activations thousands of times larger than all others, and
-one element of 1e9 makes 999 wrong ones beside it look like rounding. So before a pair agrees by its norm, the elements
-without the largest must agree too. That reads a sample of the pair again, and only where enough elements lie outside
-the usual tolerance of their type and the reference is not as even as a glance at a smaller sample can prove. Where half
-of the elements lie outside, the smaller three quarters may not be wrong altogether, however many are large.
+Large elements dominate a norm. Trained models have activations thousands of times larger than all others, and one
+element of 1e9 makes 999 wrong ones beside it look like rounding. So before a pair agrees by its norm, the elements
+without the largest ones must agree too. That check reads a sample of the pair again, and only if enough elements lie
+outside the usual tolerance of their type and a glance at a smaller sample cannot prove that the reference is even. If
+half of the elements lie outside, the smaller three quarters must not be completely wrong, however many elements are
+large.
 
-A norm is that of most tokens, too: one token of a thousand, wholly wrong, is 3 % of it, which bfloat16 would explain.
-Where one stretch of a tensor is further off than the others, its tokens are looked at one by one.
+Most tokens dominate a norm as well: one completely wrong token of a thousand is 3 % of it, which bfloat16 would
+explain. If one stretch of a tensor is further off than the others, its tokens are checked one by one.
 
-And where rounding on the way to a tensor excuses an error, that error is everywhere. A single element that is far off
-among others that agree to the last bits of their own type is no rounding of a coarser one before.
+Finally, an error that is excused by earlier rounding is everywhere. A single element that is far off among others that
+agree to the last bits of their own type is not the rounding of a coarser type before it.
 """
 
 from __future__ import annotations
@@ -39,52 +40,52 @@ from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array, is_float
 
 MANY_OUTSIDE = 0.01
-"""Share of the elements outside the usual tolerance from which the others are looked at."""
-_LARGEST = 0.01  # share of the elements that is left out ...
-_HUGE = 1000.0  # ... or more, if so many are this many times as large as the median ...
-_MOST_HUGE = 0.2  # ... but no more: whole channels of a narrow tensor may be so
+"""Share of elements outside the usual tolerance from which the other elements are checked."""
+_LARGEST = 0.01  # share of the largest elements that is left out
+_HUGE = 1000.0  # factor over the median from which an element is huge; all huge elements are left out,
+_MOST_HUGE = 0.2  # but no larger share than this: whole channels of a narrow tensor may be huge
 _FEWEST = 16  # elements; of fewer than a hundred, one is left out
-_MOSTLY = 0.5  # share outside the usual tolerance from which the smaller ones are looked at by themselves,
-_LARGER = 0.25  # without this share of the largest,
-_HALF_WRONG = 0.5  # and may not be off by more than this
-_SAMPLE = 1 << 16  # elements
-_GLANCE = 1 << 12  # elements that show whether a few hold the norm of the reference, where the answer is plain
-_CLEARLY = 2.0  # how far from what would matter such a glance must be, and how many times the share it must leave out
-_MOST_READ = 1 << 20  # elements, where the error of each token is asked for
-_FEW = 0.001  # share of the elements, one at least, that may be wrong by themselves
+_MOSTLY = 0.5  # share outside the usual tolerance from which the smaller elements are checked by themselves
+_LARGER = 0.25  # share of the largest elements that this check leaves out
+_HALF_WRONG = 0.5  # error of the rest from which it is completely wrong
+_SAMPLE = 1 << 16  # elements that are read
+_GLANCE = 1 << 12  # elements that show, in clear cases, whether a few hold the norm of the reference
+_CLEARLY = 2.0  # safety factor of that glance: on the error that would matter, and on the share that is left out
+_MOST_READ = 1 << 20  # elements that are read for the errors of tokens
+_FEW = 0.001  # share of the elements, at least one, that may be wrong by themselves
 _NEARLY_ALL = 0.9  # share of the squared error
 _ROUNDINGS = 4  # half steps of a type that one element may be off by
-_MANY_TOKENS = 64  # of fewer, one that is wrong shows in the norm
-_WIDTH_OF_TOKEN = 32  # numbers; the last axis of convolutions and their caches is time, and one number may be near 0
-_LOUD = 2.0  # how much further off than the others a stretch is whose tokens are looked at
+_MANY_TOKENS = 64  # tokens; among fewer, a wrong one shows in the norm
+_WIDTH_OF_TOKEN = 32  # numbers; a shorter last axis may be the time of a convolution, with numbers near 0
+_LOUD = 2.0  # factor over the median error from which the tokens of a stretch are checked
 _MOST_LOUD = 4  # stretches
-_SMALL = 0.3  # size of a token, over the usual, below which its own does not count
-_WRONG_TOKEN = 3.0  # error of a token, over what no healthy layer reaches by itself
+_SMALL = 0.3  # size of a token relative to the usual, below which the usual size is used instead
+_WRONG_TOKEN = 3.0  # factor over the limit of healthy layers from which a token is wrong
 
 
 def hides_nothing(diff: Diff, dtypes: tuple[str, str]) -> bool:
-    """Whether the norm of a pair that agrees tells all: no second look at its elements, channels or tokens follows.
+    """Whether the norm of a pair that agrees is sufficient, without a second look at elements, channels or tokens.
 
-    That is most pairs of a healthy run in 32 bits. In few bits tokens and channels are looked at one by one.
+    That holds for most pairs of a healthy 32-bit run. In few bits, tokens and channels are always checked.
     """
     is_even = diff.outside < MANY_OUTSIDE * diff.elements or not diff.elements
     return is_even and not diff.apart and growth_of(floor_for(*dtypes)[0]) == GROWTH
 
 
 def hidden_error(row: Row, diff: Diff, dtypes: tuple[str, str], carried: float | None) -> float | None:
-    """The error of most elements of a pair that seems right, where a few large ones hide that it is not."""
+    """The error of most elements of a pair that seems right, if a few large elements hide that it is not."""
     kind, floor = floor_for(*dtypes)
     is_clean = carried is None or carried <= floor.agrees
     if kind == "exact" or not (row.verdict.name == "agrees" or (row.verdict.name == "drifts" and is_clean)):
         return None
-    # Without its largest elements every tensor is a little further off: that alone hides nothing.
+    # Every tensor is a little further off without its largest elements; that alone hides nothing.
     most = max(floor.diverges, GROWTH_OF_FEW_BITS * diff.rel_l2)
     error = _error_of_most(row.pair, diff, most, may_vanish=kind == "float8")
     return error if error is not None and not error <= most else None
 
 
 def loud_stretches(diff: Diff, dtypes: tuple[str, str]) -> list[tuple[int, int]]:
-    """Where, in few bits, a tensor of many tokens is further off than in most places: begin and end of each stretch."""
+    """Stretches (begin and end) where, in few bits, a tensor of many tokens is further off than in most places."""
     if growth_of(floor_for(*dtypes)[0]) == GROWTH or diff.apart or diff.is_complex or len(diff.shape) < 2:
         return []
     if not diff.elements or diff.shape[-1] < _WIDTH_OF_TOKEN or diff.elements < _MANY_TOKENS * diff.shape[-1]:
@@ -96,13 +97,13 @@ def loud_stretches(diff: Diff, dtypes: tuple[str, str]) -> list[tuple[int, int]]
 
 
 def wrong_token(ref: Array, cand: Array, stretches: Sequence[tuple[int, int]], dtypes: tuple[str, str]) -> float | None:
-    """The error of the worst token in some stretches of two tensors, if it is wrong by itself."""
+    """The error of the worst token in some stretches of two tensors, if that token is wrong by itself."""
     worst = max(_worst_token(ref, cand, *stretch) for stretch in stretches)
     return worst if worst > _WRONG_TOKEN * floor_for(*dtypes)[1].diverges else None
 
 
 def _worst_token(ref: Array, cand: Array, begin: int, end: int) -> float:
-    """The largest relative error of a token in a stretch of two tensors; small tokens count as not so small."""
+    """The largest relative error of a token in a stretch; errors of small tokens are relative to a minimum size."""
     width = ref.shape[-1]
     tokens = slice(begin // width, -(-end // width))
     with np.errstate(all="ignore"):
@@ -127,9 +128,9 @@ def of_hidden(error: float, measured: Measurement, carried: float | None) -> Ver
 
 
 def _error_of_most(pair: Pair, diff: Diff, most: float, *, may_vanish: bool) -> float | None:
-    """rel_l2 without the largest hundredth of the reference's elements, and all huge ones.
+    """rel_l2 without the largest hundredth of the reference's elements and without all huge ones.
 
-    None where no more than ``most`` is hidden. Where the small ones are wrong altogether it is theirs, unless they
+    None if no more than ``most`` is hidden. If the small elements are completely wrong it is their error, unless they
     ``may_vanish`` in a type of so few bits.
     """
     if diff.apart or diff.elements < _FEWEST or diff.outside < MANY_OUTSIDE * diff.elements:
@@ -148,14 +149,14 @@ def _error_of_most(pair: Pair, diff: Diff, most: float, *, may_vanish: bool) -> 
 
 
 def _error_without(share: float, ref: NDArray[np.float64], cand: NDArray[np.float64]) -> float | None:
-    """rel_l2 without a share of the reference's largest elements, one at least; None where nothing is left of it."""
+    """rel_l2 without a share of the reference's largest elements, at least one; None if nothing is left."""
     with np.errstate(all="ignore"):
         both_finite = np.isfinite(ref) & np.isfinite(cand)
         ref, cand = ref[both_finite], cand[both_finite]
         size = np.abs(ref)
         huge = int((size > _HUGE * np.median(size)).sum()) if ref.size else 0
         left_out = max(1, int(share * ref.size), min(huge, int(_MOST_HUGE * ref.size)))
-        last = ref.size - left_out - 1  # the largest of those that are not left out
+        last = ref.size - left_out - 1  # the largest of the remaining elements
         if last < 0:
             return None
         is_rest = size <= np.partition(size, last)[last]
@@ -164,14 +165,14 @@ def _error_without(share: float, ref: NDArray[np.float64], cand: NDArray[np.floa
 
 
 def _least_rms_of_most(sample: NDArray[np.float64]) -> float:
-    """What the RMS of a sample is at least, after its largest elements are left out; 0 where nothing is known.
+    """A lower bound on the RMS of a sample without its largest elements; 0 if nothing is known.
 
-    Those that are left out hold no more of the clipped squares than the clipping allows, wherever they are. Huge ones
-    may be more than the share that is left out otherwise.
+    Clipping bounds how much of the clipped squares the left-out elements can hold, wherever they are. If there are huge
+    elements, more may be left out than the usual share, so nothing is known.
     """
     with np.errstate(all="ignore"):
         squares = sample * sample
-        most = 4 * float(squares.mean())  # twice the RMS: where a few elements hold it, nothing is left below
+        most = 4 * float(squares.mean())  # twice the RMS: if a few elements hold it, nothing is left below
         if not most < np.inf or float(squares.max()) > _HUGE**2 * float(np.median(squares)):
             return 0.0
         left = float(np.minimum(squares, most).mean()) - _CLEARLY * _LARGEST * most
@@ -179,20 +180,20 @@ def _least_rms_of_most(sample: NDArray[np.float64]) -> float:
 
 
 def _norm(values: NDArray[np.float64]) -> float:
-    """The Euclidean norm; numpy's own wakes a thread for every core, which takes longer than this."""
+    """The Euclidean norm; numpy's own wakes a thread for every core, which takes longer than the norm."""
     return float(np.sqrt((values * values).sum()))
 
 
 def _sample(side: Array, size: int) -> NDArray[np.float64]:
-    """Elements spread over the whole tensor; all of a small one. The stride is odd, so no axis is skipped."""
+    """Elements spread over the whole tensor; all of a small one. The stride is odd, so that no axis is skipped."""
     flat = side.reshape(-1)
     return flat[:: max(1, flat.size // size) | 1].astype(np.float64)
 
 
 def are_few_wrong(pair: Pair, diff: Diff, own: tuple[str, str], way: tuple[str, str]) -> bool:
-    """Whether a few elements hold all of the error, each more than a rounding of what is coarsest on the way.
+    """Whether a few elements hold all of the error, each more than rounding in the coarsest type on the way explains.
 
-    All others agree as finely as their own type, so what came before brought them no error.
+    All other elements agree as closely as their own type allows, so no error came from before.
     """
     (kind, floor), coarse = floor_for(*own), floor_for(*way)[0]
     if kind == coarse or "exact" in (kind, coarse) or diff.apart or not diff.rel_l2 > floor.diverges:
@@ -218,7 +219,7 @@ def are_few_wrong(pair: Pair, diff: Diff, own: tuple[str, str], way: tuple[str, 
 
 
 def token_errors(pair: Pair) -> NDArray[np.float64] | None:
-    """The relative error of each token, or of some spread over all; None where the tensor has no tokens."""
+    """The relative error of each token, or of evenly spread tokens; None if the tensor has no tokens."""
     sides = values_of(pair)
     if sides is None or sides[0].ndim < 2 or not all(is_float(side.dtype) for side in sides):
         return None
@@ -226,7 +227,7 @@ def token_errors(pair: Pair) -> NDArray[np.float64] | None:
 
 
 def errors_of_tokens(ref: Array, cand: Array) -> NDArray[np.float64]:
-    """The relative error of each row of two tensors, or of some spread over all."""
+    """The relative error of each row of two tensors, or of evenly spread rows."""
     ref, cand = (side.reshape(-1, side.shape[-1]) for side in (ref, cand))
     step = max(1, ref.size // _MOST_READ)
     is_complex = any(side.dtype.kind == "c" for side in (ref, cand))
@@ -238,6 +239,6 @@ def errors_of_tokens(ref: Array, cand: Array) -> NDArray[np.float64]:
 
 
 def even_error(pair: Pair) -> float:
-    """The error of a tensor if all its tokens were equally large."""
+    """The error that a tensor would have if all its tokens had the same size."""
     errors = token_errors(pair)
     return 0.0 if errors is None or not errors.size else float(np.sqrt(np.square(errors).mean()))

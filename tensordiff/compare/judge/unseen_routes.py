@@ -1,7 +1,7 @@
-"""Tokens that may have taken other experts where no routes were dumped, in types of few bits.
+"""Tokens that may have taken other experts although no routes were dumped, in types of few bits.
 
-And the other way round: tokens that cannot have, because all that could reach them is known to be right. What a layer
-does to these is judged by itself, however far off the others are.
+Also the reverse: tokens that cannot have taken other experts, because everything that could reach them is known to be
+right. A layer is judged by these tokens alone, however far off the others are.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tensordiff.compare.limits import Limits
 from tensordiff.compare.row import Row, values_of
 from tensordiff.dump.dtypes import Array
 
-_EXCHANGED = 2.0  # relative error of a token, of which one or more experts were exchanged
+_EXCHANGED = 2.0  # relative error of a token one or more of whose experts were exchanged
 FEW_TOKENS = 1 / 4  # share of the tokens that near-ties may send to other experts in one layer
-_MULTIPLIES = 1.5  # amplification from which tokens are looked at one by one
-_FEWEST = 4  # tokens that are right up to a layer
+_MULTIPLIES = 1.5  # amplification from which tokens are checked one by one
+_FEWEST = 4  # tokens at the beginning that must be right
 _MOST = 4096
-_STEPS = 8  # that are looked back at, beside the first
+_STEPS = 8  # earlier steps that are checked, besides the first
 
 
 def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
-    """A few tokens of a block, of which nothing else was dumped, may have been sent to other experts."""
+    """Excuse a few wrong tokens of a block of which nothing else was dumped: they may have taken other experts."""
     entry = row.pair.reference
     is_block = entry.layer.rpartition(".")[2].isdigit()
     is_alone = not history.upstream.has_inputs(row.pair) and not history.upstream.parts_of(row.pair)
@@ -46,7 +46,7 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
     wrong = errors[errors > _most_of_right_tokens(history, measured)]
     few = _most_flips(row, errors.size, router_logits(row, history.upstream.latest_outputs, errors.size))
     if errors.size > 1 and measured.diff.rel_l2 <= floor_for(*measured.dtypes)[1].diverges:
-        few = max(few, 1.0)  # of the few tokens of a batch that decodes
+        few = max(few, 1.0)  # one of the few tokens of a decoding batch
     if not 0 < wrong.size <= few or wrong.max() > _EXCHANGED:
         return row
     told = f"rel_l2 {measured.diff.rel_l2:.1e}, all of it in {wrong.size} of {errors.size} tokens"
@@ -55,17 +55,17 @@ def unless_few_tokens(history: History, row: Row, measured: Measurement) -> Row:
 
 
 def _weighs_few(history: History, row: Row) -> bool:
-    """Whether a router gives weights of the chosen experts: they may jump where a score passes a threshold."""
+    """Whether a router outputs the weights of the chosen experts, which may jump where a score passes a threshold."""
     shape = row.shape or ()
     logits = router_logits(row, history.upstream.latest_outputs, math.prod(shape[:-1])) if len(shape) >= 2 else None
     return logits is not None and shape[-1] < logits[0].shape[-1]
 
 
 def unless_after_mixture(history: History, row: Row, measured: Measurement) -> Row:
-    """After a mixture of experts, in few bits, a layer is wrong only if most of its tokens are.
+    """After a mixture of experts, in few bits, excuse a layer unless most of its tokens are wrong.
 
-    A token that took another expert is far off from there on, and what it is shows in others that attend to it.
-    Routes that are known to be wrong themselves are no such flips.
+    A token that took another expert is far off from there on, and affects other tokens that attend to it. Routes that
+    are known to be wrong by themselves are not such flips.
     """
     if not history.mixtures or measured.diff.apart or growth_for(measured.dtypes) == GROWTH:
         return row
@@ -88,9 +88,9 @@ def unless_after_mixture(history: History, row: Row, measured: Measurement) -> R
 
 
 def _are_more_than_flip(history: History, row: Row, measured: Measurement, errors: NDArray[np.float64]) -> bool:
-    """Whether a mixture's own experts are wrong in more tokens than rounding of its router's logits may send elsewhere.
+    """Whether a mixture's experts are wrong in more tokens than rounding of the router's logits may send elsewhere.
 
-    Tokens that were already wrong before are off in these logits, too, and so are counted among those that may flip.
+    Tokens that were wrong before also have wrong logits, so they are counted among those that may flip.
     """
     if not _are_experts(row):
         return False
@@ -100,30 +100,30 @@ def _are_more_than_flip(history: History, row: Row, measured: Measurement, error
 
 
 def _most_flips(row: Row, tokens: int, logits: tuple[Array, Array] | None) -> float:
-    """How many tokens of a mixture may have taken other experts, by the logits of its router where they were dumped.
+    """How many tokens of a mixture may have taken other experts, by the logits of its router if they were dumped.
 
-    Of few tokens one always may: what a router adds to its logits is not dumped, and decides where they do not.
+    Among few tokens one always may: what a router adds to its logits is not dumped, and may decide.
     """
     few = FEW_TOKENS * tokens if logits is None else float(most_flips(*logits))
     return max(few, 1.0) if _are_experts(row) and tokens <= FEW_DECODED else few
 
 
 def _are_experts(row: Row) -> bool:
-    """Whether a layer is the experts that tokens are sent to; those that all tokens share are not."""
+    """Whether a layer is the routed experts; shared experts, which see all tokens, do not count."""
     return row.pair.reference.layer.rpartition(".")[2] == "experts"
 
 
 def _most_of_right_tokens(history: History, measured: Measurement) -> float:
-    """How far a token may be off that took the same experts."""
+    """How far off a token may be that took the same experts."""
     rounding = floor_for(*measured.dtypes)[1].agrees / 2
     return growth_for(measured.dtypes) * max(history.upstream.worst or 0.0, rounding)
 
 
 def unless_kept_wrong(history: History, row: Row, measured: Measurement) -> Row:
-    """After a mixture, in few bits, a decoding layer may be given what earlier steps kept of tokens that went astray.
+    """After a mixture, in few bits, excuse a decoding layer: values kept from earlier steps may be of rerouted tokens.
 
-    What is kept shows where inputs were dumped. Where they were not, the worst token of earlier steps says how far off
-    it may be.
+    Kept values show where inputs were dumped. Where they were not, the worst token of earlier steps tells how far off
+    they may be.
     """
     entry = row.pair.reference
     is_short = growth_for(measured.dtypes) != GROWTH
@@ -146,9 +146,9 @@ def unless_kept_wrong(history: History, row: Row, measured: Measurement) -> Row:
 
 
 def wrong_right_tokens(history: History, row: Row, measured: Measurement) -> Verdict | None:
-    """The verdict on tokens that were right until here, where others had taken other experts before.
+    """The verdict on tokens that were right up to this layer, although other tokens had taken other experts before.
 
-    In a causal model, tokens before the first of those are not reached by them.
+    In a causal model, the tokens before the first of those are not affected by them.
     """
     entry, flips = row.pair.reference, history.flips
     if (
@@ -172,7 +172,7 @@ def wrong_right_tokens(history: History, row: Row, measured: Measurement) -> Ver
     if count < _FEWEST:
         return None
     carried = float(np.sqrt(np.square(np.max(errors, axis=0)[:count]).mean()))
-    error = float(np.median(result[:count]))  # some may be small
+    error = float(np.median(result[:count]))  # the median, since some tokens may be small
     diff, most = measured.diff._replace(rel_l2=error), history.upstream.worst_agreeing
     if judge_diff(diff, measured.dtypes, carried, Limits(), None, most).name != "diverges":
         return None
@@ -183,20 +183,20 @@ def wrong_right_tokens(history: History, row: Row, measured: Measurement) -> Ver
 
 
 def _has_rows(history: History, row: Row) -> bool:
-    """Whether several texts run at once: then the first tokens of some may be padding."""
+    """Whether several texts run at once, so that the first tokens of some may be padding."""
     shapes = (one.shape or () for one in (row, *history.upstream.latest_outputs))
     return any(len(shape) > 2 and shape[0] > 1 for shape in shapes)
 
 
 def _given(history: History, row: Row) -> list[Row]:
-    """What a layer was given; where inputs were not dumped, all that ran just before."""
+    """The inputs of a layer or, if they were not dumped, the latest outputs of the same step."""
     step, upstream = row.pair.reference.step, history.upstream
     given = upstream.inputs_of(row.pair) or [one for one in upstream.latest_outputs if one.pair.reference.step == step]
     return [one for one in given if not one.is_exact and (one.shape or ())[-1:] != (1,)]
 
 
 def _flipped_here(history: History, row: Row, flips: RouteFlips) -> NDArray[np.bool_] | None:
-    """Tokens that a layer itself sends to other experts; None where that is not known."""
+    """Tokens that a layer itself sends to other experts; None if that is unknown."""
     entry = row.pair.reference
     own = (one for one in history.mixtures if _is_around_or_in(one, entry.layer))
     if all((one, entry.step) in history.upstream.same_routes for one in own):
@@ -210,7 +210,7 @@ def _flipped_here(history: History, row: Row, flips: RouteFlips) -> NDArray[np.b
 
 
 def _by_token(row: Row, tokens: int) -> NDArray[np.float64] | None:
-    """The error of each of the first tokens, none left out; None where a tensor is not one row a token."""
+    """The error of each of the first tokens; None if a tensor does not have one row per token."""
     sides = values_of(row.pair) if row.diff is not None else None
     if sides is None or sides[0].ndim < 2 or math.prod(sides[0].shape[:-1]) != tokens:
         return None
@@ -221,19 +221,19 @@ def _by_token(row: Row, tokens: int) -> NDArray[np.float64] | None:
 
 
 def _is_given_right_tokens(history: History, row: Row, measured: Measurement) -> bool:
-    """Whether every token that a layer was given is right, and it sends none to other experts itself."""
+    """Whether every token that a layer got is right, and the layer itself sends none to other experts."""
     entry = row.pair.reference
     sends = any(_is_around_or_in(one, entry.layer) for one in _mixtures_unseen(history, entry.step))
     given = history.upstream.inputs_of(row.pair) or _since_mixture(history, row)
     if not given or entry.step > 0 or sends:
-        return False  # what is kept of an earlier step is not dumped with the rest
+        return False  # values kept from an earlier step may not have been dumped
     errors = [_errors_of_visible(history, one) for one in given]
     most = 2 * floor_for(*measured.dtypes)[1].agrees
     return all(one is None or not one.size or float(one.max()) <= most for one in errors)
 
 
 def _is_around_or_in(mixture: str, layer: str) -> bool:
-    """Whether a layer belongs to a mixture, or holds it."""
+    """Whether a layer belongs to a mixture, or contains it."""
     return f"{mixture}.".startswith(f"{layer}.") or layer.startswith(mixture)
 
 
@@ -243,10 +243,10 @@ def _mixtures_unseen(history: History, step: int) -> list[str]:
 
 
 def _since_mixture(history: History, row: Row) -> list[Row]:
-    """All outputs of a step since its last mixture that may have sent tokens elsewhere, where inputs were not dumped.
+    """All outputs of a step since the last mixture that may have rerouted tokens, for layers without dumped inputs.
 
-    A token that such a mixture sent elsewhere shows in them, if a module around one is among them: its output is what
-    all that follows is computed from. Without such a module, nothing is known.
+    A rerouted token shows in these outputs if one of them belongs to a module around a mixture, since everything that
+    follows is computed from that module's output. Without such a module nothing is known, and the list is empty.
     """
     found: list[Row] = []
     step, latest = row.pair.reference.step, history.upstream.latest_outputs
@@ -266,6 +266,6 @@ def _since_mixture(history: History, row: Row) -> list[Row]:
 
 
 def _errors_of_visible(history: History, row: Row) -> NDArray[np.float64] | None:
-    """The error of each token that is no padding."""
+    """The error of each token that is not padding."""
     visible = history.padding.visible(row)
     return errors_of_tokens(visible.ref, visible.cand) if visible else token_errors(row.pair)

@@ -1,9 +1,9 @@
 """What earlier rows say about a pair: the error that came into its layer, and how its parts did.
 
-The incoming error is that of the layer's inputs where they were dumped. Where they were not, any output that ran before
-may have come in, and the worst of them counts. Integers and booleans come in as equal or not: a layer that was given
-only those is right up to there, or nothing can be said of it. The parts of a module run before it ends, so their rows
-are known when its own is judged: whether they are right tells whether the fault lies between them.
+The incoming error is that of the layer's inputs if they were dumped. If they were not, any earlier output may have been
+an input, and the worst of them counts. Integer and boolean inputs are either equal or not: a layer that got only such
+inputs is right so far if they are equal, and if not, nothing can be said about it. The parts of a module run before it
+ends, so their rows are known when the module is judged; they tell whether the fault lies between the parts.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from tensordiff.compare.row import Row
 from tensordiff.dump.model import CallKey
 from tensordiff.errors import printable
 
-LATEST = 24  # outputs that are kept, for routes and for naming what ran before
-_SHOWN = 3  # parts that are named
+LATEST = 24  # latest outputs that are kept, for routes and to name what ran before
+_SHOWN = 3  # parts that a sentence names
 
 
 class UpstreamError:
-    """The rows judged so far, as far as they matter for those that follow."""
+    """The judged rows, as far as they matter for those that follow."""
 
     def __init__(self, pairing: Pairing | None = None) -> None:
         self.pairing = pairing or Pairing()
         self.input_errors: dict[CallKey, float] = {}
         self.equal_integers: dict[CallKey, bool] = {}
-        """Calls that were given integers or booleans: whether all of them are equal."""
+        """Calls with integer or boolean inputs: whether all of these are equal."""
         self.same_routes: dict[tuple[str, int], bool] = {}
         """Mixtures of experts, by step: whether all tokens are known to take the same experts."""
         self.state_errors: dict[tuple[str, int], float] = {}
-        """Modules, by step: the error of what their parts kept of earlier steps. No input of theirs shows it."""
+        """Modules, by step: the error of states that their parts kept from earlier steps, which no input of the module
+        shows."""
         self.input_rows: dict[CallKey, list[Row]] = {}
         self.golden_input_ratios: dict[CallKey, float] = {}
         self.parts: defaultdict[tuple[str, int], list[Row]] = defaultdict(list)
@@ -47,10 +48,10 @@ class UpstreamError:
         self.worst_agreeing: float | None = None
         self.latest_outputs: deque[Row] = deque(maxlen=LATEST)
         self.is_equal_so_far = True
-        """Whether no pair has differed in any bit."""
+        """Whether all pairs so far were equal bit for bit."""
 
     def carried_into(self, pair: Pair) -> float | None:
-        """The error that came into a pair's layer; an input may come from anything that ran before. None if unknown."""
+        """The error that came into a pair's layer; an input's own may come from anything before it. None if unknown."""
         if pair.reference.is_input or not (self.equal_integers or self.input_errors or self.state_errors):
             return self.worst
         call = pair.reference.call_key
@@ -63,15 +64,16 @@ class UpstreamError:
         return carried if state is None else worse(carried or 0.0, state)
 
     def _is_wrong_inside(self, pair: Pair) -> bool:
-        """Whether a module was given only integers, all equal, and a part of it was given what is wrong.
+        """Whether a module got only equal integers although a part of it got a wrong input.
 
-        Only then is the module to blame: without such a jump the errors of its parts have added up to its own.
+        Only then is the module to blame; otherwise its error is the sum of its parts' errors.
         """
         is_given = pair.reference.call_key in self.equal_integers
         return is_given and any(part.is_input and part.verdict.name == "diverges" for part in self.parts_of(pair))
 
     def is_given_equal(self, pair: Pair) -> bool:
-        """Whether what came into a pair's layer is equal, bit for bit: all of its inputs, or all that ran before."""
+        """Whether the inputs of a pair's layer are equal bit for bit: all of them or, if none are known, everything
+        before."""
         if self.is_equal_so_far:
             return True
         given = self.inputs_of(pair) if self.input_rows and not pair.reference.is_input else []
@@ -80,7 +82,7 @@ class UpstreamError:
         return all(row.diff is not None and _is_equal(row.diff) for row in given)
 
     def golden_ratio_into(self, pair: Pair) -> float | None:
-        """The same as a ratio of errors against a golden run."""
+        """The incoming error as a ratio of errors against a golden run."""
         if pair.reference.is_input:
             return self.golden_worst
         return self.golden_input_ratios.get(pair.reference.call_key, self.golden_worst)
@@ -91,11 +93,11 @@ class UpstreamError:
         return call in self.input_errors or call in self.equal_integers
 
     def inputs_of(self, pair: Pair) -> list[Row]:
-        """Rows of the inputs of a pair's layer, as far as they were dumped."""
+        """The rows of the dumped inputs of a pair's layer."""
         return self.input_rows.get(pair.reference.call_key, [])
 
     def record(self, row: Row, golden: GoldenErrors | None = None, error: float | None = None) -> None:
-        """Remember a row for those that follow; ``error`` replaces its rel_l2 where that would mislead."""
+        """Remember a row for those that follow; ``error`` replaces its rel_l2 if that would mislead."""
         diff, entry = row.diff, row.pair.reference
         if diff is None:
             return
@@ -130,7 +132,7 @@ class UpstreamError:
             self._record_golden(row, golden)
 
     def _record_state(self, module: str, step: int, error: float) -> None:
-        """What a part of a module, and of those around it, kept of earlier steps."""
+        """Record the error of a state kept from earlier steps, for a part's module and all modules around it."""
         while module:
             self.state_errors[module, step] = worse(self.state_errors.get((module, step), 0.0), error)
             module = module.rpartition(".")[0]
@@ -155,18 +157,18 @@ class UpstreamError:
             self.golden_worst = worse(self.golden_worst or 0.0, ratio)
 
     def parts_of(self, pair: Pair) -> list[Row]:
-        """Rows of a module's parts, without inputs that agree."""
+        """The rows of a module's parts, without inputs that agree."""
         return self.parts.get((pair.reference.layer, pair.reference.step), [])
 
     def beside(self, pair: Pair, step: int) -> list[Row]:
-        """Rows of another step of the modules that a layer stands among, without inputs that agree."""
+        """The rows of a layer's sibling modules in another step, without inputs that agree."""
         return self.parts.get((parent_of(pair.reference.layer), step), [])
 
     def cancellation_error(self, row: Row) -> float | None:
-        """The relative error of a sum that the errors of its terms explain, where large terms cancel.
+        """The relative error of a sum that the errors of its terms explain if large terms cancel.
 
-        A residual stream may shrink a hundredfold when a block adds to it; its relative error then grows as much, and
-        no layer is wrong. None where no parts are known.
+        A residual stream may shrink a hundredfold when a block adds to it; its relative error then grows as much,
+        although no layer is wrong. None if no parts are known.
         """
         if row.diff is None or row.dtypes is None or row.diff.ref_rms == 0:
             return None
@@ -184,7 +186,7 @@ _STATE = re.compile(r"(?:^|_)(?:past|cache)(?:_|$)|(?:conv|recurrent|ssm)_states
 
 @lru_cache(maxsize=1 << 16)
 def mixture_of(layer: str) -> str:
-    """The module that holds a router and experts, by the name of one of them or of a part of the experts."""
+    """The module that holds a router and experts, from the name of one of them or of a part of the experts."""
     found = _EXPERTS.search(layer)
     return layer[: found.start()] if found else parent_of(layer)
 
@@ -194,7 +196,7 @@ def _is_equal(diff: Diff) -> bool:
 
 
 def worse(one: float, other: float) -> float:
-    """The larger error; a NaN is larger than any."""
+    """The larger error; NaN is larger than any number."""
     return one if one > other or one != one else other
 
 
@@ -202,7 +204,7 @@ def worse(one: float, other: float) -> float:
 
 
 def between_parts(row: Row, upstream: UpstreamError, *, knows_inputs: bool = False) -> str:
-    """What to add to the reason of a row that diverges, about where the fault lies; empty where nothing is known."""
+    """What to add to the reason of a row that diverges about where the fault lies; empty if nothing is known."""
     parts = [part for part in upstream.parts_of(row.pair) if part.verdict.name != "unknown"]
     if any(not part.is_input for part in parts):
         return _of_parts(row, parts, upstream.pairing)
@@ -216,7 +218,8 @@ _UNSEEN_INPUTS = "; its inputs were not compared"
 
 
 def located_reason(why: str, where: str) -> str:
-    """A row's reason, and where the fault lies. Where no input was compared, the reason is about the rows before."""
+    """A row's reason plus where the fault lies. If no input was compared, the reason refers to the rows before
+    instead."""
     if where.startswith(_UNSEEN_INPUTS):
         why = why.replace("the error of its input", "the error of the rows before")
         why = why.replace("though its input agrees", "though the rows before agree")
@@ -224,7 +227,7 @@ def located_reason(why: str, where: str) -> str:
 
 
 def _of_parts(row: Row, parts: list[Row], pairing: Pairing) -> str:
-    """A part that diverges explains its module; where none does, the fault is between the parts."""
+    """If a part diverges, it explains its module; if none does, the fault lies between the parts."""
     if any(part.verdict.name == "diverges" and not part.is_input for part in parts):
         return ""
     first = _first_wrong_input(parts)

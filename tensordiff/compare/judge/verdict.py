@@ -1,8 +1,8 @@
-"""Whether a pair agrees, and if not, whether what came in explains it.
+"""Decide whether a pair agrees and, if not, whether the incoming error explains it.
 
-An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is wrong when its output
-stands clear of what precision explains (the floor) *and* of what its inputs carried in. A user's own tolerance
-(``limits``) overrides both. What came in is known to ``upstream_error``.
+An error alone says little: it grows and shrinks along the depth of a healthy model. A layer is wrong if its output
+stands clear of what precision explains (the floor) *and* of the error of its inputs. A user's own tolerance
+(``limits``) overrides both. ``upstream_error`` knows the incoming error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VerdictName = Literal["agrees", "drifts", "diverges", "unknown"]
 
 
 class Floor(NamedTuple):
-    """Errors (rel_l2) up to ``agrees`` are rounding; beyond ``diverges`` no healthy layer goes by itself."""
+    """Errors (rel_l2) up to ``agrees`` are rounding; no healthy layer exceeds ``diverges`` by itself."""
 
     agrees: float
     diverges: float
@@ -40,33 +40,33 @@ UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 
          "8-bit activations": 2.0**-7, "float8": 2.0**-4}  # fmt: skip
 """Half a step of each type: the relative error of one rounding."""
 EIGHT_BITS = "8-bit activations"
-"""In the place of a type: what was computed of integers, a scale for each block or token of them."""
+"""Used in place of a type for results computed from 8-bit integers with a scale per block or token."""
 TF32 = "tf32"
-"""No type that is stored: what float32 is, computed by NVIDIA's GPUs where TF32 is allowed."""
+"""Not a stored type: what float32 becomes when NVIDIA GPUs are allowed to compute in TF32."""
 _COARSEST_FIRST = ("float8", EIGHT_BITS, "bfloat16", "float16", TF32, "float32", "float64")
 GROWTH = 10.0
-"""How much a healthy layer may multiply the incoming error."""
+"""How much a healthy layer may amplify the incoming error."""
 GROWTH_OF_FEW_BITS = 4.0
-"""The same in types of 16 bits and fewer, where healthy errors lie close together and a bug's not far above."""
+"""The same in types of 16 bits and fewer, where healthy errors lie close together and errors of bugs not far above."""
 _HALF_WRONG = 0.5
 """Incoming error beyond which nothing can be said about the output."""
 GOLDEN = Floor(2.0, 10.0)
-"""For the candidate's error over the reference's, each against a golden run."""
+"""Limits for the candidate's error divided by the reference's, both against a golden run."""
 
 
 class Verdict(NamedTuple):
-    """A judgement and its reason."""
+    """A verdict and its reason."""
 
     name: VerdictName
     why: str
 
 
-_EQUAL = Verdict("agrees", "equal")  # one for the million pairs that may be so
+_EQUAL = Verdict("agrees", "equal")  # shared, since a million pairs may be equal
 
 
 @lru_cache(maxsize=512)
 def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
-    """The floor of the coarser of two types, and that type's name."""
+    """The name of the coarser of two types, and its floor."""
     for name in _COARSEST_FIRST:
         if reference.startswith(name) or candidate.startswith(name):
             return name, FLOORS[name]
@@ -76,24 +76,24 @@ def floor_for(reference: str, candidate: str) -> tuple[str, Floor]:
 
 
 def coarsest_floor(dtypes: Iterable[tuple[str, str]]) -> tuple[str, Floor]:
-    """The floor of the coarsest float type among pairs of types, and that type's name; of float32 where none is."""
+    """The name of the coarsest float type among pairs of types, and its floor; float32 if there is none."""
     kinds = {floor_for(*pair)[0] for pair in set(dtypes)}
     kind = next((name for name in _COARSEST_FIRST if name in kinds), "float32")
     return kind, FLOORS[kind]
 
 
 def growth_of(kind: str) -> float:
-    """How much a healthy layer may multiply the incoming error, in a type."""
+    """How much a healthy layer may amplify the incoming error, in a type."""
     return GROWTH if kind in ("float32", "float64", "exact") else GROWTH_OF_FEW_BITS
 
 
 def growth_for(dtypes: tuple[str, str]) -> float:
-    """The same for a pair of types."""
+    """How much a healthy layer may amplify the incoming error, in a pair of types."""
     return growth_of(floor_for(*dtypes)[0])
 
 
 def exact_below(kind: str) -> float:
-    """The error below which a run counts as exact: a ratio to less than a few roundings says nothing."""
+    """The error below which a run counts as exact: a ratio to less than a few roundings is meaningless."""
     return (4.0 if growth_of(kind) == GROWTH else 1.0) * UNITS[kind]
 
 
@@ -106,7 +106,7 @@ def is_coarser(dtypes: tuple[str, str]) -> bool:
 
 @lru_cache(maxsize=512)
 def coarser(one: str, other: str) -> str:
-    """That of two types which has fewer bits; the first where it holds no floats, or they have as many."""
+    """The type with fewer bits; the first if one of them is not a float type or both have the same number of bits."""
     kinds = [floor_for(name, name)[0] for name in (one, other)]
     if "exact" in kinds:
         return one
@@ -121,10 +121,10 @@ def judge_diff(
     kl_div: float | None = None,
     usual: float | None = None,
 ) -> Verdict:
-    """Judge one pair by the limits that are its own (``Limits.for_pair``).
+    """Judge one pair by its own limits (``Limits.for_pair``).
 
-    ``carried`` is the error of what came in, None where it is unknown. ``kl_div`` is measured only where it has a
-    limit. ``usual`` is the worst error among the pairs of this run that agreed so far, None where none did.
+    ``carried`` is the incoming error, None if unknown. ``kl_div`` is measured only if it has a limit. ``usual`` is the
+    worst error among the pairs of this run that agreed so far, None if none did.
     """
     if not diff.elements:
         return Verdict("agrees", "both are empty")
@@ -142,7 +142,7 @@ def judge_diff(
 
 
 def _by_nonfinite(diff: Diff, carried: float | None, limits: Limits) -> Verdict:
-    """NaN or infinity on one side only. They spread, so a layer is not blamed for them once they came in."""
+    """The verdict on NaN or infinity on one side only. They spread, so a layer whose input has them is not blamed."""
     if carried is None or math.isfinite(carried) or limits.are_set:
         return Verdict("diverges", _nonfinite(diff))
     return Verdict("drifts", f"{_nonfinite(diff)}; its input already had a rel_l2 of {carried}")
@@ -158,7 +158,7 @@ def _nonfinite(diff: Diff) -> str:
 
 def _by_carried_error(error: float, carried: float | None, usual: float | None, kind: str, floor: Floor) -> Verdict:
     growth = growth_of(kind)
-    if carried is not None and not carried <= floor.agrees:  # a NaN is not
+    if carried is not None and not carried <= floor.agrees:  # true for NaN
         if error <= growth * carried or not carried <= _HALF_WRONG:
             before = (
                 "its integer inputs differ" if carried == math.inf else f"its input already differs ({carried:.1e})"
@@ -184,20 +184,20 @@ class GoldenErrors(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Candidate's error over reference's; None where the reference is exact."""
+        """The candidate's error divided by the reference's; None if the reference is exact."""
         return self.candidate / self.reference if self.reference > 0 else None
 
     def is_trusted(self, dtypes: tuple[str, str]) -> bool:
-        """Whether the reference lies as near to the golden as its own precision explains.
+        """Whether the reference is as near to the golden run as its own precision explains.
 
-        A golden of other weights or another prompt is as far from the candidate as from the reference, however wrong
-        the candidate is.
+        A golden run of other weights or another prompt is as far from the candidate as from the reference, however
+        wrong the candidate is.
         """
         kind, floor = floor_for(dtypes[0], dtypes[0])
         return self.reference <= growth_of(kind) * floor.agrees
 
     def guarded(self, dtypes: tuple[str, str]) -> float | None:
-        """The ratio, counting no error as less than a few roundings; None for types where it says nothing.
+        """The ratio, with every error counted as at least a few roundings; None for types for which it says nothing.
 
         A candidate with fewer bits than the reference is rightly further off, and integers are not rounded.
         """
@@ -208,11 +208,11 @@ class GoldenErrors(NamedTuple):
 
 
 def judge_by_golden(golden: GoldenErrors, ratio: float, carried: float | None) -> Verdict:
-    """Judge by a guarded ratio; ``carried`` is the ratio of what came in."""
+    """Judge by a guarded ratio; ``carried`` is the ratio of the input."""
     told = f"{golden.candidate:.1e} from the golden, the reference {golden.reference:.1e}"
     if ratio <= GOLDEN.agrees:
         return Verdict("agrees", f"as close to the golden run as the reference is: {told}")
-    if carried is not None and not ratio > GROWTH_OF_FEW_BITS * max(carried, 1.0):  # a NaN is not
+    if carried is not None and not ratio > GROWTH_OF_FEW_BITS * max(carried, 1.0):  # true for NaN
         return Verdict("drifts", f"{told}: {ratio:.3g} times as far, and its input {carried:.3g} times")
     came = "" if carried is None else f", though its input is only {carried:.3g} times as far"
     if ratio <= GOLDEN.diverges:

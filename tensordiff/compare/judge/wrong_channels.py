@@ -1,16 +1,17 @@
-"""Channels and tokens that are wrong altogether, beside others that make the norm.
+"""Channels and tokens that are completely wrong beside others that dominate the norm.
 
-A norm is that of the largest elements, and of the many. Where a third of the channels are a hundred times as large as
-the others, as keys beside values in one fused tensor may be, the others can be anybody's numbers and bfloat16 would
-explain it. And one channel of thousands, wholly wrong, is 2 % of a norm. So before a pair agrees by its norm,
+Large elements, and the majority of elements, dominate a norm. If a third of the channels are a hundred times as large
+as the others, as keys beside values in one fused tensor may be, the other channels can hold arbitrary numbers and
+bfloat16 would explain the error. And one completely wrong channel among thousands is 2 % of a norm. So before a pair
+agrees by its norm,
 
 - no more than half of its elements may be off by more than half of themselves,
-- no tenth of its channels, nor of its tokens, may be off by more than half of itself, unless by no more than large
-  terms leave behind that cancel,
-- and in few bits the channel that holds the largest error must be right, where it is as large as most.
+- no tenth of its channels or tokens may be off by more than half of itself, unless cancelling large terms leave that
+  much behind,
+- and in few bits the channel with the largest error must be right, if it is as large as most.
 
-The first two look at a few thousand elements, and only where enough lie outside the usual tolerance of their type; the
-last reads one channel, and only where an element is off by as much as elements are large.
+The first two checks read a few thousand elements, and only if enough lie outside the usual tolerance of their type. The
+last one reads one channel, and only if an element is off by as much as elements are large.
 """
 
 from __future__ import annotations
@@ -31,33 +32,33 @@ from tensordiff.dump.dtypes import Array, is_float
 
 Reals = NDArray[np.float64]
 _MAY_VANISH = ("float8", EIGHT_BITS)
-"""Types of so few bits that what is small beside something large is nothing in them."""
+"""Types of so few bits that small values beside large ones become zero."""
 _HALF_WRONG = 0.5
 _MOST = 0.5  # share of the elements
 _TENTH = 0.1  # share of the channels or tokens
 _FEWEST = 4  # elements: of a tensor, of a channel, of a token
-_SIDE = 64  # channels, and tokens, that are looked at
-_CANCELLED = 2.0  # half steps of the type, of the whole tensor's size, that terms which cancel leave behind
-_WIDTH = 32  # channels; the last axis of convolutions and their caches is time
+_SIDE = 64  # channels and tokens that are read
+_CANCELLED = 2.0  # half steps of the type, at the size of the whole tensor, that cancelling terms leave behind
+_WIDTH = 32  # channels; a shorter last axis may be time, as in convolutions and their caches
 _TOKENS = 16
-_SMALL = 0.3  # size of an element, over the usual, below which its own does not count
-_WRONG_CHANNEL = 3.0  # error of a channel, over what no healthy layer reaches by itself
+_SMALL = 0.3  # size of an element relative to the usual, below which the usual size is used instead
+_WRONG_CHANNEL = 3.0  # factor over the limit of healthy layers from which a channel is wrong
 
 
 class WrongPart(NamedTuple):
-    """A part of a pair that is wrong altogether."""
+    """A part of a pair that is completely wrong."""
 
     error: float
     told: str
-    """What part it is, for a sentence that ends with the error."""
+    """Names the part, in a sentence that ends with the error."""
     is_tokens: bool = False
-    """Whether it is tokens, which may be wrong because of where they were sent."""
+    """Whether the part is tokens, which may be wrong because they were sent to other experts."""
 
 
 def wrong_part(row: Row, measured: Measurement, carried: float | None, *, is_padded: bool) -> WrongPart | None:
-    """What is wrong altogether in a pair that seems right by its norm.
+    """The completely wrong part of a pair that seems right by its norm, if there is one.
 
-    Tokens of a step that ``is_padded`` may be anything.
+    Tokens of a step that ``is_padded`` may hold anything.
     """
     diff, (kind, floor) = measured.diff, floor_for(*measured.dtypes)
     is_clean = carried is None or carried <= floor.agrees
@@ -71,7 +72,7 @@ def wrong_part(row: Row, measured: Measurement, carried: float | None, *, is_pad
 
 
 def of_wrong_part(part: WrongPart, measured: Measurement, carried: float | None) -> Verdict:
-    """Judge a pair by a part of it."""
+    """Judge a pair by its wrong part."""
     verdict = judge_diff(measured.diff._replace(rel_l2=part.error), measured.dtypes, carried, Limits())
     why = f"rel_l2 {measured.diff.rel_l2:.1e} hides that {part.told} {part.error:.1e}"
     return Verdict(verdict.name, why)
@@ -115,7 +116,7 @@ def _median_error(ref: Reals, off: Reals) -> float:
 
 
 def _error_of_a_tenth(ref: Reals, off: Reals, axis: int, noise: float) -> float | None:
-    """The median error of those along an axis that are wrong altogether, where they are a tenth and two at least."""
+    """The median error of the completely wrong slices along an axis, if they are at least a tenth and at least two."""
     length, count = ref.shape[axis], ref.shape[1 - axis]
     if length < _FEWEST or count < _FEWEST:
         return None
@@ -128,7 +129,7 @@ def _error_of_a_tenth(ref: Reals, off: Reals, axis: int, noise: float) -> float 
 
 
 def _of_loudest_channel(row: Row, measured: Measurement) -> WrongPart | None:
-    """The channel with the largest error, where all of it is wrong and it is as large as most."""
+    """The channel with the largest error, if all of it is wrong and it is as large as most."""
     diff = measured.diff
     width = diff.shape[-1] if len(diff.shape) > 1 else 0
     if width < _WIDTH or diff.elements < _TOKENS * width or diff.is_complex or not diff.max_abs > diff.ref_rms > 0:
