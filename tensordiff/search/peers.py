@@ -18,7 +18,7 @@ from tensordiff.compare.row import Row
 
 _PEERS = 4  # other layers of a kind that are needed to recognize an outlier
 _TIMES_OTHERS = 3.0  # factor over the largest amplification of the others
-_LEAST_AMPLIFICATION = 4.0  # what it multiplies by at least
+_LEAST_AMPLIFICATION = 4.0  # least amplification of an outlier
 _HALF_WRONG = 0.5  # incoming error beyond which nothing can be concluded
 
 

@@ -23,9 +23,7 @@ def gate(pair: SampledPair) -> Hint | None:
     """The error is another tensor times a factor per token or per channel: a gate is missing or different."""
     sample = pair.rows
     for name, array in pair.context.near.items():
-        other = (
-            pair.rows_of(array) if name not in pair.context.given else None
-        )  # a norm scales its own input by such factors
+        other = pair.rows_of(array) if name not in pair.context.given else None  # a norm scales its input so
         if other is None or not other.any() or _is_same_direction(sample.ref, other):
             continue
         for what, axes, count in (("token", (2,), pair.channels), ("channel", (0, 1), math.prod(other.shape[:2]))):
@@ -104,7 +102,7 @@ def softcap(pair: SampledPair) -> Hint | None:
 
 
 def _sampled_elements(plain: Floats, capped: Floats) -> tuple[Floats, Floats]:
-    """The largest element and evenly ranked others of two tensors."""
+    """Elements of two tensors, evenly spread over the ranks of the first one's magnitudes."""
     flat, other = plain.reshape(-1), capped.reshape(-1)
     at = np.argsort(np.abs(flat))[:: max(1, flat.size // 512)]
     return flat[at], other[at]
